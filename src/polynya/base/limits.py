@@ -1,0 +1,42 @@
+"""Every limit of the product, each with its reason. The docs page of limits is generated from this file."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+APPEND_BYTES_MAX = 32 * MIB  # one request body: what a batch may hold; above it a client should split
+PAGE_BYTES_DEFAULT = 4 * MIB  # one catch-up answer, so that a reader of a long stream never holds more
+PAGE_BYTES_MAX = 8 * MIB  # what `max_bytes` may ask for
+RAW_STEP_BYTES = 64 * KIB  # raw pages may stop inside a record at multiples of this from its start only (F2)
+JSON_DEPTH_MAX = 128  # nesting of one JSON document: parsers recurse
+HEADER_BLOCK_BYTES_MAX = 64 * KIB  # request line and headers together
+HEADERS_MAX = 128  # header lines of one request
+PATH_BYTES_MAX = 1024  # a stream's canonical name
+PRODUCER_ID_BYTES_MAX = 256
+STREAM_SEQ_BYTES_MAX = 256
+CONTENT_TYPE_BYTES_MAX = 256
+PRODUCER_NUMBER_MAX = 2**53 - 1  # epochs and sequences: exact in every client language
+PRODUCER_RECEIPTS = 5  # receipts kept for a producer, as Kafka keeps
+PRODUCERS_PER_STREAM_MAX = 4096
+PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000
+PRODUCER_EVICT_IDLE_MS = 10 * 60 * 1000  # at the cap the longest idle goes if idle for this long
+TTL_SECONDS_MAX = 100 * 365 * 24 * 3600
+FORK_DEPTH_MAX = 64  # a read walks the chain of sources
+GROUPS_MAX = 64  # user groups at birth of a cluster (F5)
+
+HOT_BYTES_PER_GROUP = 64 * MIB  # F21
+HOT_BYTES_PER_CORE = 256 * MIB
+FLUSH_BYTES = 8 * MIB
+FLUSH_INTERVAL_MS = 1000
+FLUSH_MAX_AGE_MS = 300_000
+FLUSH_MAX_CONCURRENCY = 4
+SLICE_BYTES_MAX = 4 * MIB  # payload of one pack slice: the unit of a cold read and of the block cache
+CACHE_BYTES = 64 * MIB  # block cache of one core
+
+JOURNAL_SEGMENT_BYTES = 64 * MIB
+INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; over it appends get 503
+CONNECTIONS_PER_CORE_MAX = 20_000
+PIPELINED_REQUESTS_MAX = 64  # of one connection; then it is not read until answers left
+SSE_BACKLOG_BYTES_MAX = 1 * MIB  # unsent bytes of one subscriber before it is cut with a reason
+LONG_POLL_SECONDS_DEFAULT = 20.0
+SSE_RECYCLE_SECONDS = 60.0
+SSE_KEEPALIVE_SECONDS = 15.0

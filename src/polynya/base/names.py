@@ -1,0 +1,73 @@
+"""Stream names: the canonical form, what is reserved, and the group that a name belongs to (decisions F3 and F5)."""
+
+from zlib import crc32
+
+from polynya.base.limits import PATH_BYTES_MAX
+
+DEFAULT_BUCKET = "default"
+RESERVED_FIRST = frozenset(
+    "v1 livez readyz health metrics iceberg console schemas debug favicon.ico".split()
+)
+RESERVED_LATER = frozenset("snapshot bootstrap attrs retention incarnation chunk parts append-batch".split())
+_BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+class BadName(ValueError):
+    """The path is no legal stream name; the message says why."""
+
+
+def is_bucket(segment: str) -> bool:
+    """Whether `segment` is a legal bucket name: `[a-z0-9_-]{4,64}`."""
+    return 4 <= len(segment) <= 64 and _BUCKET_CHARACTERS.issuperset(segment)
+
+
+def canonical_name(path: str) -> str:
+    """The canonical `bucket/rest` of a decoded path without its prefix and without a leading slash.
+
+    `a/b/c` is itself when `a` is a legal bucket; one segment, or an illegal first one, makes the whole path a name in the bucket
+    `default`. Raises `BadName` for empty, dot and reserved segments, NUL, and names over the limit.
+    """
+    segments = path.split("/")
+    for segment in segments:
+        if segment in ("", ".", ".."):
+            raise BadName("a stream path has no empty, '.' or '..' segments")
+    if "\0" in path:
+        raise BadName("a stream path has no NUL")
+    first = segments[0]
+    if first in RESERVED_FIRST or first.startswith("_"):
+        raise BadName(f"'{first}' is reserved as the first segment of a stream path")
+    for segment in segments[1:]:
+        if segment in RESERVED_LATER or segment.startswith("$"):
+            raise BadName(f"'{segment}' is a reserved segment of a stream path")
+    name = path if len(segments) > 1 and is_bucket(first) else f"{DEFAULT_BUCKET}/{path}"
+    if len(name.encode()) > PATH_BYTES_MAX:
+        raise BadName(f"a stream path has at most {PATH_BYTES_MAX} bytes")
+    return name
+
+
+def spelled_name(name: str) -> str:
+    """The name as it is shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
+    rest = name.removeprefix(DEFAULT_BUCKET + "/")
+    if rest is not name and "/" in rest and is_bucket(rest.split("/", 1)[0]):
+        return name
+    return rest
+
+
+def hash_tag(name: str) -> str:
+    """The first non-empty `{…}` in the name, else the whole name: what decides the group."""
+    begin = name.find("{")
+    while begin >= 0:
+        end = name.find("}", begin + 1)
+        if end < 0:
+            break
+        if end > begin + 1:
+            return name[begin + 1 : end]
+        begin = name.find("{", begin + 1)
+    return name
+
+
+def group_of(name: str, groups: int) -> int:
+    """The group (1 … `groups`) of a canonical name; group 0 is the meta group and holds no stream.
+
+    The hash is CRC-32 (ISO-HDLC, zlib's) of the UTF-8 hash tag: stable, in every language, one C call here."""
+    return 1 + crc32(hash_tag(name).encode()) % groups

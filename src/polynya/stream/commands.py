@@ -1,0 +1,153 @@
+"""The commands of a group's log. The command type is the wire and journal type (F10).
+
+msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Numbers in
+use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-89 cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The common shape."""
+
+
+class Encoding:
+    """How the payload of a batch is laid out (F8). A stream has one encoding in this version."""
+
+    BYTES = 0  # the payload is one record: the POST body
+    JSON = 1  # the payload is each record's exact bytes followed by one comma, so that a record's length includes its separator (F2)
+    KAFKA = 2  # a Kafka record batch v2; reserved
+
+
+class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What came in one append, as it is kept (F8). `lengths` is empty when there is one record, else packed little-endian u32."""
+
+    encoding: int
+    records: int
+    payload: bytes
+    crc: int  # CRC-32C of the payload
+    lengths: bytes = b""  # byte length of each record, separator included
+    compression: int = 0
+    flags: int = 0  # 1 transactional, 2 control
+    record_time_ms_max: int = 0  # 0: the append time
+
+
+class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Who appends, for exactly-once (F16). `kind` 0 is HTTP, 1 Kafka."""
+
+    id: str
+    epoch: int
+    sequence: int
+    sequence_last: int = -1  # -1: the same as `sequence`
+    kind: int = 0
+
+
+class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where a fork begins: the source's records before `record` are its own past. Part of `Create`, as the coordinator resolved it."""
+
+    attempt: str  # 128 random bits in hex, the idempotency key of this fork's two-group dance (F17)
+    source_name: str
+    source_uid: int
+    record: int
+    byte: int
+    requested_offset: str = ""  # as the client spelled them, normalised: what "same configuration" compares
+    requested_sub_offset: int = 0
+    depth: int = 1
+
+
+class Create(Command, tag=1):
+    """Create a stream, with an initial batch, closed at once, or as a fork."""
+
+    name: str
+    now_ms: int
+    content_type: str
+    encoding: int
+    ttl_seconds: int | None = None
+    expires_at_ms: int | None = None
+    closed: bool = False
+    batch: Batch | None = None
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    fork: Fork | None = None
+
+
+class Append(Command, tag=2):
+    """Append a batch and/or close. `batch` None and `close` True is close-only."""
+
+    name: str
+    now_ms: int
+    content_type: str  # "" on close-only
+    batch: Batch | None
+    producer: Producer | None = None
+    stream_seq: str | None = None
+    close: bool = False
+    incarnation: int = 0  # precondition: the stream's uid; 0 none
+
+
+class Delete(Command, tag=3):
+    name: str
+    now_ms: int
+    incarnation: int = 0
+
+
+class Expire(Command, tag=4):
+    """Refused when the stream has seen activity after `activity_ms` (F14)."""
+
+    name: str
+    uid: int
+    activity_ms: int
+    now_ms: int
+
+
+class Touch(Command, tag=5):
+    """Reads that extend sliding TTLs: (uid, time of the read)."""
+
+    touches: list[tuple[int, int]]
+    now_ms: int
+
+
+class PinSource(Command, tag=20):
+    """First step of a fork, in the source's group: resolve the fork point and hold the records before it."""
+
+    name: str
+    attempt: str
+    target_name: str
+    now_ms: int
+    record: int = -1  # -1: the tail
+    byte: int = -1
+    content_type: str = ""  # "" inherits; otherwise it must match
+    sub_offset: int = 0
+
+
+class ConfirmPin(Command, tag=21):
+    source_uid: int
+    attempt: str
+
+
+class Unpin(Command, tag=22):
+    """Idempotent: an unknown pin is no error. The last pin of a soft-deleted source lets it go."""
+
+    source_uid: int
+    attempt: str
+    now_ms: int
+
+
+class RefuseAttempt(Command, tag=23):
+    """In the target's group: a fork attempt that has not happened never will. The reply says whether it had."""
+
+    name: str
+    attempt: str
+    now_ms: int
+
+
+class Acknowledge(Command, tag=24):
+    """An outbox message has been applied where it belongs; forget it."""
+
+    message: int
+
+
+AnyCommand = Any
