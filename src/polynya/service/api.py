@@ -11,7 +11,7 @@ from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 
 
-class Facts(msgspec.Struct, gc=False):
+class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     """What is known of a stream at one moment: the matter of HEAD and of every header."""
 
     uid: int
@@ -37,7 +37,7 @@ class Position:
     AT_BYTE = -3  # `byte` is a bare byte position (Ursula's spelling)
 
 
-class ReadQuery(msgspec.Struct, frozen=True, gc=False):
+class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A catch-up read. `record`, `byte` are an offset token, or `record` is a `Position`."""
 
     name: str
@@ -49,15 +49,15 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
     beyond_tail_waits: bool = False  # a larger record number than the tail's: an empty page at the tail instead of a refusal
 
 
-class Span(msgspec.Struct, gc=False):
+class Span(msgspec.Struct, gc=False, array_like=True):
     """A run of stored payload in a page, batch by batch or in larger pieces: `payload` is as stored (JSON records end with a comma)."""
 
     record: int
     byte: int
-    payload: bytes | memoryview
+    payload: bytes  # or a memoryview of one
 
 
-class Page(msgspec.Struct, gc=False):
+class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     """What a read found. `spans` are contiguous from (`begin_record`, `begin_byte`) to (`record`, `byte`)."""
 
     facts: Facts
@@ -74,7 +74,7 @@ class Page(msgspec.Struct, gc=False):
         return self.up_to_date and self.facts.closed
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """A read's deterministic no: `code` of `polynya.stream.replies.Code`, and the token that helps (tail, or first kept record)."""
 
     code: int
@@ -83,7 +83,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
 
-class LiveEvent(msgspec.Struct, gc=False):
+class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     """One append (or close, or delete) as live readers see it. `frames` caches what fronts encode once for all subscribers."""
 
     uid: int
@@ -95,6 +95,7 @@ class LiveEvent(msgspec.Struct, gc=False):
     payload: bytes  # b"" for a bare close
     closed: bool = False
     gone: bool = False  # deleted or expired: no more will come
+    cut: bool = False  # the feed broke (another core went away): end the answer so that the client resumes
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
 
 

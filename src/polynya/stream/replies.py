@@ -36,6 +36,7 @@ class Code(enum.IntEnum):
     HOT_LIMIT = 37  # too much not yet flushed: retry later
     ACTIVE = 38  # expire: there was newer activity
     NOT_YET = 39  # the precondition of an internal step is not there yet
+    DISK_FULL = 40  # the journal's disk has no room; reads go on
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

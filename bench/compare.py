@@ -1,0 +1,180 @@
+"""Compare this server with peers in one interleaved run: fresh data each, medians, server CPU per append, RSS.
+
+    python bench/compare.py multi-stream --seconds 10 --rounds 3 --servers polynya,rust-wal,node-memory
+    python bench/compare.py fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
+
+Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers `durable-streams-server`
+(cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $POLYNYA_BENCH_NODE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+NODE_SERVER = """
+import { DurableStreamTestServer } from "@durable-streams/server"
+const server = new DurableStreamTestServer({ port: Number(process.env.PORT), host: "127.0.0.1" })
+await server.start()
+"""
+
+
+def free_port() -> int:
+    """A port whose neighbour is free too (the admin port)."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return int(port)
+
+
+def command(server: str, port: int, data: Path) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment of a server under test."""
+    if server.startswith("polynya"):
+        cores = server.partition("-")[2] or "1"
+        return [sys.executable, "-m", "polynya", "serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--cores", cores], {}
+    if server.startswith("rust-"):
+        mode = server.partition("-")[2]
+        return ["durable-streams-server", "--port", str(port), "--data-dir", str(data), "--durability", mode], {"RUST_LOG": "warn"}
+    if server == "node-memory":
+        folder = Path(os.environ["POLYNYA_BENCH_NODE"])
+        (folder / "serve.mjs").write_text(NODE_SERVER)
+        return ["node", str(folder / "serve.mjs")], {"PORT": str(port)}
+    sys.exit(f"unknown server {server}")
+
+
+def wait_ready(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            sys.exit(f"the server ended with {process.returncode}")
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/stream/ready-probe", method="PUT", data=b"")
+            urllib.request.urlopen(request, timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("the server did not come up in 30 s")
+
+
+def usage(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """CPU seconds and RSS MiB of the process and its children."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    cpu = sum(sum(member.cpu_times()[:2]) for member in family)
+    return cpu, sum(member.memory_info().rss for member in family) / 2**20
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """One fresh server, one load, its figures."""
+    data = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
+    port = free_port()
+    line, extra = command(server, port, data)
+    log = open(data / "server.log", "wb")  # noqa: SIM115 (closed with the process)
+    process = subprocess.Popen(line, env={**os.environ, **extra}, stdout=log, stderr=log)
+    try:
+        wait_ready(port, process)
+        before, _ = usage(process)
+        output = subprocess.run(load(arguments, port), env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True).stdout
+        after, rss = usage(process)
+        return figures(arguments.workload, json.loads(re.sub(rb"^[^{]*", b"", output)), after - before, rss)
+    finally:
+        stop(process)
+        log.close()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def load(arguments: argparse.Namespace, port: int) -> list[str]:
+    base = ["ursula-bench", arguments.workload, "--target", f"http://127.0.0.1:{port}", "--api-style", "durable"]
+    base += ["--duration-secs", str(arguments.seconds), "--request-timeout-secs", str(arguments.seconds + 60)]
+    if arguments.workload == "multi-stream":
+        return [*base, "--streams", str(arguments.streams), "--payload-bytes", "256"]
+    return [*base, "--subscribers", str(arguments.subscribers), "--writer-rate", "50", "--payload-bytes", "256"]
+
+
+def figures(workload: str, result: dict[str, object], cpu: float, rss: float) -> dict[str, float]:
+    def number(*keys: str) -> float:
+        value: object = result
+        for key in keys:
+            value = value[key]  # type: ignore[index]
+        return float(value)  # type: ignore[arg-type]
+
+    if workload == "multi-stream":
+        done = number("counts", "ok")
+        return {
+            "per_second": number("aggregate_ops_per_sec"),
+            "p50_ms": number("latency_ms", "p50_ms"),
+            "p99_ms": number("latency_ms", "p99_ms"),
+            "cpu_us_each": cpu * 1e6 / max(done, 1),
+            "errors": number("counts", "other_err"),
+            "rss_mib": rss,
+        }
+    return {
+        "received": number("events_received"),
+        "sent": number("events_sent"),
+        "p50_ms": number("fan_out_latency_ms", "p50_ms"),
+        "p99_ms": number("fan_out_latency_ms", "p99_ms"),
+        "cpu_s": cpu,
+        "errors": number("subscriber_errors"),
+        "rss_mib": rss,
+    }
+
+
+def report(servers: list[str], runs: dict[str, list[dict[str, float]]]) -> None:
+    """A Markdown table: median (min - max) of each figure."""
+    keys = list(runs[servers[0]][0])
+    print("| server | " + " | ".join(keys) + " |\n|" + "---|" * (len(keys) + 1))
+    for server in servers:
+        cells = []
+        for key in keys:
+            values = [run[key] for run in runs[server]]
+            cells.append(f"{statistics.median(values):,.1f} ({min(values):,.1f} - {max(values):,.1f})")
+        print(f"| {server} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=["multi-stream", "fan-out"])
+    parser.add_argument("--servers", default="polynya,rust-wal")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--subscribers", type=int, default=1000)
+    parser.add_argument("--directory", default=None, help="where the servers keep their data (a real disk)")
+    arguments = parser.parse_args()
+    servers = arguments.servers.split(",")
+    runs: dict[str, list[dict[str, float]]] = {server: [] for server in servers}
+    for round_number in range(arguments.rounds):
+        for server in servers:
+            runs[server].append(run_once(server, arguments))
+            print(f"round {round_number + 1} {server}: {json.dumps(runs[server][-1])}", file=sys.stderr)
+    report(servers, runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Log time: what commands are stamped with (F14). Follows the boot clock, which counts suspension, slewed towards the wall; never back."""
+
+from __future__ import annotations
+
+import time
+
+STEP_MS = 1000.0  # when the wall is ahead by more, log time steps forward
+SLEW = 0.0005  # at most half a millisecond a second otherwise
+
+
+class LogClock:
+    """Milliseconds since the epoch, monotone also over restarts (`floor_ms` is the largest stamp found in the log)."""
+
+    __slots__ = ("_boot_ms", "_log_ms")
+
+    def __init__(self, floor_ms: int = 0) -> None:
+        self._boot_ms = time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
+        self._log_ms = max(float(floor_ms), time.time() * 1000)
+
+    def now_ms(self) -> int:
+        boot = time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
+        elapsed = boot - self._boot_ms
+        if elapsed > 0:
+            self._boot_ms = boot
+            ahead = time.time() * 1000 - (self._log_ms + elapsed)
+            if ahead > STEP_MS:
+                self._log_ms += elapsed + ahead
+            else:
+                slew = elapsed * SLEW
+                self._log_ms += elapsed + max(-slew, min(slew, ahead))
+        return int(self._log_ms)

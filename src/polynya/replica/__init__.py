@@ -1,0 +1,12 @@
+"""Agreement joined to meaning, for all groups of one core (pure).
+
+A proposal becomes an entry with a term and an index; the outside makes it durable and says so; then it is committed and applied, in
+index order, and its reply is an effect. With one voter, durable is committed. Nothing here is visible before it is durable: the
+machine changes only in `commit`.
+
+Invariant: `applied_index <= last_index`, and the entries between them are in flight, in order.
+"""
+
+from polynya.replica.shard import Entry, Group, Shard
+
+__all__ = ["Entry", "Group", "Shard"]

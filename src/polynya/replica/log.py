@@ -1,0 +1,18 @@
+"""Commands as entries of the log: one msgpack array, the tag first (F10)."""
+
+import msgspec
+
+from polynya.stream.commands import AnyCommand, Command
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
+
+
+def encode_command(command: Command) -> bytes:
+    """The bytes that the journal, and later the peers, get."""
+    return _encoder.encode(command)
+
+
+def decode_command(data: bytes) -> Command:
+    """Raises msgspec.ValidationError when `data` is no command that this version knows."""
+    return _decoder.decode(data)

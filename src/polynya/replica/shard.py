@@ -1,0 +1,77 @@
+"""The replicas of a core: proposals in, entries out, replies when the entries are durable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.replica.log import decode_command, encode_command
+from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Reply
+
+KIND_COMMAND = 1
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One proposal on its way: what the journal persists and whom the answer is for."""
+
+    group: int
+    term: int
+    index: int
+    command: Command
+    payload: bytes
+    token: Any  # the proposer's: handed back with the reply
+    place: int = 0
+
+
+class Group:
+    """One replica with a single voter: itself."""
+
+    __slots__ = ("applied_index", "last_index", "machine", "number", "term")
+
+    def __init__(self, number: int, machine: Machine, *, term: int = 1, index: int = 0) -> None:
+        self.number = number
+        self.machine = machine
+        self.term = term
+        self.last_index = index
+        self.applied_index = index
+
+
+class Shard:
+    """All groups of one core."""
+
+    __slots__ = ("groups",)
+
+    def __init__(self) -> None:
+        self.groups: dict[int, Group] = {}
+
+    def propose(self, number: int, command: Command, token: Any) -> Entry:
+        """The entry to persist. Entries of one group must be made durable in the order proposed."""
+        group = self.groups[number]
+        group.last_index += 1
+        return Entry(number, group.term, group.last_index, command, encode_command(command), token)
+
+    def commit(self, entry: Entry) -> Reply:
+        """The entry is durable (on a majority: of one): apply it."""
+        group = self.groups[entry.group]
+        assert entry.index == group.applied_index + 1, "entries are applied in order, once"
+        group.applied_index = entry.index
+        return group.machine.apply(entry.command, entry.place)
+
+    def retract(self, entries: list[Entry]) -> None:
+        """The entries could not be written and are known to be nowhere: their indexes are free again."""
+        for entry in entries:
+            group = self.groups[entry.group]
+            group.last_index = min(group.last_index, entry.index - 1)
+
+    def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> None:
+        """An entry found in the journal at start; what a snapshot already contains is passed over."""
+        group = self.groups[number]
+        if index <= group.applied_index:
+            return
+        assert index == group.applied_index + 1, f"group {number}: entry {index} follows {group.applied_index}: the journal has a hole"
+        group.term = max(group.term, term)
+        group.last_index = group.applied_index = index
+        group.machine.apply(decode_command(payload), place)

@@ -1,0 +1,85 @@
+"""Live readers of the streams of one core: who is told of each applied append."""
+
+from __future__ import annotations
+
+from polynya.service.api import LiveEvent, Sink
+from polynya.stream.commands import Append, Command, Delete, Expire
+from polynya.stream.replies import Code, Reply
+
+
+class Feeds:
+    """uid → its sinks. A stream without live readers costs nothing here."""
+
+    __slots__ = ("_sinks",)
+
+    def __init__(self) -> None:
+        self._sinks: dict[int, dict[Sink, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sinks.values()))
+
+    def watched(self, uid: int) -> bool:
+        return uid in self._sinks
+
+    def attach(self, uid: int, sink: Sink) -> None:
+        self._sinks.setdefault(uid, {})[sink] = None
+
+    def detach(self, uid: int, sink: Sink) -> None:
+        sinks = self._sinks.get(uid)
+        if sinks is not None:
+            sinks.pop(sink, None)
+            if not sinks:
+                del self._sinks[uid]
+
+    def applied(self, command: Command, reply: Reply) -> None:
+        """Called for every applied command, before its writer is answered."""
+        if not self._sinks or reply.uid not in self._sinks:
+            return
+        kind = type(command)
+        if kind is Append and reply.code == Code.OK:
+            self._publish(_append_event(command, reply))
+        elif kind in (Delete, Expire) and reply.code == Code.OK:
+            self.end(reply.uid, reply.record, reply.byte)
+
+    def end(self, uid: int, record: int, byte: int) -> None:
+        """The stream is no more: its sinks hear of it once and are detached."""
+        if uid in self._sinks:
+            self._publish(LiveEvent(uid, record, byte, record, byte, 0, b"", gone=True))
+            self._sinks.pop(uid, None)
+
+    def uids(self) -> list[int]:
+        return list(self._sinks)
+
+    def cut(self, uid: int) -> None:
+        """The feed broke: its sinks end their answers, so that the clients resume."""
+        if uid in self._sinks:
+            self._publish(LiveEvent(uid, 0, 0, 0, 0, 0, b"", cut=True))
+            self._sinks.pop(uid, None)
+
+    def publish(self, event: LiveEvent) -> None:
+        if event.gone:
+            self.end(event.uid, event.record, event.byte)
+        elif event.uid in self._sinks:
+            self._publish(event)
+
+    def _publish(self, event: LiveEvent) -> None:
+        for sink in tuple(self._sinks[event.uid]):
+            sink.live(event)
+
+
+def _append_event(command: Append, reply: Reply) -> LiveEvent:
+    batch = command.batch
+    if batch is None:
+        return LiveEvent(reply.uid, reply.record, reply.byte, reply.record, reply.byte, 0, b"", closed=reply.closed)
+    return LiveEvent(
+        reply.uid,
+        reply.record - batch.records,
+        reply.byte - len(batch.payload),
+        reply.record,
+        reply.byte,
+        batch.encoding,
+        batch.payload,
+        closed=reply.closed,
+    )
+
+

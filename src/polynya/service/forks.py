@@ -1,0 +1,97 @@
+"""Creating a fork: pin the source, create the target, confirm the pin (F17). Each step is one idempotent command with an attempt id.
+
+The source may live in another group and on another core. What a crash leaves between the steps is settled by `polynya.service.settle`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from typing import Protocol
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import Unavailable
+from polynya.base.offsets import format_token
+from polynya.service.api import Page, ReadQuery, Refusal
+from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Fork, PinSource, Unpin
+from polynya.stream.replies import Code, Reply
+
+
+class ForkService(Protocol):
+    """What the dance needs of the service."""
+
+    def now_ms(self) -> int: ...
+    def group_of(self, name: str) -> int: ...
+    async def call(self, group: int, command: Command) -> Reply: ...
+    async def read(self, query: ReadQuery) -> Page | Refusal: ...
+
+
+async def create_fork(service: ForkService, create: Create, source: str, point: tuple[int, int, int]) -> Reply:
+    """`point` is (record, byte, sub-offset); record -1 is the source's tail. `create.content_type` "" inherits the source's."""
+    record, byte, sub_offset = point
+    attempt = secrets.token_hex(16)
+    source_group = service.group_of(source)
+    pin = PinSource(source, attempt, create.name, service.now_ms(), record, byte, create.content_type, sub_offset)
+    pinned = await service.call(source_group, pin)
+    if pinned.code >= Code.NOT_FOUND:
+        return pinned
+    confirmed = False
+    try:
+        command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
+        reply = await service.call(service.group_of(create.name), command)
+        confirmed = reply.code == Code.CREATED
+    except Unavailable:  # nothing was created for certain
+        await service.call(source_group, Unpin(pinned.uid, attempt, service.now_ms()))
+        raise
+    settle = ConfirmPin(pinned.uid, attempt) if confirmed else Unpin(pinned.uid, attempt, service.now_ms())
+    await service.call(source_group, settle)
+    return reply
+
+
+def _spell(record: int, byte: int) -> str:
+    return "" if record < 0 else format_token(record, byte)
+
+
+async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fork) -> Create:
+    """The target's command: what it inherits, and the prefix of a record that the sub-offset cut."""
+    record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix = pinned.detail
+    batch = create.batch
+    if prefix:
+        batch = _with_prefix(await _read_prefix(service, fork.source_name, (record, byte), prefix), batch)
+    if create.ttl_seconds is not None or create.expires_at_ms is not None:
+        ttl_seconds, expires_at_ms = create.ttl_seconds, create.expires_at_ms
+    fork = msgspec.structs.replace(fork, record=record, byte=byte, depth=depth)
+    return msgspec.structs.replace(
+        create,
+        content_type=create.content_type or content_type,
+        encoding=encoding,
+        ttl_seconds=ttl_seconds,
+        expires_at_ms=expires_at_ms,
+        batch=batch,
+        fork=fork,
+    )
+
+
+async def _read_prefix(service: ForkService, source: str, at: tuple[int, int], length: int) -> bytes:
+    record, byte = at
+    parts: list[bytes] = []
+    left = length
+    while left:
+        page = await service.read(ReadQuery(source, record, byte, touch=False))
+        if isinstance(page, Refusal) or not page.spans:
+            raise Unavailable("the source of the fork changed while it was read; retry")
+        data = b"".join(span.payload for span in page.spans)[:left]
+        parts.append(data)
+        left -= len(data)
+        byte += len(data)
+    return b"".join(parts)
+
+
+def _with_prefix(prefix: bytes, batch: Batch | None) -> Batch:
+    """The prefix as a record of the fork, followed by the request's own body."""
+    if batch is None:
+        return Batch(0, 1, prefix, crc32c(prefix))
+    payload = prefix + batch.payload
+    return Batch(batch.encoding, 2, payload, crc32c(payload), array("I", (len(prefix), len(batch.payload))).tobytes())

@@ -1,0 +1,315 @@
+"""The streams of the groups that this core owns: lookups, proposals, reads, live readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from polynya.base.errors import Unavailable
+from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
+from polynya.service.feeds import Feeds
+from polynya.stream.commands import Append, Command, Create, Delete, Expire, Touch
+from polynya.stream.machine import Machine
+from polynya.stream.model import ColdSlice, HotBatch, Stream
+from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
+from polynya.stream.replies import Code, Reply
+
+Done = Callable[[Reply | BaseException], None]
+TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it (F14)
+
+
+class Proposer(Protocol):
+    """What the turn loop offers."""
+
+    @property
+    def inflight_bytes(self) -> int: ...
+
+    def propose(self, group: int, command: Command, done: Done, size: int = 0) -> None: ...
+
+
+class ColdReader(Protocol):
+    """What the object tier offers a reader."""
+
+    async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
+        """The slice's batches, fetched and checked."""
+        ...
+
+
+class ParentReader(Protocol):
+    """Reads the inherited part of a fork, wherever its source lives."""
+
+    async def read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+    ) -> tuple[list[Span], tuple[int, int]]: ...
+
+
+class LocalGroups:
+    """One per core. `machines` holds the machines of this core's groups by group number."""
+
+    def __init__(self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, hot_bytes_max: int, history: int) -> None:
+        self.machines = machines
+        self.feeds = Feeds()
+        self.now_ms = now_ms
+        self.cold: ColdReader | None = None
+        self.parents: ParentReader | None = None
+        self.hot_refused = 0
+        self._proposer = proposer
+        self._hot_bytes_max = hot_bytes_max
+        self._history = history
+        self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
+        self._touched: dict[int, int] = {}  # uid → time of the last read not yet logged
+
+    # --- lookups ---------------------------------------------------------------------------------------------------------------
+
+    def settled(self, name: str) -> bool:
+        """Whether committed state may refuse at once: nothing is in flight that creates or ends `name` (F14)."""
+        return name not in self._unsettled
+
+    def find(self, group: int, name: str) -> Stream | Refusal:
+        """The live stream, or why there is none."""
+        machine = self.machines[group]
+        stream = machine.lookup(name)
+        if stream is None:
+            return _NOT_FOUND
+        if stream.deleted:
+            return _GONE
+        if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
+            return _NOT_FOUND
+        return stream
+
+    def facts(self, group: int, name: str) -> Facts | Refusal:
+        stream = self.find(group, name)
+        return self.facts_of(stream) if isinstance(stream, Stream) else stream
+
+    def facts_of(self, stream: Stream) -> Facts:
+        return Facts(
+            stream.uid,
+            stream.name,
+            stream.content_type,
+            stream.encoding,
+            stream.created_ms,
+            stream.next_record,
+            stream.next_byte,
+            stream.first_record,
+            stream.first_byte,
+            stream.closed,
+            stream.ttl_seconds,
+            stream.expires_at_ms,
+            self._history,
+        )
+
+    def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
+        """The first `limit` live streams of this core by name, after `after`, under `prefix`."""
+        found: list[str] = []
+        groups: dict[str, int] = {}
+        for number, machine in self.machines.items():
+            for name in machine.streams:
+                if name > after and name.startswith(prefix):
+                    found.append(name)
+                    groups[name] = number
+        facts: list[Facts] = []
+        for name in sorted(found):
+            entry = self.facts(groups[name], name)
+            if isinstance(entry, Facts):
+                facts.append(entry)
+                if len(facts) == limit:
+                    break
+        return facts
+
+    def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
+        now = self.now_ms()
+        touched = self._touched.get(stream.uid, 0)
+        if stream.expires_at_ms is None and self.feeds.watched(stream.uid):
+            touched = now  # attached live readers keep it
+        if not machine.expired(stream, now, touched):
+            return False
+        if self.settled(stream.name):
+            self.propose(group, Expire(stream.name, stream.uid, stream.activity_ms, now), _ignore)
+        return True
+
+    # --- proposals -------------------------------------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Through the log, unless committed state refuses for certain."""
+        kind = type(command)
+        if kind is Append:
+            self._propose_append(group, command, done)  # type: ignore[arg-type]
+        elif kind in (Create, Delete, Expire):
+            self._propose_settling(group, command, done)
+        else:
+            self._proposer.propose(group, command, done)
+
+    def _propose_append(self, group: int, command: Append, done: Done) -> None:
+        machine = self.machines[group]
+        name = command.name
+        stream = machine.streams.get(name)
+        if stream is None:
+            if name not in self._unsettled:
+                done(Reply(Code.NOT_FOUND))
+                return
+        elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
+            self._log_touch(group, stream)
+            if self._expired(machine, group, stream) and name not in self._unsettled:
+                done(Reply(Code.NOT_FOUND))
+                return
+        batch = command.batch
+        if batch is None:
+            self._proposer.propose(group, command, done)
+            return
+        size = len(batch.payload)
+        if machine.hot_bytes + size > self._hot_bytes_max:
+            self.hot_refused += 1
+            done(Reply(Code.HOT_LIMIT))
+            return
+        self._proposer.propose(group, command, done, size)
+
+    def _propose_settling(self, group: int, command: Command, done: Done) -> None:
+        name: str = command.name  # type: ignore[attr-defined]
+        stream = self.machines[group].lookup(name)
+        if stream is not None and stream.ttl_seconds is not None and type(command) is not Expire:
+            self._log_touch(group, stream)
+            self._expired(self.machines[group], group, stream)
+        self._unsettled[name] = self._unsettled.get(name, 0) + 1
+
+        def settled(reply: Reply | BaseException) -> None:
+            left = self._unsettled[name] - 1
+            if left:
+                self._unsettled[name] = left
+            else:
+                del self._unsettled[name]
+            done(reply)
+
+        batch = command.batch if isinstance(command, Create) else None
+        self._proposer.propose(group, command, settled, len(batch.payload) if batch is not None else 0)
+
+    def _log_touch(self, group: int, stream: Stream) -> None:
+        """A read seen here but not yet logged must come before a command that may find the stream expired."""
+        touched = self._touched.pop(stream.uid, 0)
+        if touched > stream.activity_ms:
+            self._proposer.propose(group, Touch([(stream.uid, touched)], self.now_ms()), _ignore)
+
+    def touch(self, group: int, stream: Stream) -> None:
+        """A read extends a sliding TTL: remembered at once, logged every eighth of it."""
+        ttl = stream.ttl_seconds
+        if ttl is None:
+            return
+        now = self.now_ms()
+        self._touched[stream.uid] = now
+        if now - stream.activity_ms >= min(ttl * 125, TOUCH_MS_MAX):
+            self._log_touch(group, stream)
+
+    def applied(self, group: int, command: Command, reply: Reply) -> None:
+        """After each applied command, before its writer is answered."""
+        self.feeds.applied(command, reply)
+        if reply.uid in self._touched and type(command) in (Delete, Expire):
+            del self._touched[reply.uid]
+
+    # --- reads -----------------------------------------------------------------------------------------------------------------
+
+    def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
+        """None when a part of the page is not in memory here."""
+        planned = self._plan(group, query)
+        if isinstance(planned, Refusal):
+            return planned
+        stream, plan = planned
+        spans = []
+        for piece in plan.pieces:
+            if type(piece) is not HotPiece:
+                return None
+            spans.append(Span(piece.record, piece.byte, piece.payload))
+        return self._page(stream, plan, spans)
+
+    async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
+        planned = self._plan(group, query)
+        if isinstance(planned, Refusal):
+            return planned
+        stream, plan = planned
+        page = self._page(stream, plan, [])  # the facts as of the plan: what comes meanwhile is the next page's
+        spans, end = await self._materialise(plan, min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records)
+        page.spans = spans
+        if spans:
+            page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
+        page.record, page.byte = end
+        page.up_to_date = page.up_to_date and end == (plan.record, plan.byte)
+        return page
+
+    async def read_uid(self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]) -> tuple[list[Span], tuple[int, int]]:
+        """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
+        bytes_max, whole = limits
+        machine = self.machines[uid >> 48]
+        stream = machine.by_uid.get(uid)
+        if stream is None:
+            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+        plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
+        if isinstance(plan, Refused):
+            raise Unavailable(f"the source of this fork cannot be read at record {at[0]}")
+        return await self._materialise(plan, bytes_max, whole)
+
+    def _plan(self, group: int, query: ReadQuery) -> tuple[Stream, ReadPlan] | Refusal:
+        stream = self.find(group, query.name)
+        if not isinstance(stream, Stream):
+            return stream
+        if query.touch and stream.ttl_seconds is not None:
+            self.touch(group, stream)
+        plan = self.machines[group].plan_read(
+            stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
+        )
+        if isinstance(plan, Refused):
+            if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:
+                tail = (stream.next_record, stream.next_byte)
+                return stream, ReadPlan([], *tail, *tail, True)
+            return Refusal(plan.code, plan.record, plan.byte)
+        return stream, plan
+
+    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span]) -> Page:
+        return Page(self.facts_of(stream), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
+
+    async def _materialise(self, plan: ReadPlan, bytes_max: int, whole: bool) -> tuple[list[Span], tuple[int, int]]:
+        """The plan's spans, and where they end: a piece that comes back short ends the page there."""
+        spans: list[Span] = []
+        end = (plan.begin_record, plan.begin_byte)
+        for piece in plan.pieces:
+            if type(piece) is HotPiece:
+                spans.append(Span(piece.record, piece.byte, piece.payload))
+                end = (plan.record, plan.byte)  # hot pieces come last
+                continue
+            if type(piece) is ColdPiece:
+                goal = piece.want.until
+                assert self.cold is not None and goal is not None, "a cold slice without an object store"
+                part = cut(await self.cold.batches(piece.slice), piece.want)
+                found = [Span(hot.record, hot.byte, hot.payload) for hot in part.pieces if type(hot) is HotPiece]
+                end = (part.record, part.byte)
+            else:
+                assert type(piece) is Inherited and self.parents is not None
+                goal = (piece.to_record, piece.to_byte)
+                left = bytes_max - sum(len(span.payload) for span in spans)
+                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole))
+            spans += found
+            if end != goal:
+                break
+        return spans, end
+
+    # --- live ------------------------------------------------------------------------------------------------------------------
+
+    def attach(self, group: int, name: str, sink: Sink) -> Facts | Refusal:
+        stream = self.find(group, name)
+        if not isinstance(stream, Stream):
+            return stream
+        self.touch(group, stream)
+        self.feeds.attach(stream.uid, sink)
+        return self.facts_of(stream)
+
+    def detach(self, uid: int, sink: Sink) -> None:
+        self.feeds.detach(uid, sink)
+        stream = self.machines[uid >> 48].by_uid.get(uid)
+        if stream is not None and stream.ttl_seconds is not None:
+            self._touched[uid] = self.now_ms()  # it was read until now
+
+
+_NOT_FOUND = Refusal(Code.NOT_FOUND)
+_GONE = Refusal(Code.GONE)
+
+
+def _ignore(reply: Reply | BaseException) -> None:
+    """For commands whose refusal changes nothing: they are tried again when still needed."""

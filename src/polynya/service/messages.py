@@ -1,0 +1,80 @@
+"""What cores say to each other for the service: message kinds and bodies (msgpack of msgspec structs)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
+from polynya.stream.replies import Reply
+
+PROPOSE = 1
+FACTS = 3
+READ = 4
+READ_UID = 5
+ATTACH = 6
+DETACH = 7
+EVENT = 8
+LIST = 9
+
+_FAULTS: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown}
+
+
+class ReadUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    at: tuple[int, int]
+    until: tuple[int, int]
+    limits: tuple[int, bool]
+
+
+class ListQuery(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
+    after: str
+    limit: int
+
+
+class Attach(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    name: str
+
+
+class Query(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    query: ReadQuery
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: bytes(value) if isinstance(value, memoryview) else _unknown(value))
+
+
+def _unknown(value: Any) -> Any:
+    raise NotImplementedError(type(value))
+
+
+def encode(value: Any) -> bytes:
+    return _encoder.encode(value)
+
+
+def answer(value: Any) -> bytes:
+    """An answer's body: a value, or a fault that the caller raises."""
+    if isinstance(value, BaseException):
+        code = 2 if isinstance(value, OutcomeUnknown) else 1
+        return b"\x01" + _encoder.encode((code, str(value)))
+    return b"\x00" + _encoder.encode(value)
+
+
+_REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
+_PAGE: msgspec.msgpack.Decoder[Page | Refusal] = msgspec.msgpack.Decoder(Page | Refusal)
+_SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(tuple[list[Span], tuple[int, int]])
+_LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
+DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {PROPOSE: _REPLY, FACTS: _FACTS, READ: _PAGE, READ_UID: _SPANS, ATTACH: _FACTS, LIST: _LIST}
+
+
+def result(kind: int, body: bytes) -> Any:
+    """The value of an answer; raises the fault that it carries."""
+    if body[0]:
+        code, message = msgspec.msgpack.decode(body[1:])
+        raise _FAULTS[code](message)
+    return DECODERS[kind].decode(memoryview(body)[1:])

@@ -1,0 +1,270 @@
+"""The service of one core: a call goes to the group's machine when it is here, else to the core that owns it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.base.names import group_of
+from polynya.service import messages
+from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink, Span
+from polynya.service.feeds import Feeds
+from polynya.service.forks import create_fork
+from polynya.service.local import LocalGroups
+from polynya.replica.log import decode_command, encode_command
+from polynya.stream.commands import Command, Create
+from polynya.stream.replies import Reply
+
+Done = Callable[[Reply | BaseException], None]
+_ROUTES_MAX = 65_536
+_EVENT: msgspec.msgpack.Decoder[LiveEvent] = msgspec.msgpack.Decoder(LiveEvent)
+
+
+class CoreTransport(Protocol):
+    """Messages between the cores of a node; see `polynya.transport`."""
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
+
+    def send(self, core: int, kind: int, body: bytes) -> None: ...
+
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes], None], int], None]) -> None: ...
+
+
+class NodeService:
+    """Implements `polynya.service.api.Service`. `transport` is None on a node of one core."""
+
+    def __init__(self, local: LocalGroups, *, groups: int, core: int, cores: int, transport: CoreTransport | None) -> None:
+        self.local = local
+        self.groups = groups
+        self._core = core
+        self._cores = cores
+        self._transport = transport
+        self._routes: dict[str, int] = {}
+        self._remote_feeds = Feeds()
+        self._peer_sinks: dict[tuple[int, int], _PeerSink] = {}
+        local.parents = self
+        if transport is not None:
+            self._register(transport)
+
+    def now_ms(self) -> int:
+        return self.local.now_ms()
+
+    def group_of(self, name: str) -> int:
+        group = self._routes.get(name)
+        if group is None:
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            group = self._routes[name] = group_of(name, self.groups)
+        return group
+
+    # --- the waist -------------------------------------------------------------------------------------------------------------
+
+    def facts_nowait(self, name: str) -> Facts | Refusal | None:
+        group = self.group_of(name)
+        if group % self._cores != self._core or not self.local.settled(name):
+            return None
+        return self.local.facts(group, name)
+
+    async def facts(self, name: str) -> Facts | Refusal:
+        group = self.group_of(name)
+        if group % self._cores == self._core:
+            return self.local.facts(group, name)
+        found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name))
+        return found
+
+    def propose(self, name: str, command: Command, done: Done) -> None:
+        self.propose_to(self.group_of(name), command, done)
+
+    def propose_to(self, group: int, command: Command, done: Done) -> None:
+        """As `propose`, for commands that name no stream: by group number."""
+        if group % self._cores == self._core:
+            self.local.propose(group, command, done)
+            return
+        assert self._transport is not None
+
+        def answered(body: bytes | BaseException) -> None:
+            done(body if isinstance(body, BaseException) else _result_or_fault(messages.PROPOSE, body))
+
+        self._transport.call_nowait(group % self._cores, messages.PROPOSE, group.to_bytes(2, "little") + encode_command(command), answered)
+
+    async def call(self, group: int, command: Command) -> Reply:
+        """`propose_to` for those who may wait; raises what `done` would be given as a fault."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply | BaseException) -> None:
+            if not future.done():
+                _settle(future, reply)
+
+        self.propose_to(group, command, done)
+        return await future
+
+    def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
+        group = self.group_of(query.name)
+        if group % self._cores != self._core:
+            return None
+        return self.local.read_nowait(group, query)
+
+    async def read(self, query: ReadQuery) -> Page | Refusal:
+        group = self.group_of(query.name)
+        if group % self._cores == self._core:
+            return await self.local.read(group, query)
+        page: Page | Refusal = await self._ask(group, messages.READ, messages.Query(group, query))
+        return page
+
+    async def read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+    ) -> tuple[list[Span], tuple[int, int]]:
+        group = uid >> 48
+        if group % self._cores == self._core:
+            return await self.local.read_uid(uid, at, until, limits)
+        spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
+        return spans
+
+    async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
+        group = self.group_of(name)
+        if group % self._cores == self._core:
+            return self.local.attach(group, name, sink)
+        assert self._transport is not None
+        future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
+
+        def answered(body: bytes | BaseException) -> None:  # before any event that follows on the same connection
+            found = body if isinstance(body, BaseException) else _result_or_fault(messages.ATTACH, body)
+            if isinstance(found, Facts) and not future.cancelled():
+                self._remote_feeds.attach(found.uid, sink)
+            if not future.done():
+                _settle(future, found)
+
+        self._transport.call_nowait(group % self._cores, messages.ATTACH, messages.encode(messages.Attach(group, name)), answered)
+        return await future
+
+    def detach(self, uid: int, sink: Sink) -> None:
+        group = uid >> 48
+        if group % self._cores == self._core:
+            self.local.detach(uid, sink)
+            return
+        assert self._transport is not None
+        self._remote_feeds.detach(uid, sink)
+        if not self._remote_feeds.watched(uid):
+            self._transport.send(group % self._cores, messages.DETACH, uid.to_bytes(8, "little"))
+
+    async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
+        assert isinstance(command, Create)
+        return await create_fork(self, command, source, (record, byte, sub_offset))
+
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
+        query = messages.ListQuery(prefix, after, limit)
+        found = self.local.list_streams(prefix, after, limit)
+        for core in range(self._cores):
+            if core != self._core:
+                found += await self._ask(core, messages.LIST, query)
+        return sorted(found, key=lambda facts: facts.name)[:limit]
+
+    # --- between cores ---------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, group: int, kind: int, question: Any) -> Any:
+        assert self._transport is not None
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(body: bytes | BaseException) -> None:
+            if not future.done():
+                _settle(future, body if isinstance(body, BaseException) else _result_or_fault(kind, body))
+
+        self._transport.call_nowait(group % self._cores, kind, messages.encode(question), answered)
+        return await future
+
+    def peer_lost(self, core: int) -> None:
+        """The connection to a core broke: its live readers here are cut, and resume; its subscriptions to ours are dropped."""
+        for uid in self._remote_feeds.uids():
+            if (uid >> 48) % self._cores == core:
+                self._remote_feeds.cut(uid)
+        for (peer, uid), sink in list(self._peer_sinks.items()):
+            if peer == core:
+                self.local.detach(uid, sink)
+                del self._peer_sinks[peer, uid]
+
+    def _register(self, transport: CoreTransport) -> None:
+        transport.on(messages.PROPOSE, self._on_propose)
+        transport.on(messages.ATTACH, self._on_attach)
+        transport.on(messages.DETACH, self._on_detach)
+        transport.on(messages.EVENT, lambda body, reply, peer: self._remote_feeds.publish(_EVENT.decode(body)))
+        self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
+        self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
+        self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
+        self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
+
+    async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
+        return self.local.facts(question.group, question.name)
+
+    async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
+        return self.local.list_streams(question.prefix, question.after, question.limit)
+
+    def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
+        decoder = msgspec.msgpack.Decoder(shape)
+        running: set[asyncio.Task[None]] = set()
+
+        async def run(body: bytes, reply: Callable[[bytes], None]) -> None:
+            try:
+                reply(messages.answer(await handle(decoder.decode(body))))
+            except Exception as fault:  # the asking core raises it as what it is
+                reply(messages.answer(fault))
+
+        def handler(body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+            task = asyncio.get_running_loop().create_task(run(bytes(body), reply))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        transport.on(kind, handler)
+
+    def _on_propose(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+        group = int.from_bytes(body[:2], "little")
+        self.local.propose(group, decode_command(body[2:]), lambda outcome: reply(messages.answer(outcome)))
+
+    def _on_attach(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+        assert self._transport is not None
+        question = msgspec.msgpack.decode(body, type=messages.Attach)
+        found = self.local.facts(question.group, question.name)
+        if isinstance(found, Facts):
+            sink = self._peer_sinks.get((peer, found.uid))
+            if sink is None:
+                sink = self._peer_sinks[peer, found.uid] = _PeerSink(self._transport, peer, self._peer_sinks)
+            found = self.local.attach(question.group, question.name, sink)
+        reply(messages.answer(found))
+
+    def _on_detach(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+        uid = int.from_bytes(body[:8], "little")
+        sink = self._peer_sinks.pop((peer, uid), None)
+        if sink is not None:
+            self.local.detach(uid, sink)
+
+
+class _PeerSink:
+    """All live readers of one stream on another core: one subscription (F30)."""
+
+    __slots__ = ("_core", "_sinks", "_transport")
+
+    def __init__(self, transport: CoreTransport, core: int, sinks: dict[tuple[int, int], _PeerSink]) -> None:
+        self._transport = transport
+        self._core = core
+        self._sinks = sinks
+
+    def live(self, event: LiveEvent) -> None:
+        self._transport.send(self._core, messages.EVENT, messages.encode(event))
+        if event.gone:
+            self._sinks.pop((self._core, event.uid), None)
+
+
+def _result_or_fault(kind: int, body: bytes) -> Any:
+    try:
+        return messages.result(kind, body)
+    except Exception as fault:
+        return fault
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
