@@ -6,8 +6,6 @@ use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 
@@ -59,7 +57,20 @@ class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     depth: int = 1
 
 
-class Create(Command, tag=1):
+class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A contiguous run of batches in a pack: an entry of the stream's index (F18)."""
+
+    record: int
+    byte: int
+    records: int
+    length: int  # bytes of payload: the span in stream positions
+    pack: str  # object key
+    offset: int  # of the slice in the object
+    stored: int  # bytes of the slice in the object, header included
+    crc: int  # CRC-32C of those bytes
+
+
+class Create(Command, tag=1, frozen=True):
     """Create a stream, with an initial batch, closed at once, or as a fork."""
 
     name: str
@@ -75,7 +86,7 @@ class Create(Command, tag=1):
     fork: Fork | None = None
 
 
-class Append(Command, tag=2):
+class Append(Command, tag=2, frozen=True):
     """Append a batch and/or close. `batch` None and `close` True is close-only."""
 
     name: str
@@ -88,13 +99,13 @@ class Append(Command, tag=2):
     incarnation: int = 0  # precondition: the stream's uid; 0 none
 
 
-class Delete(Command, tag=3):
+class Delete(Command, tag=3, frozen=True):
     name: str
     now_ms: int
     incarnation: int = 0
 
 
-class Expire(Command, tag=4):
+class Expire(Command, tag=4, frozen=True):
     """Refused when the stream has seen activity after `activity_ms` (F14)."""
 
     name: str
@@ -103,14 +114,14 @@ class Expire(Command, tag=4):
     now_ms: int
 
 
-class Touch(Command, tag=5):
+class Touch(Command, tag=5, frozen=True):
     """Reads that extend sliding TTLs: (uid, time of the read)."""
 
     touches: list[tuple[int, int]]
     now_ms: int
 
 
-class PinSource(Command, tag=20):
+class PinSource(Command, tag=20, frozen=True):
     """First step of a fork, in the source's group: resolve the fork point and hold the records before it."""
 
     name: str
@@ -121,14 +132,15 @@ class PinSource(Command, tag=20):
     byte: int = -1
     content_type: str = ""  # "" inherits; otherwise it must match
     sub_offset: int = 0
+    resolved: bool = False  # (record, byte) is known to be a record's boundary: the coordinator looked where this machine cannot
 
 
-class ConfirmPin(Command, tag=21):
+class ConfirmPin(Command, tag=21, frozen=True):
     source_uid: int
     attempt: str
 
 
-class Unpin(Command, tag=22):
+class Unpin(Command, tag=22, frozen=True):
     """Idempotent: an unknown pin is no error. The last pin of a soft-deleted source lets it go."""
 
     source_uid: int
@@ -136,7 +148,7 @@ class Unpin(Command, tag=22):
     now_ms: int
 
 
-class RefuseAttempt(Command, tag=23):
+class RefuseAttempt(Command, tag=23, frozen=True):
     """In the target's group: a fork attempt that has not happened never will. The reply says whether it had."""
 
     name: str
@@ -144,10 +156,59 @@ class RefuseAttempt(Command, tag=23):
     now_ms: int
 
 
-class Acknowledge(Command, tag=24):
+class Acknowledge(Command, tag=24, frozen=True):
     """An outbox message has been applied where it belongs; forget it."""
 
     message: int
 
 
-AnyCommand = Any
+class PublishSlices(Command, tag=30, frozen=True):
+    """Move hot batches into the index: `slices` of (uid, slice) lie in `pack`. With no slices: release the pack unless it is held.
+
+    `term` is the one under which the flush was planned. The reply's detail lists the positions in `slices` that the index now has."""
+
+    pack: str
+    home_group: int
+    term: int
+    slices: list[tuple[int, ColdSlice]]
+    now_ms: int = 0
+
+
+class PackWritten(Command, tag=31, frozen=True):
+    """In the pack's home group, before any publish: the pack exists and these groups will hold or release it."""
+
+    pack: str
+    groups: list[int]
+    now_ms: int
+
+
+class ReleasePack(Command, tag=32, frozen=True):
+    """In the home group: `group` needs the pack no more. Idempotent."""
+
+    pack: str
+    group: int
+    now_ms: int
+
+
+class PackDeleted(Command, tag=33, frozen=True):
+    """In the home group: the condemned object is gone from the store."""
+
+    pack: str
+
+
+AnyCommand = (
+    Create
+    | Append
+    | Delete
+    | Expire
+    | Touch
+    | PinSource
+    | ConfirmPin
+    | Unpin
+    | RefuseAttempt
+    | Acknowledge
+    | PublishSlices
+    | PackWritten
+    | ReleasePack
+    | PackDeleted
+)

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from polynya.stream.commands import Fork
+from polynya.stream.commands import ColdSlice, Fork
+
+__all__ = ["ColdSlice", "Held", "HotBatch", "Pack", "Pin", "Stream"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -22,24 +24,37 @@ class HotBatch(msgspec.Struct, array_like=True, gc=False):
     record_time_ms_max: int
     encoding: int
     place: int  # journal place: segment << 32 | offset of its frame
-    producer: Any = None  # (id, epoch, sequence) or None
+    producer: tuple[str, int, int] | None = None  # (id, epoch, sequence)
     flags: int = 0
 
 
-class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A contiguous run of batches in a pack: an entry of the stream's index (F18)."""
+class Pin(msgspec.Struct, array_like=True, gc=False):
+    """A fork (or an attempt at one) that needs this stream's records before (`record`, `byte`)."""
 
+    target_name: str
     record: int
     byte: int
-    records: int
-    length: int  # bytes of payload: the span in stream positions
-    pack: str  # object key
-    offset: int  # of the slice in the object
-    stored: int  # bytes of the slice in the object, header included
-    crc: int  # CRC-32C of those bytes
+    since_ms: int
+    prefix: int = 0  # bytes of the record at the fork point that the fork begins with
+    confirmed: bool = False  # the fork exists; until then the attempt may still fail
 
 
-class Stream(msgspec.Struct, gc=False):
+class Held(msgspec.Struct, array_like=True, gc=False):
+    """A pack that indexes of this group refer to."""
+
+    home_group: int
+    slices: int  # live references
+
+
+class Pack(msgspec.Struct, array_like=True, gc=False):
+    """A pack as its home group counts it (F20)."""
+
+    groups: list[int]  # those that have not released it yet
+    written_ms: int
+    condemned_ms: int = 0  # 0: still needed
+
+
+class Stream(msgspec.Struct, array_like=True, gc=False):
     """One stream. Mutable: changed only by the machine, inside `apply`."""
 
     uid: int
@@ -61,7 +76,7 @@ class Stream(msgspec.Struct, gc=False):
     closed_by: tuple[str, int, int] | None = None  # the producer tuple that closed it
     hot: list[HotBatch] | None = None
     cold: list[ColdSlice] | None = None
-    producers: Any = None  # packed states, see producers.py
-    pins: Any = None  # {attempt: Pin}
+    producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
+    pins: dict[str, Pin] | None = None  # by attempt
     links: Any = None  # {subscription id: Link}
     tables: Any = None  # claims of tables

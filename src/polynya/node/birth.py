@@ -1,0 +1,97 @@
+"""What is fixed when a data folder is born: `DATA/node.json`, written once, checked at every start."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
+
+FILE = "node.json"
+FORMAT_VERSION = 1
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "lost+found"}  # what may be there already
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of a node's data. `history` moves on when a restore or an accepted loss starts a new one (F4)."""
+
+    format_version: int = FORMAT_VERSION
+    cluster_id: str  # 128 random bits, hexadecimal
+    history: int = 1
+    groups: int
+    cores: int
+    created_ms: int
+
+
+def birth_of(config: Config) -> Birth:
+    """The identity in the data folder; a folder without one is born now. The caller holds the folder's lock.
+
+    Raises `ConfigError` when the configuration contradicts it, `CorruptData` when it cannot be read.
+    """
+    path = Path(config.data) / FILE
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return _bear(path, config)
+    try:
+        birth = msgspec.json.decode(raw, type=Birth)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened without it") from None
+    _check(birth, config, path)
+    return birth
+
+
+def _bear(path: Path, config: Config) -> Birth:
+    strangers = sorted(entry.name for entry in path.parent.iterdir() if entry.name not in _BEFORE_BIRTH and entry.name[0] != ".")
+    if strangers:
+        raise ConfigError(
+            f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
+            f"or, if this is a node's data, restore {FILE} from a copy"
+        )
+    groups = config.groups or GROUPS_DEFAULT
+    birth = Birth(
+        cluster_id=secrets.token_hex(16),
+        groups=groups,
+        cores=config.cores or min(cores_default(), groups),
+        created_ms=time.time_ns() // 1_000_000,
+    )
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(birth), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    for folder in (path.parent, path.parent.parent):
+        sync_folder(folder)
+    return birth
+
+
+def _check(birth: Birth, config: Config, path: Path) -> None:
+    if birth.format_version > FORMAT_VERSION:
+        raise ConfigError(
+            f"{path}: the data has format {birth.format_version}, this release reads up to {FORMAT_VERSION}; use a newer release"
+        )
+    if config.cores is not None and config.cores != birth.cores:
+        raise ConfigError(
+            f"cores: the data in {path.parent} was written by {birth.cores} cores, each with its own journal, and this release cannot "
+            f"share them out anew; start with --cores {birth.cores} (or without the setting), or copy the streams to a new data folder"
+        )
+    if config.groups is not None and config.groups != birth.groups:
+        raise ConfigError(
+            f"groups: the data in {path.parent} has {birth.groups} groups, and a stream's group is fixed for life; "
+            f"start with --groups {birth.groups} (or without the setting)"
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync of a directory, so that a name created in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

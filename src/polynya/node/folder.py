@@ -1,0 +1,60 @@
+"""The data folder's own files: its lock, the pid file, and the directory of the sockets between cores."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from polynya.base.errors import ConfigError
+
+LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
+SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
+
+
+def lock_folder(data: str, held: contextlib.ExitStack) -> int:
+    """Make the folder if it is not there and lock it for this node; the lock's descriptor. Raises `ConfigError`."""
+    try:
+        os.makedirs(data, exist_ok=True)
+        descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"data: {data} cannot be used: {error.strerror}; choose another folder with --data") from None
+    held.callback(os.close, descriptor)
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"data: {data} is in use by another node{_owner(data)}; stop it, or choose another folder") from None
+            time.sleep(0.05)
+
+
+def write_pid(data: str, held: contextlib.ExitStack) -> None:
+    """`node.pid` holds the supervisor's pid while it runs."""
+    path = Path(data) / "node.pid"
+    path.write_text(f"{os.getpid()}\n")
+    held.callback(path.unlink, missing_ok=True)
+
+
+def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
+    """A directory that only this user may enter, with a path short enough for sockets; empty, and removed at the end."""
+    wanted = Path(data) / "run"
+    if len(os.fsencode(wanted / "core-99.sock")) > SOCKET_PATH_BYTES_MAX:
+        wanted = Path(tempfile.mkdtemp(prefix="polynya-"))
+    else:
+        shutil.rmtree(wanted, ignore_errors=True)
+        wanted.mkdir(mode=0o700)
+    held.callback(shutil.rmtree, wanted, ignore_errors=True)
+    return str(wanted)
+
+
+def _owner(data: str) -> str:
+    with contextlib.suppress(OSError):
+        return f" (pid {(Path(data) / 'node.pid').read_text().strip()})"
+    return ""

@@ -1,0 +1,29 @@
+"""The lake worker as a child of the node: its command line and its environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from polynya.node.config import Config
+from polynya.node.settings import SETTINGS
+
+
+def lake_command(config: Config, url: str, parent_pid: int) -> list[str]:
+    """`polynya lake run`, made to die with its parent."""
+    worker = ["-m", "polynya.cli", "lake", "run", "--server", url]
+    options = ["--interval", f"{config.lake.interval:g}", "--master", config.lake.master]
+    return [sys.executable, "-m", "polynya.node.start", str(parent_pid), sys.executable, *worker, *options]
+
+
+def lake_environment(config: Config, url: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The node's own environment, and the settings of the object store as variables, wherever the node had them from: the server
+    never tells a runner its credentials, but this runner is the node's own child."""
+    made = {name: value for name, value in environ.items() if not name.startswith("POLYNYA_")}
+    made["POLYNYA_SERVER"] = url
+    for setting in SETTINGS:
+        if setting.key.startswith("cold."):
+            value = getattr(config.cold, setting.key.removeprefix("cold."))
+            if value is not None and value != setting.default:
+                made[setting.env] = str(value)
+    return made

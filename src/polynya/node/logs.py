@@ -1,0 +1,101 @@
+"""Structured log lines on stderr: logfmt or JSON, with the fields of `extra`, and repeats held back.
+
+Every room logs through the standard `logging` under the name `polynya.ROOM`; fields go into `extra`:
+`log.warning("flush failed", extra={"group": 3, "request_id": id, "error": text})`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+REPEATS_MAX = 5  # lines of one place in the code …
+REPEATS_SECONDS = 10.0  # … in so long a window; what is over is counted and told with the next line
+PLACES_MAX = 1024  # places remembered
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+*%@,;<>[]{}()!?&#~|$^")
+
+
+def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | None = None) -> None:
+    """Send the logs of this process to `stream` (stderr); `core` is None in the supervisor."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Formatter(shape, core=core))
+    handler.addFilter(Repeats())
+    root = logging.getLogger("polynya")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What `extra` gave."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class Formatter(logging.Formatter):
+    """One line per record: ts, level, room, core, message, then the fields in the order given, then the traceback as one field."""
+
+    def __init__(self, shape: str, *, core: int | None = None) -> None:
+        super().__init__()
+        self._render = _json if shape == "json" else _logfmt
+        self._core = "supervisor" if core is None else core
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        row: dict[str, Any] = {
+            "ts": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "room": record.name.removeprefix("polynya."),
+            "core": self._core,
+            "msg": record.getMessage(),
+        }
+        row.update(fields_of(record))
+        if record.exc_info:
+            row["traceback"] = self.formatException(record.exc_info)
+        return self._render(row)
+
+
+class Repeats(logging.Filter):
+    """Lets at most `REPEATS_MAX` lines of one place through per window; the next one carries `suppressed`, the number held back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int, int], list[float]] = {}  # place -> window's begin, lines, held back
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        place = (record.pathname, record.lineno, record.levelno)
+        window = self._places.get(place)
+        if window is None:
+            if len(self._places) >= PLACES_MAX:
+                self._places.pop(next(iter(self._places)))
+            window = self._places[place] = [now, 0, 0]
+        if now - window[0] >= REPEATS_SECONDS:
+            if window[2]:
+                record.suppressed = int(window[2])
+            window[:] = [now, 0, 0]
+        if window[1] >= REPEATS_MAX:
+            window[2] += 1
+            return False
+        window[1] += 1
+        return True
+
+
+def _json(row: dict[str, Any]) -> str:
+    return json.dumps(row, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def _logfmt(row: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_quoted(value)}" for name, value in row.items())
+
+
+def _quoted(value: Any) -> str:
+    text = "true" if value is True else "false" if value is False else "" if value is None else str(value)
+    if text and _PLAIN.issuperset(text):
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,217 @@
+"""The table of settings: key, environment variable, flag, type, default and meaning of each. The docs are generated from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from polynya.base.limits import (
+    FLUSH_BYTES,
+    FLUSH_INTERVAL_MS,
+    FLUSH_MAX_AGE_MS,
+    FLUSH_MAX_CONCURRENCY,
+    GROUPS_MAX,
+    HOT_BYTES_PER_GROUP,
+    LONG_POLL_SECONDS_DEFAULT,
+)
+
+PREFIX = "POLYNYA_"
+CLIENT_VARIABLES = {"POLYNYA_SERVER": "the server that the client commands talk to"}  # known, but no setting of the node
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SECONDS_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_text(text: str) -> str:
+    """Any text, as it is."""
+    return text
+
+
+def parse_count(text: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
+        raise ValueError("expected a whole number")
+    return int(text)
+
+
+def parse_switch(text: str) -> bool:
+    """`true` or `false` (also 1, 0, yes, no, on, off)."""
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("expected true or false")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a bare number, or with a unit, as in `8MiB` or `64 kB`."""
+    match = _NUMBER_UNIT.fullmatch(text)
+    if match is None or match[2].lower() not in _SIZE_UNITS:
+        raise ValueError("expected a size such as 8388608, 8MiB or 64kB")
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    return _duration(text, bare=1.0)
+
+
+def parse_millis(text: str) -> int:
+    """Milliseconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    return round(_duration(text, bare=0.001) * 1000)
+
+
+def _duration(text: str, *, bare: float) -> float:
+    match = _NUMBER_UNIT.fullmatch(text)
+    unit = None if match is None else bare if not match[2] else _SECONDS_UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError("expected a duration such as 1s, 500ms or 5min")
+    return float(match[1]) * unit
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One row of the table. The variable and the flag follow from the key; a default of None is explained in `doc`."""
+
+    key: str  # the path in `Config` and in the TOML file
+    parse: Callable[[str], Any]
+    default: Any
+    doc: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    secret: bool = False  # never shown, and no flag: a command line is readable by every process
+
+    @property
+    def env(self) -> str:
+        return PREFIX + self.key.upper().replace(".", "_")
+
+    @property
+    def flag(self) -> str | None:
+        return None if self.secret else "--" + self.key.replace(".", "-").replace("_", "-")
+
+    @property
+    def kind(self) -> str:
+        """The type as the docs name it."""
+        if self.choices:
+            return " \\| ".join(self.choices)
+        return _KINDS[self.parse]
+
+    def read(self, text: str) -> Any:
+        """The value; raises ValueError saying what was expected."""
+        value = self.parse(text)
+        if self.choices and value not in self.choices:
+            raise ValueError("expected one of " + ", ".join(self.choices))
+        if self.low is not None and value < self.low:
+            raise ValueError(f"expected at least {self.low:g}")
+        if self.high is not None and value > self.high:
+            raise ValueError(f"expected at most {self.high:g}")
+        return value
+
+
+_KINDS: dict[Callable[[str], Any], str] = {
+    parse_text: "text",
+    parse_count: "number",
+    parse_switch: "true \\| false",
+    parse_size: "size",
+    parse_seconds: "duration (s)",
+    parse_millis: "duration (ms)",
+}
+
+SETTINGS = (
+    Setting(
+        "listen",
+        parse_text,
+        "127.0.0.1:4437",
+        "Address and port of HTTP and health. Port 0 takes a free one. The admin port is the next one (a free one for port 0).",
+    ),
+    Setting("data", parse_text, "./polynya-data", "The folder of the journal, the snapshots and the embedded object store."),
+    Setting(
+        "cores",
+        parse_count,
+        None,
+        "Processes that share the port. Default: half of the CPUs, at least 1; fixed when the data folder is born.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "groups",
+        parse_count,
+        None,
+        "Groups that streams are hashed to. Default: 16; fixed when the data folder is born.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "long_poll_timeout",
+        parse_seconds,
+        LONG_POLL_SECONDS_DEFAULT,
+        "How long a long-poll read waits for new data before it answers without any.",
+        low=0.01,
+        high=3600,
+    ),
+    Setting(
+        "unsafe_no_auth",
+        parse_switch,
+        False,
+        "Allow a `listen` address beyond loopback although this release has no access control; `/readyz` then says so.",
+    ),
+    Setting("log.level", parse_text, "info", "The least severe log lines that are written.", ("debug", "info", "warning", "error")),
+    Setting("log.format", parse_text, "logfmt", "The shape of log lines on stderr.", ("logfmt", "json")),
+    Setting(
+        "lake.interval",
+        parse_seconds,
+        0.0,
+        "How often the node brings all tables up to date by running `polynya lake run` as a child; 0 is never.",
+        low=0,
+    ),
+    Setting("lake.master", parse_text, "local[*]", "The Spark master of that child."),
+    Setting(
+        "cold.backend",
+        parse_text,
+        "local",
+        "Where packs and tables live: the embedded store on the local disk, S3, memory (for tests: lost on exit), or nowhere.",
+        ("local", "s3", "memory", "none"),
+    ),
+    Setting(
+        "cold.root",
+        parse_text,
+        "",
+        "Everything is written under this: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
+    ),
+    Setting("cold.s3_bucket", parse_text, None, "The bucket; required for `s3`."),
+    Setting("cold.s3_region", parse_text, None, "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`."),
+    Setting("cold.s3_endpoint", parse_text, None, "The URL of an S3-compatible store; default: AWS."),
+    Setting("cold.s3_access_key_id", parse_text, None, "Default: the standard AWS credential chain."),
+    Setting("cold.s3_secret_access_key", parse_text, None, "Goes with the access key id.", secret=True),
+    Setting("cold.s3_session_token", parse_text, None, "For temporary credentials.", secret=True),
+    Setting(
+        "cold.flush_interval_ms",
+        parse_millis,
+        FLUSH_INTERVAL_MS,
+        "How often a core looks whether it has to flush; 0 flushes only on demand.",
+    ),
+    Setting("cold.flush_bytes", parse_size, FLUSH_BYTES, "The size that a flush aims at.", low=1),
+    Setting(
+        "cold.flush_min_hot_bytes",
+        parse_size,
+        None,
+        "A core flushes from this many hot bytes on. Default: `cold.flush_bytes`.",
+        low=1,
+    ),
+    Setting("cold.flush_max_bytes", parse_size, None, "Payload of one pack at most. Default: `cold.flush_bytes`.", low=1),
+    Setting("cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "Bytes older than this are flushed however few they are.", low=1),
+    Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs of one core on their way at once.", low=1, high=64),
+    Setting(
+        "cold.max_hot_bytes_per_group",
+        parse_size,
+        HOT_BYTES_PER_GROUP,
+        "Hot bytes of a group from which on appends are refused (503 with `Retry-After`) until a flush has made room; 0 is no bound.",
+    ),
+)
+BY_KEY = {setting.key: setting for setting in SETTINGS}
+BY_ENV = {setting.env: setting for setting in SETTINGS}
+BY_FLAG = {setting.flag: setting for setting in SETTINGS if setting.flag is not None}

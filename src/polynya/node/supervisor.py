@@ -1,0 +1,282 @@
+"""The supervisor: takes the folder and the ports, keeps one process per core alive, and takes all of them down with it.
+
+It holds no data and serves nothing. If it is killed, the kernel ends the cores; if a core dies, it is started again, later and later,
+unless its exit code says that this cannot help (`polynya.node.start`). It never decides about data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import TextIO
+
+import msgspec
+
+from polynya import __version__
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.node import logs
+from polynya.node.birth import Birth, birth_of
+from polynya.node.config import Config, is_loopback, resolve, split_listen
+from polynya.node.folder import lock_folder, make_run_directory, write_pid
+from polynya.node.lake import lake_command, lake_environment
+from polynya.node.ports import spelled, take_port
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, READY, CoreStart
+
+ENTRY = "polynya.node.bootstrap"
+STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
+QUICK_SECONDS = 10.0  # a core that lived for less died quickly
+QUICK_DEATHS_MAX = 10  # so many in a row stop the node …
+FIRST_DEATHS_MAX = 3  # … and so many before the node first served
+BACKOFF_SECONDS = 0.1  # before the first restart; doubled at each quick death
+BACKOFF_SECONDS_MAX = 5.0
+LAKE_RESTART_SECONDS = 10.0
+log = logging.getLogger("polynya.supervisor")
+
+
+def serve(config: Config, *, entry: str = ENTRY, out: TextIO | None = None) -> int:
+    """Run a node until it is told to stop; the exit code. `entry` is the module that a core process runs.
+
+    Says to `out` (stdout) what it listens on, once all cores serve. Errors of the settings go to stderr.
+    """
+    logs.setup(config.log.level, config.log.format)
+    try:
+        with contextlib.ExitStack() as held:
+            node = _prepare(config, held)
+            return asyncio.run(_Node(node, entry, out or sys.stdout).run())
+    except ConfigError as error:
+        print(f"polynya: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except CorruptData as error:
+        print(f"polynya: {error}", file=sys.stderr)
+        return EXIT_CORRUPT
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    start: CoreStart  # of core 0 but for its pipe: the others differ in the number only
+    lock_fd: int  # inherited by the cores: no second node starts while one of them lives
+
+
+def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
+    """All that must be ours before a process starts; `held` gives it back."""
+    lock_fd = lock_folder(config.data, held)
+    birth = birth_of(config)
+    host, port = split_listen(config.listen)
+    host = resolve(host)[0]
+    base = held.enter_context(take_port(host, port, name="listen"))
+    chosen = base.getsockname()[1]
+    admin_host = host if is_loopback(host) else "127.0.0.1"
+    admin = held.enter_context(_take_admin(admin_host, 0 if port == 0 else port + 1))
+    write_pid(config.data, held)
+    start = CoreStart(
+        config=msgspec.structs.replace(config, cores=birth.cores, groups=birth.groups),
+        birth=birth,
+        core=0,
+        start_id=secrets.token_hex(16),
+        host=host,
+        port=chosen,
+        admin_host=admin_host,
+        admin_port=admin.getsockname()[1],
+        run_directory=make_run_directory(config.data, held),
+        supervisor_pid=os.getpid(),
+        report_fd=-1,
+    )
+    return _Prepared(start, lock_fd)
+
+
+def _take_admin(host: str, port: int) -> socket.socket:
+    if port > 65535:
+        raise ConfigError("listen: the admin port is the next one, so the port is at most 65534")
+    return take_port(host, port, name="the admin port (the one after that of `listen`)")
+
+
+class _Node:
+    """The processes of a running node. Every task is one of `run`'s group."""
+
+    def __init__(self, prepared: _Prepared, entry: str, out: TextIO) -> None:
+        self._start = prepared.start
+        self._lock_fd = prepared.lock_fd
+        self._entry = entry
+        self._out = out
+        self._ready: set[int] = set()  # cores that serve now
+        self._served = asyncio.Event()  # all cores served once
+        self._stopping = asyncio.Event()
+        self._processes: dict[str, Process] = {}
+        self._exit_code = EXIT_CLEAN
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        async with asyncio.TaskGroup() as tasks:
+            for core in range(self._start.cores):
+                tasks.create_task(self._keep_core(core))
+            if self._start.config.lake.interval > 0:
+                tasks.create_task(self._keep_lake())
+            tasks.create_task(self._take_down())
+        log.info("stopped", extra={"exit_code": self._exit_code})
+        return self._exit_code
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            log.warning("second signal: stopping at once", extra={"signal": number.name})
+            self._kill()
+        else:
+            log.info("stopping", extra={"signal": number.name})
+            self._stopping.set()
+
+    def _fail(self, code: int, reason: str) -> None:
+        if not self._stopping.is_set():
+            self._exit_code = code
+            print(f"polynya: {reason}", file=sys.stderr, flush=True)
+            self._stopping.set()
+
+    async def _take_down(self) -> None:
+        """Once the node stops: ask every process to end, and kill what does not."""
+        await self._stopping.wait()
+        for process in self._processes.values():
+            _send(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                while self._processes:  # also those that were just being started
+                    await next(iter(self._processes.values())).wait()
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            log.warning("did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
+            self._exit_code = self._exit_code or 1
+            self._kill()
+
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not through a stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _keep_core(self, core: int) -> None:
+        loop = asyncio.get_running_loop()
+        quick = 0
+        while not self._stopping.is_set():
+            began = loop.time()
+            code = await self._run_core(core)
+            if self._stopping.is_set():
+                return
+            lived = loop.time() - began
+            quick = quick + 1 if lived < QUICK_SECONDS else 1
+            if code in FATAL:
+                self._fail(code, f"core {core} stopped: {FATAL[code]}")
+            elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
+                self._fail(1, f"core {core} died {quick} times in a row ({_how(code)}); see the lines above for the reason")
+            else:
+                pause = min(BACKOFF_SECONDS * 2 ** (quick - 1), BACKOFF_SECONDS_MAX)
+                log.error("a core died: starting it again", extra={"died": core, "how": _how(code), "lived_s": round(lived, 1)})
+                await self._pause(pause)
+
+    async def _run_core(self, core: int) -> int:
+        """Start the process of a core and wait for its end; the exit code, negative for a signal."""
+        report, report_fd = os.pipe()
+        try:
+            start = msgspec.structs.replace(self._start, core=core, report_fd=report_fd)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", self._entry),
+                stdin=PIPE,
+                stdout=sys.stderr.fileno(),  # stdout is for the banner alone
+                pass_fds=(report_fd, self._lock_fd),
+                start_new_session=True,  # Ctrl-C is the supervisor's to hand on
+            )
+        finally:
+            os.close(report_fd)
+        name = f"core {core}"
+        self._processes[name] = process
+        loop = asyncio.get_running_loop()
+        loop.add_reader(report, self._reported, core, report)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(start) + b"\n")
+            if self._stopping.is_set():
+                _send(process, signal.SIGTERM)
+            return await process.wait()
+        finally:
+            loop.remove_reader(report)
+            os.close(report)
+            self._ready.discard(core)
+            self._processes.pop(name)
+
+    def _reported(self, core: int, report: int) -> None:
+        asyncio.get_running_loop().remove_reader(report)
+        if os.read(report, 1) != READY:
+            return
+        self._ready.add(core)
+        log.info("a core serves", extra={"ready": core, "of": self._start.cores})
+        if len(self._ready) == self._start.cores and not self._served.is_set():
+            self._served.set()
+            self._out.write(banner(self._start))
+            self._out.flush()
+
+    async def _keep_lake(self) -> None:
+        """The worker that keeps the tables fresh: its death never stops the node."""
+        served, stopping = (asyncio.ensure_future(event.wait()) for event in (self._served, self._stopping))
+        await asyncio.wait((served, stopping), return_when=asyncio.FIRST_COMPLETED)
+        served.cancel()
+        stopping.cancel()
+        url = f"http://{spelled(self._start.host, self._start.port)}"
+        while not self._stopping.is_set():
+            process = await asyncio.create_subprocess_exec(
+                *lake_command(self._start.config, url, os.getpid()),
+                stdin=DEVNULL,
+                stdout=sys.stderr.fileno(),
+                env=lake_environment(self._start.config, url, os.environ),
+                start_new_session=True,
+            )
+            self._processes["lake"] = process
+            code = await process.wait()
+            self._processes.pop("lake")
+            if not self._stopping.is_set():
+                log.error("the lake worker ended: starting it again", extra={"how": _how(code)})
+                await self._pause(LAKE_RESTART_SECONDS)
+
+
+def banner(start: CoreStart) -> str:
+    """What a person pastes next. The two lines that end in a URL are also read by scripts: their words do not change."""
+    url = f"http://{spelled(start.host, start.port)}"
+    stream = f"{url}/v1/stream/hello"
+    json_type = "-H 'Content-Type: application/json'"
+    warnings = "".join(f"WARNING {line}\n" for line in start.config.unsafe)
+    return (
+        f"polynya {__version__}\n"
+        f"listening on {url}\n"
+        f"admin on http://{spelled(start.admin_host, start.admin_port)}\n"
+        f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})\n"
+        f"{warnings}"
+        "\n"
+        f"  create  curl -X PUT {json_type} {stream}\n"
+        f'  append  curl {json_type} -d \'{{"hello": "world"}}\' {stream}\n'
+        f"  read    curl '{stream}?offset=-1'\n"
+        f"  tail    curl -N '{stream}?offset=-1&live=sse'\n"
+        "\n"
+    )
+
+
+def _counted(birth: Birth) -> str:
+    return f"{birth.cores} core{'s' if birth.cores > 1 else ''}, {birth.groups} groups"
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,81 @@
+"""The file operations of the local store, one system call each, so that tests can fail any of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+
+
+class Files:
+    """What the local store does to a disk. Raises OSError."""
+
+    def create(self, path: str) -> int:
+        """A descriptor of a new, empty file."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def write(self, descriptor: int, data: bytes | memoryview) -> int:
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def link(self, source: str, target: str) -> None:
+        """A second name, exclusively: FileExistsError when `target` is there."""
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        """One level; existing is fine."""
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            pass
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        descriptor = os.open(path, READ_ONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """At most `length` bytes from `start`; all that follow when `length` is negative."""
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            wanted = size - start if length < 0 else min(length, size - start)
+            return _read_exactly(file.fileno(), start, max(wanted, 0))
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        """Alone among all threads and processes that lock this file."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _read_exactly(descriptor: int, start: int, length: int) -> bytes:
+    pieces = []
+    while length > 0:
+        piece = os.pread(descriptor, length, start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+        length -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

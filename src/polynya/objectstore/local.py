@@ -1,0 +1,257 @@
+"""The embedded store: a folder of files, each written whole, fsynced, and named only then.
+
+put: temporary file -> write -> fsync -> link to its name (exclusive) -> fsync of the folder -> unlink of the temporary name.
+compare_and_swap: the same under the root's lock file, with a rename. The etag is a hash of the content, as on S3; one made of time and
+inode loses updates (inodes are reused, coarse times coincide). So `head` reads the object and a listing carries no etags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import TypeVar
+
+from polynya.objectstore.api import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ObjectInfo,
+    StoreUnavailable,
+    as_parts,
+    check_key,
+    check_prefix,
+)
+from polynya.objectstore.files import Files
+
+T = TypeVar("T")
+_TEMPORARY = ".tmp"
+_LOCK = ".lock"
+_LEFTOVER_SECONDS = 3600.0  # a temporary file this old belongs to a writer that died
+_LIST_PAGE = 1000
+_KNOWN_FOLDERS_MAX = 4096
+_THREADS = 4
+
+
+class LocalStore:
+    """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
+
+    def __init__(self, root: str, files: Files | None = None) -> None:
+        self.root = os.path.abspath(root)
+        self._files = files or Files()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
+        self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
+        self._open()
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        return await self._run(self._put, check_key(key), as_parts(parts))
+
+    async def get(self, key: str) -> bytes:
+        return await self._run(self._get, check_key(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._run(self._get_range, check_key(key), start, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._run(self._head, check_key(key))
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        while page := await self._run(self._page, prefix, after):
+            for info in page:
+                yield info
+            after = page[-1].key
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._run(self._delete, [check_key(key) for key in keys])
+
+    async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
+        return await self._run(self._swap, check_key(key), data, expected)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+        except OSError as fault:
+            self._synced.clear()  # somebody may have removed a folder
+            raise StoreUnavailable(f"the object folder {self.root}: {fault}") from fault
+
+    # What follows runs in the pool.
+
+    def _put(self, key: str, parts: Sequence[bytes]) -> str:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        self._make_folders(folder)
+        temporary, etag = self._write_temporary(parts)
+        try:
+            self._files.link(temporary, path)
+        except FileExistsError:
+            # It may be one's own earlier try whose folder was never synced: what is told to exist must stay.
+            self._files.sync_folder(folder)
+            raise AlreadyExists(key) from None
+        finally:
+            self._drop(temporary)
+        self._files.sync_folder(folder)
+        return etag
+
+    def _swap(self, key: str, data: bytes, expected: str | None) -> str:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        self._make_folders(folder)
+        with self._files.locked(os.path.join(self.root, _LOCK)):
+            if self._etag(path) != expected:
+                if os.path.exists(path):
+                    self._files.sync_folder(folder)
+                raise Conflict(key)
+            temporary, etag = self._write_temporary([data])
+            try:
+                if expected is None:
+                    self._files.link(temporary, path)
+                else:
+                    self._files.rename(temporary, path)
+            except FileExistsError:
+                raise Conflict(key) from None
+            finally:
+                self._drop(temporary)
+            self._files.sync_folder(folder)
+        return etag
+
+    def _get(self, key: str) -> bytes:
+        try:
+            return self._files.read(self._path(key), 0, -1)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise NotFound(key) from None
+
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
+        if start < 0 or length < 0:
+            raise ValueError(f"{key}: asked for {length} bytes from {start}")
+        try:
+            data = self._files.read(self._path(key), start, length)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise NotFound(key) from None
+        if len(data) != length:
+            raise ValueError(f"{key} ends after {len(data)} of the {length} bytes from {start}")
+        return data
+
+    def _head(self, key: str) -> ObjectInfo:
+        data = self._get(key)
+        try:
+            modified_ms = os.stat(self._path(key)).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            raise NotFound(key) from None
+        return ObjectInfo(key, len(data), _hash([data]), modified_ms)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        folders = set()
+        with self._files.locked(os.path.join(self.root, _LOCK)):  # so that no swap puts back what it had compared
+            for key in keys:
+                path = self._path(key)
+                try:
+                    self._files.unlink(path)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                folders.add(os.path.dirname(path))
+        for folder in sorted(folders):
+            self._files.sync_folder(folder)
+
+    def _page(self, prefix: str, after: str) -> Sequence[ObjectInfo]:
+        page: list[ObjectInfo] = []
+        for info in self._walk(prefix, after):
+            page.append(info)
+            if len(page) == _LIST_PAGE:
+                break
+        return page
+
+    def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """In the order of keys: a folder sorts as its name with the slash."""
+        try:
+            with os.scandir(os.path.join(self.root, prefix)) as entries:
+                found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries if not entry.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, entry in found:
+            key = prefix + name
+            if name.endswith("/"):
+                if key >= after or after.startswith(key):
+                    yield from self._walk(key, after)
+            elif key > after:
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue
+                yield ObjectInfo(key, status.st_size, "", status.st_mtime_ns // 1_000_000)
+
+    def _open(self) -> None:
+        """Make the root and drop what writers that died left behind."""
+        os.makedirs(os.path.dirname(self.root), exist_ok=True)
+        try:
+            self._make_folders(os.path.join(self.root, _TEMPORARY))
+            with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
+                for entry in entries:
+                    if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
+                        self._drop(entry.path)
+        except OSError as fault:
+            raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}") from fault
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, key)
+
+    def _etag(self, path: str) -> str | None:
+        try:
+            return _hash([self._files.read(path, 0, -1)])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _make_folders(self, folder: str) -> None:
+        """Every level from the root's parent down exists and is synced: found existing is not enough, its maker may have died."""
+        if folder in self._synced:
+            return
+        parent = os.path.dirname(folder)
+        if folder != self.root:
+            self._make_folders(parent)
+        self._files.make_folder(folder)
+        self._files.sync_folder(parent)
+        if len(self._synced) >= _KNOWN_FOLDERS_MAX:
+            self._synced.clear()
+        self._synced.add(folder)
+
+    def _write_temporary(self, parts: Sequence[bytes]) -> tuple[str, str]:
+        """A fresh file with the parts, synced; its path and etag."""
+        path = os.path.join(self.root, _TEMPORARY, secrets.token_hex(16))
+        descriptor = self._files.create(path)
+        try:
+            try:
+                for part in parts:
+                    self._write_all(descriptor, part)
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+        except BaseException:
+            self._drop(path)
+            raise
+        return path, _hash(parts)
+
+    def _write_all(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._files.write(descriptor, view) :]
+
+    def _drop(self, temporary: str) -> None:
+        """Remove a temporary name; if it cannot be, a later start will."""
+        try:
+            self._files.unlink(temporary)
+        except OSError:
+            pass
+
+
+def _hash(parts: Sequence[bytes]) -> str:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

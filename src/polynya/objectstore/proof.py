@@ -1,0 +1,59 @@
+"""The self-test at start: does the store keep the conditions that exclusivity is built on? Several S3 look-alikes ignore them."""
+
+from __future__ import annotations
+
+import secrets
+
+from polynya.base.errors import ConfigError
+from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore
+
+_FOLDER = "self-test"
+
+
+async def prove_conditional_writes(store: ObjectStore) -> None:
+    """Try put-if-absent, compare-and-swap and a range on a key of its own and remove it. Raises ConfigError naming what fails,
+    StoreUnavailable when the store cannot be reached."""
+    key = f"{_FOLDER}/{secrets.token_hex(16)}"
+    try:
+        await _prove_create(store, key)
+        await _prove_swap(store, key)
+        if await store.get_range(key, 1, 3) != b"hir":
+            raise _broken("does not honour ranges", key)
+    except NotFound:
+        raise _broken("forgets an object that it has just stored", key) from None
+    finally:
+        await store.delete([key])
+
+
+async def _prove_create(store: ObjectStore, key: str) -> None:
+    await store.put(key, b"first")
+    try:
+        await store.put(key, b"second")
+    except AlreadyExists:
+        if await store.get(key) == b"first":
+            return
+    raise _broken("overwrites an object although told to create it only if absent (If-None-Match: *)", key)
+
+
+async def _prove_swap(store: ObjectStore, key: str) -> None:
+    first = (await store.head(key)).etag
+    try:
+        second = await store.compare_and_swap(key, b"second", first)
+    except Conflict:
+        raise _broken("refuses a compare-and-swap that names the right ETag (If-Match)", key) from None
+    for stale in (first, None):
+        try:
+            await store.compare_and_swap(key, b"stale", stale)
+        except Conflict:
+            continue
+        raise _broken("accepts a compare-and-swap that names a stale ETag (If-Match)", key)
+    await store.compare_and_swap(key, b"third", second)
+    if await store.get(key) != b"third":
+        raise _broken("does not return the bytes of the last compare-and-swap", key)
+
+
+def _broken(what: str, key: str) -> ConfigError:
+    return ConfigError(
+        f"the object store {what} (tried on {key!r}). Two nodes could overwrite each other's data on it, so it cannot be used: "
+        "choose a store with conditional writes (AWS S3, SeaweedFS, recent MinIO, Ceph) or the backend 'local'."
+    )

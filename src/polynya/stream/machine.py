@@ -1,0 +1,148 @@
+"""The state of one group, and the table that says which rule a command follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
+from polynya.stream import forks, lifetimes, reading, snapshots, tier, writes
+from polynya.stream.commands import (
+    Acknowledge,
+    Append,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Expire,
+    PackDeleted,
+    PackWritten,
+    PinSource,
+    PublishSlices,
+    RefuseAttempt,
+    ReleasePack,
+    Touch,
+    Unpin,
+)
+from polynya.stream.model import Held, HotBatch, Pack, Stream
+from polynya.stream.reading import ReadPlan, Refused
+from polynya.stream.replies import Reply
+
+
+class Machine:
+    """One group's streams. Changed only by `apply`, in the order of the log.
+
+    Invariants: `streams` and `by_uid` hold the same streams in the same order; `hot` holds those of them with hot batches; `hot_bytes`
+    is the sum of their payloads; every pack in `held` is named by `slices` entries of the streams' cold lists, and no other is.
+    """
+
+    def __init__(self, group: int, groups: int = 1) -> None:
+        """`groups`: the number of user groups, by which names find theirs."""
+        self.group = group
+        self.groups = groups
+        self.streams: dict[str, Stream] = {}
+        self.by_uid: dict[int, Stream] = {}
+        self.hot: dict[int, Stream] = {}
+        self.hot_bytes = 0
+        self.outbox: dict[int, tuple[int, Command]] = {}
+        self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin waits for its outcome: attempt -> uid of the source
+        self.attempts: dict[str, None] = {}  # fork attempts that never will happen (again) here, oldest first
+        self.held: dict[str, Held] = {}
+        self.packs: dict[str, Pack] = {}  # those whose home group this is
+        self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
+        self.uid_counter = 0
+        self.message_counter = 0
+
+    def apply(self, command: Command, place: int = 0) -> Reply:
+        """Apply the next entry of the log; `place` is its place in the journal."""
+        return _RULES[type(command)](self, command, place)
+
+    def lookup(self, name: str) -> Stream | None:
+        """The stream of a canonical name, soft-deleted ones included."""
+        return self.streams.get(name)
+
+    def expired(self, stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
+        """Whether the stream's TTL (sliding, from the later of its last logged activity and `touched_ms`) or Expires-At is over."""
+        return lifetimes.is_expired(stream, now_ms, touched_ms)
+
+    def plan_read(
+        self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
+    ) -> ReadPlan | Refused:
+        """What a page from (record, byte) is made of. See `reading.plan_read`."""
+        return reading.plan_read(stream, reading.Want(record, byte, bytes_max, whole_records, until))
+
+    def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
+        """The streams with hot batches, and those batches in order."""
+        for stream in self.hot.values():
+            assert stream.hot
+            yield stream, stream.hot
+
+    def needed_places(self) -> int | None:
+        """The lowest journal place that a hot batch still needs; None when all is cold."""
+        return min((stream.hot[0].place for stream in self.hot.values() if stream.hot), default=None)
+
+    def condemned(self, before_ms: int) -> Iterator[str]:
+        """Packs of this home group that nobody needs since before `before_ms`: delete the object, then log `PackDeleted`."""
+        return (key for key, pack in self.packs.items() if not pack.groups and pack.condemned_ms <= before_ms)
+
+    def snapshot(self) -> bytes:
+        """The state without hot payload; the same bytes for the same log."""
+        return snapshots.encode(self)
+
+    @classmethod
+    def restore(cls, data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+        """The machine of a snapshot. `read_payload(place, uid)` gives a hot batch's payload back from the journal."""
+        return snapshots.decode(cls, data, read_payload)
+
+    # What the rules change beside streams.
+
+    def next_uid(self) -> int:
+        """A uid that no stream ever had: birth group and counter."""
+        self.uid_counter += 1
+        return self.group << 48 | self.uid_counter
+
+    def send(self, group: int, command: Command) -> None:
+        """Put an idempotent command for another group (or this one) into the outbox."""
+        self.message_counter += 1
+        self.outbox[self.message_counter] = (group, command)
+
+    def refuse_attempt(self, attempt: str) -> None:
+        """Remember that this fork attempt must not be carried out from now on."""
+        _remember(self.attempts, attempt)
+
+    def drop_slice(self, pack: str, now_ms: int) -> None:
+        """One reference less; the last one releases the pack."""
+        held = self.held[pack]
+        held.slices -= 1
+        if held.slices == 0:
+            del self.held[pack]
+            self.release_pack(pack, held.home_group, now_ms)
+
+    def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
+        """Tell the pack's home group that this group does not need it, and never will."""
+        _remember(self.released, pack)
+        self.send(home_group, ReleasePack(pack, self.group, now_ms))
+
+
+def _remember(known: dict[str, None], key: str) -> None:
+    known[key] = None
+    if len(known) > ATTEMPTS_REMEMBERED_MAX:
+        del known[next(iter(known))]
+
+
+_RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
+    Create: writes.apply_create,
+    Append: writes.apply_append,
+    Delete: lifetimes.apply_delete,
+    Expire: lifetimes.apply_expire,
+    Touch: lifetimes.apply_touch,
+    PinSource: forks.apply_pin_source,
+    ConfirmPin: forks.apply_confirm_pin,
+    Unpin: forks.apply_unpin,
+    RefuseAttempt: forks.apply_refuse_attempt,
+    Acknowledge: forks.apply_acknowledge,
+    PublishSlices: tier.apply_publish_slices,
+    PackWritten: tier.apply_pack_written,
+    ReleasePack: tier.apply_release_pack,
+    PackDeleted: tier.apply_pack_deleted,
+}

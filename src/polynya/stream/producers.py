@@ -1,0 +1,125 @@
+"""Idempotent producers: one packed state each (F16), and the rules that judge a sequence.
+
+A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five receipts, newest first: first and last
+sequence, first record (i64 each, -1 when nothing was appended), records (u32). A stream keeps its states in a dict whose order is the
+order of their last appends, so that the longest idle is the first.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS, PRODUCER_RECEIPTS, PRODUCERS_PER_STREAM_MAX
+from polynya.stream.commands import Producer
+from polynya.stream.model import Stream
+from polynya.stream.replies import Code, Reply
+
+_STATE = Struct("<qqq")
+_RECEIPT = Struct("<qqqI")
+_NEW = Struct("<qqqqqqI")  # a state and its newest receipt
+_KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # what survives of the receipts when one is put before them
+
+
+def producer_key(producer: Producer) -> str:
+    """The key of a producer in its stream: (kind, id). No HTTP id holds NUL."""
+    return producer.id if producer.kind == 0 else f"{producer.kind}\0{producer.id}"
+
+
+def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+    """The refusal or the repeat that this tuple is, or None when it is the next one. Changes nothing."""
+    states = stream.producers
+    state = states.get(producer.id if producer.kind == 0 else producer_key(producer)) if states else None
+    if state is None:
+        return _judge_unknown(stream, producer, now_ms)
+    epoch, last, _ = _STATE.unpack_from(state)
+    if producer.epoch == epoch:
+        if producer.sequence == last + 1:
+            return None
+        if producer.sequence <= last:
+            return repeat_of(stream, producer)
+        return _refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
+    if producer.epoch < epoch:
+        return _refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
+    return None if producer.sequence == 0 else _refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
+
+
+def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+    if producer.sequence != 0:
+        return _refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
+    states = stream.producers
+    if states and len(states) >= PRODUCERS_PER_STREAM_MAX and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS:
+        return _refusal(stream, Code.PRODUCER_LIMIT, producer, (producer.epoch, -1))
+    return None
+
+
+def _refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
+    epoch, last = known
+    return Reply(
+        code=code,
+        uid=stream.uid,
+        record=stream.next_record,
+        byte=stream.next_byte,
+        closed=stream.closed,
+        producer_epoch=epoch,
+        producer_sequence=last,
+        expected_sequence=last + 1,
+        received_sequence=producer.sequence,
+    )
+
+
+def repeat_of(stream: Stream, producer: Producer) -> Reply:
+    """The answer to a tuple that was applied before: the highest sequence, and where the batch went if its receipt is still here."""
+    assert stream.producers is not None
+    state = stream.producers[producer_key(producer)]
+    epoch, last, _ = _STATE.unpack_from(state)
+    first_record = -1
+    for begin, end, record, _ in _RECEIPT.iter_unpack(memoryview(state)[_STATE.size :]):
+        if begin <= producer.sequence <= end:
+            first_record = record
+            break
+    return Reply(
+        code=Code.DUPLICATE,
+        uid=stream.uid,
+        record=stream.next_record,
+        byte=stream.next_byte,
+        closed=stream.closed,
+        producer_epoch=epoch,
+        producer_sequence=last,
+        first_record=first_record,
+    )
+
+
+def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> int:
+    """Log a judged tuple as applied to `records` records from `record` (0 from -1: a bare close). Returns the highest sequence."""
+    sequence = producer.sequence
+    last = producer.sequence_last
+    if last < 0:
+        last = sequence
+    key = producer.id if producer.kind == 0 else producer_key(producer)
+    head = _NEW.pack(producer.epoch, last, now_ms, sequence, last, record, records)
+    states = stream.producers
+    if states is None:
+        stream.producers = {key: head}
+        return last
+    if key in states:
+        known = states[key] if len(states) == 1 else states.pop(key)  # popped and put back: it moves to the end
+        states[key] = head if sequence == 0 else head + known[_STATE.size : _KEPT_END]
+        return last
+    _make_room(states, now_ms)
+    states[key] = head
+    return last
+
+
+def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
+    """How long the longest idle producer has been idle."""
+    active_ms: int = _STATE.unpack_from(next(iter(states.values())))[2]
+    return now_ms - active_ms
+
+
+def _make_room(states: dict[str, bytes], now_ms: int) -> None:
+    """Forget those idle for longer than the promise, and one more when the stream is full of them."""
+    while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
+        del states[next(iter(states))]
+    if len(states) >= PRODUCERS_PER_STREAM_MAX:
+        del states[next(iter(states))]
+    assert len(states) < PRODUCERS_PER_STREAM_MAX

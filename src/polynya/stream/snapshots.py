@@ -1,0 +1,101 @@
+"""Group snapshots: the whole state as one msgpack array, hot payload left in the journal (F12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import intern
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.base.errors import CorruptData
+from polynya.stream.commands import ReleasePack, Unpin
+from polynya.stream.model import Held, HotBatch, Pack, Stream
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+VERSION = 1
+
+
+class Image(msgspec.Struct, array_like=True, gc=False):
+    """The machine as it is written. Fields are only appended, and with defaults."""
+
+    version: int
+    group: int
+    groups: int
+    uid_counter: int
+    message_counter: int
+    outbox: list[tuple[int, int, Unpin | ReleasePack]]  # message, target group, command
+    attempts: list[str]
+    held: dict[str, Held]
+    packs: dict[str, Pack]
+    released: list[str]
+    streams: list[Stream]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Image)
+
+
+def encode(machine: Machine) -> bytes:
+    """The snapshot's bytes: a function of the state alone."""
+    image = Image(
+        version=VERSION,
+        group=machine.group,
+        groups=machine.groups,
+        uid_counter=machine.uid_counter,
+        message_counter=machine.message_counter,
+        outbox=[(message, group, command) for message, (group, command) in machine.outbox.items()],  # type: ignore[misc]
+        attempts=list(machine.attempts),
+        held=machine.held,
+        packs=machine.packs,
+        released=list(machine.released),
+        streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
+    )
+    return _ENCODER.encode(image)
+
+
+def _without_payload(stream: Stream) -> Stream:
+    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
+    return msgspec.structs.replace(stream, hot=hot)
+
+
+def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+    """The machine again. Raises CorruptData when `data` or a payload is not what was written."""
+    try:
+        image = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
+    if image.version != VERSION:
+        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    machine = machine_type(image.group, image.groups)
+    machine.uid_counter = image.uid_counter
+    machine.message_counter = image.message_counter
+    machine.outbox = {message: (group, command) for message, group, command in image.outbox}
+    machine.attempts = dict.fromkeys(image.attempts)
+    machine.held = image.held
+    machine.packs = image.packs
+    machine.released = dict.fromkeys(image.released)
+    for stream in image.streams:
+        _adopt(machine, stream, read_payload)
+    return machine
+
+
+def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:
+    stream.content_type = intern(stream.content_type)
+    machine.streams[stream.name] = stream
+    machine.by_uid[stream.uid] = stream
+    for attempt, pin in (stream.pins or {}).items():
+        if not pin.confirmed:
+            machine.unconfirmed[attempt] = stream.uid
+    if not stream.hot:
+        return
+    machine.hot[stream.uid] = stream
+    end = stream.next_byte
+    for batch in reversed(stream.hot):
+        batch.payload = read_payload(batch.place, stream.uid)
+        if len(batch.payload) != end - batch.byte:
+            raise CorruptData(f"the journal's batch at place {batch.place} of stream {stream.name} is not the one that the snapshot names")
+        end = batch.byte
+    machine.hot_bytes += stream.next_byte - end

