@@ -14,8 +14,8 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import Unavailable
 from polynya.base.offsets import format_token
-from polynya.service.api import Page, ReadQuery, Refusal
-from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Fork, PinSource, Unpin
+from polynya.service.api import Page, Position, ReadQuery, Refusal
+from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
 from polynya.stream.replies import Code, Reply
 
 
@@ -35,8 +35,18 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
     source_group = service.group_of(source)
     pin = PinSource(source, attempt, create.name, service.now_ms(), record, byte, create.content_type, sub_offset)
     pinned = await service.call(source_group, pin)
+    prefix = 0
+    if pinned.code == Code.NOT_YET:  # the record's boundary is in the object tier, or in the source's own source
+        found = await _locate(service, source, point)
+        if isinstance(found, Refusal):
+            return Reply(found.code, pinned.uid, found.record, found.byte)
+        at_record, at_byte, prefix = found
+        pin = msgspec.structs.replace(pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True)
+        pinned = await service.call(source_group, pin)
     if pinned.code >= Code.NOT_FOUND:
         return pinned
+    if prefix:
+        pinned.detail[-1] = prefix
     confirmed = False
     try:
         command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
@@ -48,6 +58,24 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
     settle = ConfirmPin(pinned.uid, attempt) if confirmed else Unpin(pinned.uid, attempt, service.now_ms())
     await service.call(source_group, settle)
     return reply
+
+
+async def _locate(service: ForkService, source: str, point: tuple[int, int, int]) -> tuple[int, int, int] | Refusal:
+    """(record, its byte, bytes of it) of the fork point, found by reading where the machine cannot look."""
+    record, byte, sub_offset = point
+    anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
+    if isinstance(anchor, Refusal):
+        return anchor
+    if anchor.facts.encoding != Encoding.BYTES:
+        if not sub_offset:
+            return anchor.begin_record, anchor.begin_byte, 0
+        page = await service.read(ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False))
+        return Refusal(Code.SUB_OFFSET) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
+    position = anchor.begin_byte + sub_offset
+    page = await service.read(ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True))
+    if isinstance(page, Refusal):
+        return Refusal(Code.SUB_OFFSET, page.record, page.byte)
+    return page.begin_record, page.begin_byte, position - page.begin_byte
 
 
 def _spell(record: int, byte: int) -> str:

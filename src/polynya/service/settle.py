@@ -48,10 +48,11 @@ class Settler:
         self.pump()
         now = self._service.now_ms()
         for group, machine in self._machines.items():
-            for uid, attempt, target_name in machine.unconfirmed_pins(now - PIN_PATIENCE_MS):
-                if (uid, attempt) not in self._settling:
+            for attempt, uid in tuple(machine.unconfirmed.items()):
+                pin = machine.by_uid[uid].pins[attempt]  # type: ignore[index]
+                if pin.since_ms <= now - PIN_PATIENCE_MS and (uid, attempt) not in self._settling:
                     self._settling.add((uid, attempt))
-                    await self._settle_pin(group, uid, attempt, target_name)
+                    await self._settle_pin(group, uid, attempt, pin.target_name)
 
     async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
         service = self._service
