@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.errors import CorruptData
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
@@ -66,12 +67,13 @@ class Shard:
             group = self.groups[entry.group]
             group.last_index = min(group.last_index, entry.index - 1)
 
-    def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> None:
-        """An entry found in the journal at start; what a snapshot already contains is passed over."""
+    def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> Command:
+        """An entry found in the journal at start, next after the last applied one."""
         group = self.groups[number]
-        if index <= group.applied_index:
-            return
-        assert index == group.applied_index + 1, f"group {number}: entry {index} follows {group.applied_index}: the journal has a hole"
+        if index != group.applied_index + 1:
+            raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index}: the journal has a hole")
         group.term = max(group.term, term)
         group.last_index = group.applied_index = index
-        group.machine.apply(decode_command(payload), place)
+        command = decode_command(payload)
+        group.machine.apply(command, place)
+        return command
