@@ -68,6 +68,7 @@ class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: int  # of the slice in the object
     stored: int  # bytes of the slice in the object, header included
     crc: int  # CRC-32C of those bytes
+    time_ms: int = 0  # append time of the first batch; 0: unknown
 
 
 class Create(Command, tag=1, frozen=True):
@@ -196,6 +197,62 @@ class PackDeleted(Command, tag=33, frozen=True):
     pack: str
 
 
+class TableCreate(Command, tag=60):
+    """In the meta group: a table of the streams whose canonical names begin with `prefix`."""
+
+    name: str
+    prefix: str
+    now_ms: int
+
+
+class TableOpen(Command, tag=61):
+    """In the meta group: the open job of a table, or its next one."""
+
+    table: int
+    now_ms: int
+
+
+class TablePlanned(Command, tag=62):
+    """In the meta group: every group has applied the job's `ClaimRanges`."""
+
+    table: int
+    job: int
+
+
+class TableCommit(Command, tag=63):
+    """In the meta group: move the pointers of table and DLQ, and the job number, by one compare-and-swap."""
+
+    table: int
+    job: int
+    attempt: str
+    base_main: str
+    base_dlq: str
+    main: str
+    dlq: str
+    rows: int
+    dlq_rows: int
+    now_ms: int
+
+
+class TableAbandon(Command, tag=64):
+    """In the meta group: the open job will never commit."""
+
+    table: int
+    job: int
+
+
+class ClaimRanges(Command, tag=65):
+    """In a stream group: what the table's job takes. `committed` is the table's last committed job; `without` are longer prefixes of others."""
+
+    table: int
+    job: int
+    committed: int
+    prefix: str
+    without: list[str]
+    bytes_max: int
+    fresh: bool
+
+
 AnyCommand = (
     Create
     | Append
@@ -211,4 +268,10 @@ AnyCommand = (
     | PackWritten
     | ReleasePack
     | PackDeleted
+    | TableCreate
+    | TableOpen
+    | TablePlanned
+    | TableCommit
+    | TableAbandon
+    | ClaimRanges
 )

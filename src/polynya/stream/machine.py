@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, lifetimes, reading, snapshots, tier, writes
+from polynya.stream import forks, lifetimes, reading, snapshots, tables, tier, writes
 from polynya.stream.commands import (
     Acknowledge,
     Append,
+    ClaimRanges,
     Command,
     ConfirmPin,
     Create,
@@ -21,6 +22,11 @@ from polynya.stream.commands import (
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
     Touch,
     Unpin,
 )
@@ -50,6 +56,7 @@ class Machine:
         self.held: dict[str, Held] = {}
         self.packs: dict[str, Pack] = {}  # those whose home group this is
         self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
+        self.tables: dict[int, tables.Table] = {}  # of the meta group
         self.uid_counter = 0
         self.message_counter = 0
 
@@ -145,4 +152,10 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     PackWritten: tier.apply_pack_written,
     ReleasePack: tier.apply_release_pack,
     PackDeleted: tier.apply_pack_deleted,
+    TableCreate: tables.apply_create,
+    TableOpen: tables.apply_open,
+    TablePlanned: tables.apply_planned,
+    TableCommit: tables.apply_commit,
+    TableAbandon: tables.apply_abandon,
+    ClaimRanges: tables.apply_claim,
 }

@@ -8,7 +8,7 @@ import msgspec
 
 from polynya.stream.commands import ColdSlice, Fork
 
-__all__ = ["ColdSlice", "Held", "HotBatch", "Pack", "Pin", "Stream"]
+__all__ = ["Claim", "ColdSlice", "Held", "HotBatch", "Pack", "Pin", "Stream"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -54,6 +54,14 @@ class Pack(msgspec.Struct, array_like=True, gc=False):
     condemned_ms: int = 0  # 0: still needed
 
 
+class Claim(msgspec.Struct, array_like=True, gc=False):
+    """What a table has of one stream: records before `published` are rows; those before `claimed` belong to `job`."""
+
+    published: int
+    claimed: int
+    job: int
+
+
 class Stream(msgspec.Struct, array_like=True, gc=False):
     """One stream. Mutable: changed only by the machine, inside `apply`."""
 
@@ -79,4 +87,4 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
     pins: dict[str, Pin] | None = None  # by attempt
     links: Any = None  # {subscription id: Link}
-    tables: Any = None  # claims of tables
+    tables: dict[int, Claim] | None = None  # by table uid

@@ -11,6 +11,7 @@ import msgspec
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import ReleasePack, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
+from polynya.stream.tables import Table
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -32,6 +33,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     packs: dict[str, Pack]
     released: list[str]
     streams: list[Stream]
+    tables: list[Table] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -51,6 +53,7 @@ def encode(machine: Machine) -> bytes:
         held=machine.held,
         packs=machine.packs,
         released=list(machine.released),
+        tables=list(machine.tables.values()),
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -77,6 +80,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.held = image.held
     machine.packs = image.packs
     machine.released = dict.fromkeys(image.released)
+    machine.tables = {table.uid: table for table in image.tables}
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     return machine

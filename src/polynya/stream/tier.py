@@ -6,6 +6,8 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack
 from polynya.stream.model import Held, Pack, Stream
 from polynya.stream.replies import Code, Reply
@@ -32,13 +34,15 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
         return False
     if stream.cold:
         known = bisect_left(stream.cold, cold.record, key=_RECORD)
-        if known < len(stream.cold) and stream.cold[known] == cold:
+        if known < len(stream.cold) and structs.replace(cold, time_ms=stream.cold[known].time_ms) == stream.cold[known]:
             return True
     covered = _covered(stream, cold)
     if covered == 0:
         return False
     assert stream.hot is not None
     machine.hot_bytes -= cold.length
+    if not cold.time_ms:
+        cold = structs.replace(cold, time_ms=stream.hot[0].time_ms)
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]

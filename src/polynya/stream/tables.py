@@ -1,0 +1,193 @@
+"""Tables: which records a table's job may take (in the streams' groups), and which job a table has reached (in the meta group; F23, F26).
+
+A job opens in the meta group, then claims in every group, then commits in the meta group by one compare-and-swap. A claim of a
+committed job is published; a claim of a job that never committed is made anew by the next one. The next job's claim command decides
+which, from the number of the last committed job: so nothing has to be sent back to the groups after a commit, and a crash anywhere
+leaves nothing to repair. Both rest on this: a job is given to a driver only after every group has applied its `ClaimRanges`,
+and from then on (`planned`) the job claims nothing more. A planner that dies before that leaves a job that the next one abandons.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.model import Claim, Stream
+from polynya.stream.replies import Code, Reply
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+
+class Table(msgspec.Struct, array_like=True, gc=False):
+    """A table as the meta group keeps it. Pointers are object keys of Iceberg metadata, "" before the first commit."""
+
+    uid: int
+    name: str
+    prefix: str  # of canonical stream names
+    created_ms: int
+    job: int = 0  # the last one that was opened
+    committed: int = 0  # the last one that committed; an open job is `job` when it is larger and not abandoned
+    abandoned: bool = False
+    planned: bool = False  # every group has claimed for the open job: its ranges never change any more
+    opened_ms: int = 0
+    main: str = ""
+    dlq: str = ""
+    attempt: str = ""  # of the last commit: its repeat succeeds
+    committed_ms: int = 0
+    rows: int = 0
+    dlq_rows: int = 0
+
+    @property
+    def open(self) -> bool:
+        return self.job > self.committed and not self.abandoned
+
+
+class Range(msgspec.Struct, array_like=True, gc=False):
+    """A stream's part of a job: whole slices of its index."""
+
+    uid: int
+    name: str
+    content_type: str
+    encoding: int
+    slices: list[ColdSlice]
+
+
+class Lag(msgspec.Struct, array_like=True, gc=False):
+    """How far a table is behind the streams of one group."""
+
+    streams: int = 0
+    records: int = 0  # not in the table yet
+    since_ms: int = 0  # append time of the oldest of them; 0: none, or unknown
+
+
+def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
+    """CREATED, EXISTS (same name and prefix), EXISTS_DIFFERENT (the name, or the prefix, is another table's). Detail: the table."""
+    for table in machine.tables.values():
+        if table.name == command.name or table.prefix == command.prefix:
+            same = table.name == command.name and table.prefix == command.prefix
+            return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
+    uid = machine.next_uid()
+    machine.tables[uid] = table = Table(uid, command.name, command.prefix, command.now_ms)
+    return Reply(Code.CREATED, uid, detail=table)
+
+
+def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
+    """A new job (CREATED), or the one that is open (OK). Detail: the table."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if not table.open:
+        table.job += 1
+        table.abandoned = table.planned = False
+        table.opened_ms = command.now_ms
+        return Reply(Code.CREATED, table.uid, detail=table)
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
+    """All groups have claimed for this job. NOT_YET: it is not open any more."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if not table.open or table.job != command.job:
+        return Reply(Code.NOT_YET, table.uid, detail=table)
+    table.planned = True
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
+    """Move both pointers and the job number at once. OK, DUPLICATE (this very attempt had), NOT_YET (another won). Detail: the table."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if table.committed == command.job and table.attempt == command.attempt:
+        return Reply(Code.DUPLICATE, table.uid, detail=table)
+    if not table.open or not table.planned or table.job != command.job or (table.main, table.dlq) != (command.base_main, command.base_dlq):
+        return Reply(Code.NOT_YET, table.uid, detail=table)
+    table.committed = command.job
+    table.main, table.dlq, table.attempt = command.main, command.dlq, command.attempt
+    table.committed_ms = command.now_ms
+    table.rows += command.rows
+    table.dlq_rows += command.dlq_rows
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
+    """The open job will never commit; the next one claims anew. Idempotent."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if table.open and table.job == command.job:
+        table.abandoned = True
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
+    """Claim what is cold and in no table yet, at most about `bytes_max`. Detail: [Range, …].
+
+    Not `fresh`: the job is planned; its ranges as they were claimed, less the streams that are gone."""
+    ranges: list[Range] = []
+    left = command.bytes_max
+    for stream in machine.streams.values():
+        claim = stream.tables.get(command.table) if stream.tables else None
+        member = _belongs(stream.name, command.prefix, command.without)
+        if claim is not None and claim.job != command.job:
+            if claim.job <= command.committed:
+                claim.published = claim.claimed
+            claim.claimed = claim.published
+        if not member or not stream.cold:
+            continue
+        if claim is None or claim.job != command.job:
+            if left <= 0 or not command.fresh:
+                continue
+            claim = _claim(stream, command, claim)
+        taken = [cold for cold in stream.cold if claim.published <= cold.record < claim.claimed]
+        if taken:
+            left -= sum(cold.stored for cold in taken)
+            ranges.append(Range(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
+    return Reply(Code.OK, detail=ranges)
+
+
+def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+    """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
+    assert stream.cold
+    end = stream.cold[-1].record + stream.cold[-1].records
+    if stream.tables is None:
+        stream.tables = {}
+    if claim is None:
+        begin = max((other.claimed for other in stream.tables.values()), default=0)
+        claim = stream.tables[command.table] = Claim(begin, begin, 0)
+    claim.claimed = max(end, claim.published)
+    claim.job = command.job
+    return claim
+
+
+def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Lag:
+    """How far the table is behind this group's streams."""
+    lag = Lag()
+    for stream in machine.streams.values():
+        if not _belongs(stream.name, prefix, without):
+            continue
+        lag.streams += 1
+        claim = stream.tables.get(table) if stream.tables else None
+        begin = 0 if claim is None else claim.claimed if claim.job <= committed else claim.published
+        begin = max(begin, stream.fork.record if stream.fork is not None else 0, stream.first_record)
+        if begin < stream.next_record:
+            lag.records += stream.next_record - begin
+            since = _time_of(stream, begin)
+            lag.since_ms = min(lag.since_ms or since, since)
+    return lag
+
+
+def _time_of(stream: Stream, record: int) -> int:
+    for cold in stream.cold or ():
+        if cold.record + cold.records > record:
+            return cold.time_ms or stream.activity_ms
+    return stream.hot[0].time_ms if stream.hot else stream.activity_ms
+
+
+def _belongs(name: str, prefix: str, without: list[str]) -> bool:
+    return name.startswith(prefix) and not any(name.startswith(longer) for longer in without)
