@@ -40,4 +40,4 @@ SSE_BACKLOG_BYTES_MAX = 1 * MIB  # unsent bytes of one subscriber before it is c
 LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
-ATTEMPTS_REMEMBERED_MAX = 65_536  # fork attempts and packs that a group must not take up again; older ones have long been settled
+ATTEMPTS_REMEMBERED_MAX = 8192  # fork attempts, and packs, that a group must not take up again; older ones have long been settled

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.base.limits import FORK_DEPTH_MAX
+from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
 from polynya.stream.lifetimes import is_surely_expired, remove, tail_reply
 from polynya.stream.model import Pin, Stream
@@ -62,7 +62,7 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
         return tail_reply(Code.CONTENT_TYPE, stream)
     if _depth(stream) >= FORK_DEPTH_MAX:
         return tail_reply(Code.FORK_DEPTH, stream)
-    if command.resolved and command.record < stream.next_record:
+    if command.resolved and stream.first_record <= command.record < stream.next_record:
         return ForkPoint(command.record, command.byte)
     point = fork_point(stream, command.record, command.byte, command.sub_offset)
     if point is None:
@@ -100,16 +100,15 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
 
 def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
     """The point of a token's record number; `byte` counts only as a raw step inside that record."""
-    known = _known_boundaries(stream)
-    if record in known and not (stream.hot and record >= stream.hot[0].record):
-        return ForkPoint(record, known[record])
     if record == stream.next_record:
         return ForkPoint(record, stream.next_byte)
     if not stream.hot or record < stream.hot[0].record:
-        return None
-    _, found, begin = locate(stream.hot, record, byte, whole_records=True)
-    _, _, inside = locate(stream.hot, record, byte, whole_records=False)
-    return ForkPoint(found, begin, inside - begin)
+        begin = _known_boundaries(stream).get(record)
+        inside = begin is not None and stream.encoding == Encoding.BYTES and byte > begin and (byte - begin) % RAW_STEP_BYTES == 0
+        return None if begin is None or inside else ForkPoint(record, begin)
+    _, found, start = locate(stream.hot, record, byte, whole_records=True)
+    _, _, inner = locate(stream.hot, record, byte, whole_records=False)
+    return ForkPoint(found, start, inner - start)
 
 
 def _known_boundaries(stream: Stream) -> dict[int, int]:

@@ -86,7 +86,7 @@ class Machine:
 
     def needed_places(self) -> int | None:
         """The lowest journal place that a hot batch still needs; None when all is cold."""
-        return min((stream.hot[0].place for stream in self.hot.values() if stream.hot), default=None)
+        return min((batch.place for stream in self.hot.values() for batch in stream.hot or ()), default=None)
 
     def condemned(self, before_ms: int) -> Iterator[str]:
         """Packs of this home group that nobody needs since before `before_ms`: delete the object, then log `PackDeleted`."""

@@ -114,6 +114,7 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create, place:
 
 
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
+    """CREATED, or EXISTS when the same configuration is there. A fork that gets another answer than CREATED did not happen."""
     known = machine.streams.get(command.name)
     replaces = known is not None and not known.deleted and is_expired(known, command.now_ms) and not known.pins
     if known is not None and not replaces:
@@ -140,7 +141,9 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
 
 
 def _judge_known(stream: Stream, command: Create) -> Reply:
-    """Create of a name that is taken: the same configuration is no error."""
+    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it."""
+    if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
+        return tail_reply(Code.CREATED, stream)
     if stream.deleted or is_expired(stream, command.now_ms):
         pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
         return tail_reply(Code.ATTEMPT_PENDING if pending else Code.GONE, stream)

@@ -1,0 +1,152 @@
+"""Machines with a journal and an object store made of dicts, and the naive executor of read plans."""
+
+from __future__ import annotations
+
+from google_crc32c import value as crc32c
+
+from polynya.stream.commands import Batch, ColdSlice, Command, Encoding
+from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch, Stream
+from polynya.stream.reading import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
+from polynya.stream.replies import Reply
+
+Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
+
+
+def raw_batch(payload: bytes) -> Batch:
+    return Batch(Encoding.BYTES, 1, payload, crc32c(payload))
+
+
+def json_batch(*records: bytes) -> Batch:
+    parts = [record + b"," for record in records]
+    lengths = b"".join(len(part).to_bytes(4, "little") for part in parts) if len(parts) > 1 else b""
+    payload = b"".join(parts)
+    return Batch(Encoding.JSON, len(parts), payload, crc32c(payload), lengths)
+
+
+class World:
+    """The machines of several groups. Each step is also applied to a machine restored from the snapshot before it."""
+
+    def __init__(self, groups: int = 4) -> None:
+        self.machines = {group: Machine(group, groups) for group in range(1, groups + 1)}
+        self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
+        self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches
+        self.place = 0
+
+    def apply(self, group: int, command: Command) -> Reply:
+        self.place += 1
+        batch = getattr(command, "batch", None)
+        if batch is not None:
+            self.payloads[self.place] = batch.payload
+        machine = self.machines[group]
+        twin = self.restored(machine)
+        reply = machine.apply(command, self.place)
+        assert twin.apply(command, self.place) == reply
+        assert twin.snapshot() == machine.snapshot()
+        check_invariants(machine)
+        return reply
+
+    def restored(self, machine: Machine) -> Machine:
+        return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
+
+    def slice_of(self, stream: Stream, batches: int, pack: str) -> ColdSlice:
+        """Put the first hot batches of a stream into the store."""
+        run = list((stream.hot or [])[:batches])
+        offset = len(self.slices)
+        self.slices[pack, offset] = run
+        length = sum(len(batch.payload) for batch in run)
+        records = sum(batch.records for batch in run)
+        return ColdSlice(run[0].record, run[0].byte, records, length, pack, offset, length, 0)
+
+    def read(self, stream: Stream, want: Want) -> Page | Refused:
+        """Carry out a plan, as a service does: a piece that comes back short ends the page."""
+        machine = self.machines[stream.uid >> 48]
+        plan = machine.plan_read(
+            stream, want.record, want.byte, bytes_max=want.bytes_max, whole_records=want.whole_records, until=want.until
+        )
+        if isinstance(plan, Refused):
+            return plan
+        page = _Page()
+        for piece in plan.pieces:
+            if isinstance(piece, HotPiece):
+                page.add(piece)
+                continue
+            left = want.bytes_max - len(page.payload)
+            if isinstance(piece, ColdPiece):
+                inner = Want(piece.want.record, piece.want.byte, left, want.whole_records, piece.want.until)
+                found = cut(self.slices[piece.slice.pack, piece.slice.offset], inner, empty=page.begin is None)
+                page.add_plan(found)
+                whole = (found.record, found.byte) == piece.want.until
+            else:
+                to = (piece.to_record, piece.to_byte)
+                source = self.machines[piece.source_uid >> 48].by_uid[piece.source_uid]
+                inherited = self.read(source, Want(piece.record, piece.byte, left, want.whole_records, to))
+                assert not isinstance(inherited, Refused)
+                page.add_page(inherited)
+                whole = inherited[2] == to
+            if not whole:
+                assert page.end is not None and page.begin is not None
+                return bytes(page.payload), page.begin, page.end
+        assert page.end is None or page.end[1] == plan.byte
+        begin = page.begin or (plan.begin_record, plan.begin_byte)
+        return bytes(page.payload), begin, (plan.record, plan.byte)
+
+
+class _Page:
+    def __init__(self) -> None:
+        self.payload = bytearray()
+        self.begin: tuple[int, int] | None = None
+        self.end: tuple[int, int] | None = None
+
+    def add(self, piece: HotPiece) -> None:
+        self.begin = self.begin or (piece.record, piece.byte)
+        self.payload += piece.payload
+        self.end = (piece.record, piece.byte + len(piece.payload))  # the plan knows the record that this is before
+
+    def add_plan(self, plan: ReadPlan) -> None:
+        for piece in plan.pieces:
+            assert isinstance(piece, HotPiece)
+            self.add(piece)
+        if plan.pieces:
+            self.end = (plan.record, plan.byte)
+
+    def add_page(self, page: Page) -> None:
+        self.payload += page[0]
+        self.begin, self.end = page[1], page[2]
+
+
+def check_invariants(machine: Machine) -> None:
+    """What the machine promises of its own state."""
+    assert list(machine.streams) == [stream.name for stream in machine.by_uid.values()]
+    assert machine.hot_bytes == sum(len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot)
+    slices: dict[str, int] = {}
+    for stream in machine.streams.values():
+        assert (stream.hot is not None) == (stream.uid in machine.hot)
+        assert stream.pins is None or stream.pins
+        assert not stream.deleted or stream.pins
+        _check_contiguous(stream)
+        for cold in stream.cold or ():
+            slices[cold.pack] = slices.get(cold.pack, 0) + 1
+    assert slices == {pack: held.slices for pack, held in machine.held.items()}
+    assert not machine.released.keys() & machine.held.keys()
+
+
+def _check_contiguous(stream: Stream) -> None:
+    record, byte = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
+    for cold in stream.cold or ():
+        assert (cold.record, cold.byte) == (record, byte)
+        record, byte = record + cold.records, byte + cold.length
+    for hot in stream.hot or ():
+        assert (hot.record, hot.byte) == (record, byte)
+        record, byte = record + hot.records, byte + len(hot.payload)
+    assert (record, byte) == (stream.next_record, stream.next_byte)
+
+
+def position_of(text: str) -> tuple[int, int]:
+    """`3_17` a token, `start`, `now`, `@17` a byte position."""
+    if text in ("start", "now"):
+        return {"start": -1, "now": -2}[text], 0
+    if text.startswith("@"):
+        return AT_BYTE, int(text[1:])
+    record, _, byte = text.partition("_")
+    return int(record), int(byte)
