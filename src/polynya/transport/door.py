@@ -1,0 +1,167 @@
+"""The answering side: a listening socket, one guest per core that asks, replies and pushed messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from polynya.base.errors import PolynyaError, Unavailable
+from polynya.transport.errors import encode_error
+from polynya.transport.link import PROTOCOL_VERSION, Link, Type
+
+Reply = Callable[[bytes | BaseException], None]
+Handler = Callable[[bytes, Reply, int], None]
+log = logging.getLogger("polynya.transport")
+
+
+class Push:
+    """The pushing end of a subscription. `on_cancel` is called when the other side wants no more or is gone, not after `end`."""
+
+    __slots__ = ("_guest", "_ident", "on_cancel", "open")
+
+    def __init__(self, guest: Guest, ident: int) -> None:
+        self._guest = guest
+        self._ident = ident
+        self.open = True
+        self.on_cancel: Callable[[], None] = _nothing
+
+    def item(self, body: bytes) -> None:
+        """One message. If too much is unsent the subscription ends with Unavailable, and `on_cancel` is called."""
+        if not self.open:
+            return
+        if self._guest.link.full:
+            self.end(Unavailable("this subscriber reads too slowly"))
+            self.on_cancel()
+        else:
+            self._guest.link.send(Type.ITEM, 0, self._ident, body)
+
+    def end(self, error: BaseException | None = None) -> None:
+        if self.open:
+            self.open = False
+            self._guest.pushes.pop(self._ident, None)
+            number, text = (0, b"") if error is None else encode_error(error)
+            self._guest.link.send(Type.END, number, self._ident, text)
+
+    def cancelled(self) -> None:
+        self.open = False
+        self.on_cancel()
+
+
+StreamHandler = Callable[[bytes, Push, int], None]
+
+
+class Guest:
+    """One connection from another core."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._core = -1  # until it said hello
+        self.pushes: dict[int, Push] = {}
+        self.link = Link(self._on_up, self._on_frame, self._on_lost)
+        self.link.pauses_reading = True
+
+    def _on_up(self) -> None:
+        self._door.guests.add(self)
+
+    def _on_lost(self) -> None:
+        self._door.guests.discard(self)
+        pushes, self.pushes = self.pushes, {}
+        for push in pushes.values():
+            push.cancelled()
+
+    def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
+        if self._core < 0:
+            self._on_hello(type_, kind, ident, body)
+        elif type_ == Type.CALL:
+            self._handle(kind, body, partial(self._reply, ident))
+        elif type_ == Type.SEND:
+            self._handle(kind, body, _no_reply)
+        elif type_ == Type.OPEN:
+            self._open(kind, ident, body)
+        elif type_ == Type.CANCEL:
+            push = self.pushes.pop(ident, None)
+            if push is not None:
+                push.cancelled()
+        else:
+            self.link.close()
+
+    def _on_hello(self, type_: int, kind: int, ident: int, body: bytes) -> None:
+        if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._door.start_id.encode():
+            self._core = ident
+        else:
+            log.warning("a connection that is none of this node's cores was refused")
+            self.link.close()
+
+    def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
+        handler = self._door.handlers.get(kind)
+        if handler is None:
+            reply(Unavailable(f"this core knows no message of kind {kind}"))
+            return
+        try:
+            handler(body, reply, self._core)
+        except PolynyaError as error:
+            reply(error)
+        except Exception as error:  # the caller must not wait for ever; a bug here is told, and is no reason to drop the others
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            reply(error)
+
+    def _open(self, kind: int, ident: int, body: bytes) -> None:
+        push = self.pushes[ident] = Push(self, ident)
+        handler = self._door.stream_handlers.get(kind)
+        if handler is None:
+            push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
+            return
+        try:
+            handler(body, push, self._core)
+        except PolynyaError as error:
+            push.end(error)
+        except Exception as error:  # as in `_handle`
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            push.end(error)
+
+    def _reply(self, ident: int, answer: bytes | BaseException) -> None:
+        if isinstance(answer, BaseException):
+            number, text = encode_error(answer)
+            self.link.send(Type.ERROR, number, ident, text)
+        else:
+            self.link.send(Type.REPLY, 0, ident, answer)
+
+
+class Door:
+    """The listening socket of this core."""
+
+    def __init__(self, path: str, start_id: str) -> None:
+        self.start_id = start_id
+        self.handlers: dict[int, Handler] = {}
+        self.stream_handlers: dict[int, StreamHandler] = {}
+        self.guests: set[Guest] = set()
+        self._path = path
+        self._server: asyncio.AbstractServer | None = None
+
+    async def open(self) -> None:
+        """Listen; a socket that a killed predecessor left is replaced."""
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self).link, self._path)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for guest in list(self.guests):
+            guest.link.close()
+        while self.guests:
+            await asyncio.sleep(0)
+        if os.path.exists(self._path):
+            os.unlink(self._path)
+
+
+def _no_reply(answer: bytes | BaseException) -> None:
+    if isinstance(answer, BaseException):
+        log.warning("a one-way message failed", extra={"error": str(answer)})
+
+
+def _nothing() -> None:
+    pass

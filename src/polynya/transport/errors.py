@@ -1,0 +1,20 @@
+"""Errors as numbers on the wire between cores."""
+
+from __future__ import annotations
+
+from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
+
+_TYPES: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown, 3: CorruptData}
+_NUMBERS = {made: number for number, made in _TYPES.items()}
+
+
+def encode_error(error: BaseException) -> tuple[int, bytes]:
+    """Number and text. What is none of ours becomes OutcomeUnknown: it happened somewhere inside."""
+    number = _NUMBERS.get(type(error))  # type: ignore[arg-type]
+    if number is None:
+        return 2, f"{type(error).__name__}: {error}".encode()
+    return number, str(error).encode()
+
+
+def decode_error(number: int, text: bytes) -> PolynyaError:
+    return _TYPES.get(number, OutcomeUnknown)(text.decode(errors="replace"))

@@ -1,0 +1,212 @@
+"""The asking side of a connection to one other core: calls, one-way messages, subscriptions, reconnection."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.transport.errors import decode_error
+from polynya.transport.link import PROTOCOL_VERSION, QUEUE_BYTES_MAX, Link, Type
+
+CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
+WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
+BACKOFF_SECONDS = 0.01
+BACKOFF_SECONDS_MAX = 0.5
+Done = Callable[[bytes | BaseException], None]
+
+
+class Subscription:
+    """A stream of messages from a peer. After `cancel` neither `on_item` nor `on_end` is called."""
+
+    __slots__ = ("_peer", "ident", "on_end", "on_item")
+
+    def __init__(self, peer: Peer, ident: int, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]) -> None:
+        self._peer = peer
+        self.ident = ident
+        self.on_item = on_item
+        self.on_end = on_end
+
+    def cancel(self) -> None:
+        self._peer.cancel(self)
+
+
+class Peer:
+    """Everything this core asks of one other core."""
+
+    def __init__(self, own: int, core: int, path: str, *, start_id: str, call_seconds: float) -> None:
+        self.core = core
+        self.now = 0.0  # the loop's time at the last tick: good enough for deadlines
+        self.refused = 0
+        self.failed = 0
+        self._own = own
+        self._path = path
+        self._start_id = start_id
+        self._call_seconds = call_seconds
+        self._link: Link | None = None
+        self._down_since = math.inf  # the first tick sets it: the first connection is waited for as well
+        self._next_id = 0
+        self._calls: dict[int, tuple[Done, float]] = {}  # in the order of their deadlines
+        self._subscriptions: dict[int, Subscription] = {}
+        self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: asked while the peer is away
+        self._waiting_bytes = 0
+        self._up = asyncio.Event()
+        self._lost = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._calls)
+
+    def call_nowait(self, kind: int, body: bytes, done: Done) -> None:
+        ident = self._take(Type.CALL, kind, body)
+        if ident:
+            self._calls[ident] = (done, self.now + self._call_seconds)
+        else:
+            done(self._unavailable())
+
+    def send(self, kind: int, body: bytes) -> bool:
+        """Whether it was taken; a message that was may still be lost with the connection."""
+        return self._take(Type.SEND, kind, body) > 0
+
+    def subscribe(
+        self, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
+    ) -> Subscription:
+        ident = self._take(Type.OPEN, kind, body)
+        subscription = Subscription(self, ident, on_item, on_end)
+        if ident:
+            self._subscriptions[ident] = subscription
+        else:
+            on_end(self._unavailable())
+        return subscription
+
+    def cancel(self, subscription: Subscription) -> None:
+        if self._subscriptions.pop(subscription.ident, None) is None:
+            return
+        if self._link is not None:
+            self._link.send(Type.CANCEL, 0, subscription.ident, b"")
+        else:
+            self._waiting = [frame for frame in self._waiting if frame[2] != subscription.ident]
+            self._waiting_bytes = sum(len(frame[3]) for frame in self._waiting)
+
+    async def keep(self) -> None:
+        """Stay connected until cancelled."""
+        loop = asyncio.get_running_loop()
+        pause = BACKOFF_SECONDS
+        try:
+            while True:
+                self._lost.clear()
+                try:
+                    await loop.create_unix_connection(self._make_link, self._path)
+                except OSError:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, BACKOFF_SECONDS_MAX)
+                    continue
+                began = loop.time()
+                await self._lost.wait()
+                pause = BACKOFF_SECONDS if loop.time() - began > BACKOFF_SECONDS_MAX else min(pause * 2, BACKOFF_SECONDS_MAX)
+                await asyncio.sleep(pause)
+        finally:
+            if self._link is not None:
+                self._link.close()
+                await self._lost.wait()
+            self._fail_waiting(Unavailable("this core is stopping"))
+
+    async def wait_connected(self) -> None:
+        await self._up.wait()
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second: what waited too long fails."""
+        self.now = now
+        self._down_since = min(self._down_since, now)
+        if self._link is None and self._waiting and now - self._down_since > WAIT_SECONDS:
+            self._fail_waiting(self._unavailable())
+        while self._calls:
+            ident, (done, deadline) = next(iter(self._calls.items()))
+            if deadline > now:
+                break
+            del self._calls[ident]
+            self.failed += 1
+            done(OutcomeUnknown(f"core {self.core} did not answer within {self._call_seconds:g} s"))
+
+    def _take(self, type_: int, kind: int, body: bytes) -> int:
+        """Send or keep one frame; its id, 0 when it is refused."""
+        link = self._link
+        if len(self._calls) >= CALLS_MAX or (link is not None and link.full):
+            self.refused += 1
+            return 0
+        ident = self._next_id = self._next_id + 1
+        if link is not None:
+            link.send(type_, kind, ident, body)
+        elif self._waiting_bytes > QUEUE_BYTES_MAX or self.now - self._down_since > WAIT_SECONDS:
+            self.refused += 1
+            return 0
+        else:
+            self._waiting.append((type_, kind, ident, body))
+            self._waiting_bytes += len(body)
+        return ident
+
+    def _unavailable(self) -> Unavailable:
+        state = "has too much to do" if self._link is not None else "is not there"
+        return Unavailable(f"core {self.core} {state}; retry")
+
+    def _make_link(self) -> Link:
+        def on_up() -> None:
+            self._link = link
+            link.send(Type.HELLO, PROTOCOL_VERSION, self._own, self._start_id.encode())
+            waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            for frame in waiting:
+                link.send(*frame)
+            self._up.set()
+
+        link = Link(on_up, self._on_frame, self._on_lost)
+        return link
+
+    def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
+        if type_ == Type.REPLY:
+            call = self._calls.pop(ident, None)
+            if call is not None:
+                call[0](body)
+        elif type_ == Type.ITEM:
+            subscription = self._subscriptions.get(ident)
+            if subscription is not None:
+                subscription.on_item(body)
+        elif type_ == Type.ERROR:
+            call = self._calls.pop(ident, None)
+            if call is not None:
+                call[0](decode_error(kind, body))
+        elif type_ == Type.END:
+            subscription = self._subscriptions.pop(ident, None)
+            if subscription is not None:
+                subscription.on_end(decode_error(kind, body) if kind else None)
+
+    def _on_lost(self) -> None:
+        """Everything asked over the connection is decided now; what is asked from now on waits for the next."""
+        link, self._link = self._link, None
+        assert link is not None
+        self._up.clear()
+        self.now = self._down_since = asyncio.get_running_loop().time()
+        calls, self._calls = self._calls, {}
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for ident, (done, _) in calls.items():
+            self.failed += 1
+            if ident <= link.written_id:
+                done(OutcomeUnknown(f"the connection to core {self.core} broke before it answered"))
+            else:
+                done(Unavailable(f"core {self.core} went away; retry"))
+        for subscription in subscriptions.values():
+            subscription.on_end(Unavailable(f"the connection to core {self.core} broke"))
+        self._lost.set()
+
+    def _fail_waiting(self, error: Unavailable) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for type_, _, ident, _ in waiting:
+            self.failed += 1
+            if type_ == Type.CALL and ident in self._calls:
+                self._calls.pop(ident)[0](error)
+            elif type_ == Type.OPEN and ident in self._subscriptions:
+                self._subscriptions.pop(ident).on_end(error)
