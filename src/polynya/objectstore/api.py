@@ -63,7 +63,8 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Objects below the folder `prefix` ("" or ending in "/") with keys above `after`, ascending. Raises StoreUnavailable."""
+        """Objects below the folder `prefix` ("" or ending in "/"), behind `after`, a key that an earlier listing gave. The order is
+        the store's own and fixed: ascending keys, though SeaweedFS puts `a/b` before `a-b`. Raises StoreUnavailable."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
@@ -38,10 +38,8 @@ class Files:
 
     def make_folder(self, path: str) -> None:
         """One level; existing is fine."""
-        try:
+        with suppress(FileExistsError):
             os.mkdir(path, 0o755)
-        except FileExistsError:
-            pass
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -244,10 +245,8 @@ class LocalStore:
 
     def _drop(self, temporary: str) -> None:
         """Remove a temporary name; if it cannot be, a later start will."""
-        try:
+        with suppress(OSError):
             self._files.unlink(temporary)
-        except OSError:
-            pass
 
 
 def _hash(parts: Sequence[bytes]) -> str:

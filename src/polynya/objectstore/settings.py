@@ -31,7 +31,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without secrets: settings end up in logs."""
-        return f"StoreSettings(backend={self.backend!r}, root={self.root!r}, s3_bucket={self.s3_bucket!r}, s3_endpoint={self.s3_endpoint!r})"
+        return (
+            f"StoreSettings(backend={self.backend!r}, root={self.root!r}, s3_bucket={self.s3_bucket!r}, s3_endpoint={self.s3_endpoint!r})"
+        )
 
 
 def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> ObjectStore | None:

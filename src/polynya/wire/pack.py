@@ -1,0 +1,367 @@
+"""The pack format: slices of many streams in one immutable object, with an index at its end. Written down in docs/formats/packs.md."""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from operator import attrgetter
+from struct import Struct
+from typing import Any
+
+import google_crc32c
+import msgspec
+
+from polynya.base.errors import CorruptData
+from polynya.stream.model import HotBatch
+
+MAGIC = b"PLYNPAK1"
+VERSION = 1
+TAIL_BYTES = 24
+FOOTER_GUESS_BYTES = 64 * 1024  # what to fetch first from the end of an object
+_TAIL = Struct("<IIQ8s")
+_LENGTHS = Struct("<IQ")
+_SLICE_MAGIC = b"PLS1"
+_HEADER = Struct("<4sBBBxIII4xQQqqQ")
+_BATCH_BYTES = 32  # of the columns, per batch
+_ZEROS = bytes(8)
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A slice as the footer names it. `base_…` -1: not known when it was written."""
+
+    uid: int
+    group: int
+    records: int
+    length: int  # bytes of payload
+    offset: int  # of the slice in the object
+    stored: int  # bytes of the slice
+    append_time_ms_max: int
+    record_time_ms_max: int
+    crc: int  # CRC-32C of the stored bytes
+    encoding: int
+    base_record: int = -1
+    base_byte: int = -1
+    path: str = ""
+    content_type: str = ""
+
+
+class Footer(msgspec.Struct, array_like=True, frozen=True):
+    """What is in a pack."""
+
+    version: int
+    home_group: int
+    created_ms: int
+    entries: list[Entry]
+
+
+class SliceMeta(msgspec.Struct, frozen=True, gc=False):
+    """What the footer needs to know of a slice that was built."""
+
+    records: int
+    length: int
+    stored: int
+    append_time_ms_max: int
+    record_time_ms_max: int
+    crc: int
+    encoding: int
+    base_record: int
+    base_byte: int
+
+
+class ShortTail(Exception):
+    """The footer is longer than the bytes given: fetch the last `wanted` bytes of the object."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(f"the footer needs the last {wanted} bytes")
+        self.wanted = wanted
+
+
+def pack_key(cluster_id: str, *, home_group: int, now_ms: int, random: bytes) -> str:
+    """The key of a new pack; `random` is 16 fresh random bytes."""
+    if len(random) != 16:
+        raise ValueError("a pack's key needs 128 random bits")
+    hour = time.strftime("%Y%m%d-%H", time.gmtime(now_ms // 1000))
+    return f"{cluster_id}/packs/{hour}/{home_group}-{random.hex()}"
+
+
+def home_group_of(key: str) -> int | None:
+    """The home group in a pack's key; None when the key is no pack's."""
+    group = key.rsplit("/", 1)[-1].partition("-")[0]
+    return int(group) if group.isascii() and group.isdigit() else None
+
+
+def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequence[HotBatch]) -> tuple[SliceMeta, list[bytes]]:
+    """The slice of contiguous batches, as parts to be written one after the other.
+
+    Raises CorruptData when a payload is not what came in (its CRC), ValueError for batches of another encoding or a count that does
+    not fit the lengths."""
+    if not batches:
+        raise ValueError("a slice has at least one batch")
+    _check_batches(encoding, batches)
+    payload = b"".join([batch.payload for batch in batches])
+    lengths = _record_lengths(batches)
+    producers = _encode_producers(batches)
+    columns = _columns(batches) + lengths + producers
+    columns += _ZEROS[: -len(columns) % 8]
+    records = sum(batch.records for batch in batches)
+    begin = _HEADER.size + len(columns)
+    header = _HEADER.pack(
+        _SLICE_MAGIC, VERSION, encoding, 0, len(batches), len(lengths) // 4, len(producers),
+        records, len(payload), base_record, base_byte, begin,
+    )  # fmt: skip
+    front = header + columns
+    meta = SliceMeta(
+        records=records,
+        length=len(payload),
+        stored=begin + len(payload),
+        append_time_ms_max=max(batch.time_ms for batch in batches),
+        record_time_ms_max=max(batch.record_time_ms_max or batch.time_ms for batch in batches),
+        crc=google_crc32c.extend(google_crc32c.value(front), payload),
+        encoding=encoding,
+        base_record=base_record,
+        base_byte=base_byte,
+    )
+    return meta, [front, payload]
+
+
+class PackBuilder:
+    """Gathers slices; `finish` gives the object's parts."""
+
+    def __init__(self) -> None:
+        self.size = len(MAGIC)  # bytes so far
+        self._parts: list[bytes] = [MAGIC]
+        self._entries: list[Entry] = []
+
+    def add(self, uid: int, group: int, built: tuple[SliceMeta, list[bytes]], *, path: str = "", content_type: str = "") -> Entry:
+        """Append a slice made by `build_slice`."""
+        meta, parts = built
+        if padding := -self.size % 8:
+            self._parts.append(_ZEROS[:padding])
+            self.size += padding
+        entry = Entry(
+            uid, group, meta.records, meta.length, self.size, meta.stored, meta.append_time_ms_max, meta.record_time_ms_max,
+            meta.crc, meta.encoding, meta.base_record, meta.base_byte, path, content_type,
+        )  # fmt: skip
+        self._parts += parts
+        self.size += meta.stored
+        self._entries.append(entry)
+        return entry
+
+    def finish(self, *, home_group: int, created_ms: int) -> tuple[list[bytes], list[Entry]]:
+        """The parts of the whole object, and its entries in order."""
+        footer = msgspec.msgpack.encode(Footer(VERSION, home_group, created_ms, self._entries))
+        total = self.size + len(footer) + TAIL_BYTES
+        tail = _TAIL.pack(len(footer), _footer_crc(footer, total), total, MAGIC)
+        return [*self._parts, footer, tail], self._entries
+
+
+def read_footer(tail: bytes) -> Footer:
+    """The footer, from the last bytes of an object (`FOOTER_GUESS_BYTES`, or all of a shorter one).
+
+    Raises ShortTail when more is needed, CorruptData when it is no pack or is damaged."""
+    if len(tail) < TAIL_BYTES:
+        raise CorruptData(f"a pack has at least {TAIL_BYTES} bytes, this has {len(tail)}")
+    length, crc, total, magic = _TAIL.unpack_from(tail, len(tail) - TAIL_BYTES)
+    if magic != MAGIC:
+        raise CorruptData("the object does not end as a pack")
+    if length + TAIL_BYTES + len(MAGIC) > total:
+        raise CorruptData("the footer's length is beyond the object's")
+    if length + TAIL_BYTES > len(tail):
+        raise ShortTail(length + TAIL_BYTES)
+    encoded = tail[-TAIL_BYTES - length : -TAIL_BYTES]
+    if _footer_crc(encoded, total) != crc:
+        raise CorruptData("the footer's checksum is wrong")
+    try:
+        footer = msgspec.msgpack.decode(encoded, type=Footer)
+    except msgspec.DecodeError as fault:
+        raise CorruptData(f"the footer cannot be decoded: {fault}") from None
+    if footer.version != VERSION:
+        raise CorruptData(f"pack version {footer.version} is not known here")
+    _check_places(footer.entries, total - TAIL_BYTES - length)
+    return footer
+
+
+def parse_slice(data: bytes, crc: int) -> Slice:
+    """The slice in `data`, which are exactly its stored bytes. Raises CorruptData."""
+    if google_crc32c.value(data) != crc:
+        raise CorruptData("a pack slice's checksum is wrong")
+    if len(data) < _HEADER.size:
+        raise CorruptData("a pack slice is shorter than its header")
+    magic, version, encoding, compression, batches, lengths, producers, records, length, base_record, base_byte, begin = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != _SLICE_MAGIC or version != VERSION or compression:
+        raise CorruptData(f"a pack slice of an unknown kind: {magic!r} version {version} compression {compression}")
+    columns = _HEADER.size + _BATCH_BYTES * batches + 4 * lengths + producers
+    if begin != columns + -columns % 8 or begin + length != len(data) or lengths not in (0, records):
+        raise CorruptData("a pack slice's header does not fit its bytes")
+    found = Slice(data, _Header(encoding, batches, lengths, producers, records, length, base_record, base_byte, begin))
+    if sum(found.batch_records) != records or sum(found.batch_lengths) != length:
+        raise CorruptData("a pack slice's columns do not add up")
+    return found
+
+
+class _Header(msgspec.Struct, frozen=True, gc=False):
+    encoding: int
+    batches: int
+    lengths: int
+    producers: int
+    records: int
+    length: int
+    base_record: int
+    base_byte: int
+    begin: int
+
+
+class Slice:
+    """A slice, parsed. Columns are typed memoryviews into the bytes (on a little-endian machine): `len(view)` items, no copies.
+
+    Positions of records and bytes here are relative to the slice; `base_record`, `base_byte` say where it begins, or are -1.
+    """
+
+    def __init__(self, data: bytes, header: _Header) -> None:
+        self.encoding = header.encoding
+        self.records = header.records
+        self.base_record = header.base_record
+        self.base_byte = header.base_byte
+        view = memoryview(data)
+        count, at = header.batches, _HEADER.size
+        self.append_times_ms = _view(view[at : at + 8 * count], "q")
+        self.record_times_ms = _view(view[at + 8 * count : at + 16 * count], "q")
+        at += 16 * count
+        self.batch_records, self.batch_lengths, self.batch_crcs, self.batch_flags = (
+            _view(view[at + 4 * count * column : at + 4 * count * (column + 1)], "I") for column in range(4)
+        )
+        at += 16 * count
+        self.record_lengths = _view(view[at : at + 4 * header.lengths], "I") if header.lengths else None
+        self._producers = view[at + 4 * header.lengths : at + 4 * header.lengths + header.producers]
+        self.payload = view[header.begin :]
+
+    @property
+    def batches(self) -> int:
+        """How many."""
+        return len(self.batch_records)
+
+    @cached_property
+    def producers(self) -> dict[int, tuple[Any, ...]]:
+        """(id, epoch, sequence, …) by number of the batch, for those that have one. Raises CorruptData."""
+        if not self._producers:
+            return {}
+        try:
+            ids, rows = msgspec.msgpack.decode(self._producers, type=tuple[list[str], list[list[int]]])
+            return {row[0]: (ids[row[1]], *row[2:]) for row in rows}
+        except (msgspec.DecodeError, IndexError) as fault:
+            raise CorruptData(f"the producers of a pack slice cannot be decoded: {fault}") from None
+
+    @cached_property
+    def positions(self) -> array[int]:
+        """Where each record begins in the payload, and the payload's end: `records + 1` numbers."""
+        return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
+
+    @cached_property
+    def _batch_begins(self) -> tuple[array[int], array[int]]:
+        """First record and first byte of each batch, and the ends."""
+        return array("Q", accumulate(self.batch_records, initial=0)), array("Q", accumulate(self.batch_lengths, initial=0))
+
+    def cut(self, begin: int, end: int) -> memoryview:
+        """The payload of the records `begin` to before `end`, counted from the slice's first."""
+        if not 0 <= begin <= end <= self.records:
+            raise ValueError(f"a slice of {self.records} records has none from {begin} to {end}")
+        return self.payload[self.positions[begin] : self.positions[end]]
+
+    def batch_of_record(self, record: int) -> int:
+        """The number of the batch that holds the record."""
+        return bisect_right(self._batch_begins[0], record) - 1
+
+    def batch_of_byte(self, byte: int) -> int:
+        """The number of the batch that holds the payload's byte."""
+        return bisect_right(self._batch_begins[1], byte) - 1
+
+    def hot_batches(self, begin: int, end: int, *, record: int, byte: int) -> list[HotBatch]:
+        """The batches `begin` to before `end` as they were, their payloads views; the slice itself begins at (`record`, `byte`)."""
+        records, positions = self._batch_begins
+        found = []
+        for number in range(begin, end):
+            first, last = records[number], records[number + 1]
+            lengths = b"" if self.record_lengths is None or last - first == 1 else bytes(self.record_lengths[first:last])
+            payload: Any = self.payload[positions[number] : positions[number + 1]]
+            found.append(
+                HotBatch(
+                    record + first, byte + positions[number], last - first, payload, lengths, self.batch_crcs[number],
+                    self.append_times_ms[number], self.record_times_ms[number], self.encoding, 0, self.producers.get(number),
+                    self.batch_flags[number],
+                )
+            )  # fmt: skip
+        return found
+
+    def batch_end_covering(self, begin: int, bytes_wanted: int) -> int:
+        """The least `end` such that the batches from `begin` have that many bytes of payload, or all that follow."""
+        ends = self._batch_begins[1]
+        return min(self.batches, bisect_right(ends, ends[begin] + bytes_wanted))
+
+
+def _check_batches(encoding: int, batches: Sequence[HotBatch]) -> None:
+    for batch in batches:
+        if batch.encoding != encoding:
+            raise ValueError(f"a slice has one encoding: {batch.encoding} is not {encoding}")
+        if len(batch.lengths) != 4 * batch.records and (batch.lengths or batch.records != 1):
+            raise ValueError(f"a batch of {batch.records} records has {len(batch.lengths)} bytes of lengths")
+        if google_crc32c.value(batch.payload) != batch.crc:
+            raise CorruptData(f"the batch at record {batch.record} is not what came in: its checksum is wrong")
+
+
+def _columns(batches: Sequence[HotBatch]) -> bytes:
+    wide = array("q", [batch.time_ms for batch in batches])
+    wide.extend([batch.record_time_ms_max for batch in batches])
+    narrow = array("I", [batch.records for batch in batches])
+    narrow.extend([len(batch.payload) for batch in batches])
+    narrow.extend(map(attrgetter("crc"), batches))
+    narrow.extend(map(attrgetter("flags"), batches))
+    return _bytes(wide) + _bytes(narrow)
+
+
+def _record_lengths(batches: Sequence[HotBatch]) -> bytes:
+    if all(batch.records == 1 for batch in batches):
+        return b""
+    return b"".join([batch.lengths or len(batch.payload).to_bytes(4, "little") for batch in batches])
+
+
+def _encode_producers(batches: Sequence[HotBatch]) -> bytes:
+    known: dict[str, int] = {}
+    rows = []
+    for number, batch in enumerate(batches):
+        if batch.producer is not None:
+            identity, *rest = batch.producer
+            rows.append([number, known.setdefault(identity, len(known)), *rest])
+    return msgspec.msgpack.encode([list(known), rows]) if rows else b""
+
+
+def _footer_crc(footer: bytes, total: int) -> int:
+    return google_crc32c.extend(google_crc32c.value(footer), _LENGTHS.pack(len(footer), total))
+
+
+def _check_places(entries: Sequence[Entry], end: int) -> None:
+    at = len(MAGIC)
+    for entry in entries:
+        if entry.offset < at or entry.stored < _HEADER.size or entry.offset + entry.stored > end:
+            raise CorruptData("a footer entry lies outside of the pack")
+        at = entry.offset + entry.stored
+
+
+def _bytes(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _view(data: memoryview, code: Any) -> memoryview:
+    if sys.byteorder == "little":
+        return data.cast(code)
+    numbers = array(code, data.tobytes())
+    numbers.byteswap()
+    return memoryview(numbers)

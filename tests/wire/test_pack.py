@@ -1,0 +1,239 @@
+"""The pack format: what goes in comes out, in columns and in batches, and damage is noticed."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import google_crc32c
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polynya.base.errors import CorruptData
+from polynya.stream.commands import Encoding
+from polynya.stream.model import HotBatch
+from polynya.wire.pack import (
+    FOOTER_GUESS_BYTES,
+    PackBuilder,
+    ShortTail,
+    _footer_crc,
+    build_slice,
+    home_group_of,
+    pack_key,
+    parse_slice,
+    read_footer,
+)
+
+GOLDEN = (
+    "504c594e50414b31504c53310101000002000000030000000a0000000000000003000000000000001200000000000000070000000000000064000000"
+    "000000009800000000000000e803000000000000e90300000000000000000000000000007b0000000000000002000000010000000a00000008000000"
+    "5189d83d74197eb500000000010000000800000002000000080000009291a17091940000010900007b2261223a317d2c322c22736576656e222c9401"
+    "03cf0000018bcfe56800919ecf000100000000000203031208ccaacd03e9cd03e8ce287dd770010764a964656661756c742f78b06170706c69636174"
+    "696f6e2f6a736f6e4600000070feb3b31001000000000000504c594e50414b31"
+)
+
+
+def hot(records: list[bytes], *, record: int = 0, byte: int = 0, time_ms: int = 1000, producer=None, encoding=Encoding.BYTES) -> HotBatch:  # type: ignore[no-untyped-def]
+    payload = b"".join(records)
+    lengths = b"" if len(records) == 1 else struct.pack(f"<{len(records)}I", *map(len, records))
+    return HotBatch(record, byte, len(records), payload, lengths, google_crc32c.value(payload), time_ms, 0, encoding, 5, producer)
+
+
+def run_of(batches: list[list[bytes]], *, record: int = 0, byte: int = 0) -> list[HotBatch]:
+    found = []
+    for records in batches:
+        found.append(hot(records, record=record, byte=byte))
+        record += len(records)
+        byte += sum(map(len, records))
+    return found
+
+
+def test_golden_bytes() -> None:
+    two = hot([b'{"a":1},', b"2,"], record=7, byte=100, producer=("p", 1, 9), encoding=Encoding.JSON)
+    one = hot([b'"seven",'], record=9, byte=110, time_ms=1001, encoding=Encoding.JSON)
+    one.record_time_ms_max = 123
+    one.flags = 1
+    builder = PackBuilder()
+    entry = builder.add(
+        0x0001_0000_0000_0002, 3, build_slice(Encoding.JSON, 7, 100, [two, one]), path="default/x", content_type="application/json"
+    )
+    parts, entries = builder.finish(home_group=3, created_ms=1_700_000_000_000)
+    data = b"".join(parts)
+    assert data.hex() == GOLDEN
+    assert entries == [entry] == read_footer(data).entries
+
+
+def test_a_slice_gives_its_batches_back() -> None:
+    batches = run_of([[b"one"], [b"two", b"", b"three"], [b"4" * 1000]], record=50, byte=9000)
+    batches[1].producer = ("producer", 2, 40)
+    batches[2].producer = ("producer", 2, 41)
+    batches[1].flags = 2
+    batches[0].record_time_ms_max = 77
+    meta, parts = build_slice(Encoding.BYTES, 50, 9000, batches)
+    found = parse_slice(b"".join(parts), meta.crc)
+    assert (found.base_record, found.base_byte, found.records, found.batches) == (50, 9000, 5, 3)
+    assert list(found.record_lengths or ()) == [3, 3, 0, 5, 1000]
+    assert list(found.batch_records) == [1, 3, 1]
+    assert list(found.append_times_ms) == [1000] * 3
+    assert list(found.record_times_ms) == [77, 0, 0]
+    assert found.producers == {1: ("producer", 2, 40), 2: ("producer", 2, 41)}
+    for batch in batches:
+        batch.place = 0
+    assert found.hot_batches(0, 3, record=50, byte=9000) == batches
+    assert found.hot_batches(1, 2, record=50, byte=9000) == batches[1:2]
+    assert [found.batch_of_record(record) for record in range(5)] == [0, 1, 1, 1, 2]
+    assert [found.batch_of_byte(byte) for byte in (0, 2, 3, 10, 11, 1010)] == [0, 0, 1, 1, 2, 2]
+    assert [found.batch_end_covering(0, wanted) for wanted in (0, 1, 3, 4, 11, 12, 9999)] == [1, 1, 2, 2, 3, 3, 3]
+
+
+def test_single_records_need_no_lengths() -> None:
+    meta, parts = build_slice(Encoding.BYTES, 0, 0, run_of([[b"a"], [b"bc"], [b""], [b"def"]]))
+    found = parse_slice(b"".join(parts), meta.crc)
+    assert found.record_lengths is None
+    assert list(found.positions) == [0, 1, 3, 3, 6]
+    assert [bytes(found.cut(n, n + 1)) for n in range(4)] == [b"a", b"bc", b"", b"def"]
+    with pytest.raises(ValueError):
+        found.cut(0, 5)
+
+
+def test_columns_are_aligned_and_little_endian() -> None:
+    meta, parts = build_slice(Encoding.BYTES, 0, 0, run_of([[b"ab", b"c"], [b"d"], [b"e"]]))
+    data = b"".join(parts)
+    begin = struct.unpack_from("<Q", data, 56)[0]
+    assert begin % 8 == 0
+    assert data[begin:] == b"abcde"
+    assert struct.unpack_from("<3q", data, 64) == (1000,) * 3
+    assert struct.unpack_from("<3I", data, 64 + 48) == (2, 1, 1)
+    assert struct.unpack_from("<4I", data, 64 + 32 * 3) == (2, 1, 1, 1)
+    assert meta.stored == len(data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=6), min_size=0, max_size=6), st.data()
+)
+def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject) -> None:
+    builder = PackBuilder()
+    for uid, batches in enumerate(streams):
+        builder.add(
+            uid, uid % 3 + 1, build_slice(Encoding.BYTES, uid, uid * 10, run_of(batches, record=uid, byte=uid * 10)), path=f"default/{uid}"
+        )
+    parts, _ = builder.finish(home_group=1, created_ms=0)
+    whole = b"".join(parts)
+    footer = read_footer(whole)
+    assert [entry.uid for entry in footer.entries] == list(range(len(streams)))
+    for entry, batches in zip(footer.entries, streams, strict=True):
+        records = [record for batch in batches for record in batch]
+        found = parse_slice(whole[entry.offset : entry.offset + entry.stored], entry.crc)
+        assert entry.offset % 8 == 0
+        assert (entry.records, entry.length) == (len(records), len(b"".join(records)))
+        begin = data.draw(st.integers(0, len(records)))
+        end = data.draw(st.integers(begin, len(records)))
+        assert bytes(found.cut(begin, end)) == b"".join(records[begin:end])
+        expected = run_of(batches, record=entry.base_record, byte=entry.base_byte)
+        for batch in expected:
+            batch.place = 0
+        assert found.hot_batches(0, found.batches, record=entry.base_record, byte=entry.base_byte) == expected
+
+
+@pytest.fixture(scope="module")
+def small_pack() -> bytes:
+    builder = PackBuilder()
+    for uid in range(2):
+        batch = hot([b"hello", b"there"], producer=("p", 0, 1))
+        builder.add(uid, 1, build_slice(Encoding.BYTES, 0, 0, [batch]), path="default/x", content_type="text/plain")
+    return b"".join(builder.finish(home_group=1, created_ms=5)[0])
+
+
+def test_every_bit_flip_is_noticed(small_pack: bytes) -> None:
+    """In slices by their CRC, in footer and tail by theirs; only the padding and the leading magic mean nothing."""
+    entries = read_footer(small_pack).entries
+    covered = [range(entry.offset, entry.offset + entry.stored) for entry in entries]
+    for at in range(len(small_pack)):
+        for bit in (0, 7):
+            broken = bytearray(small_pack)
+            broken[at] ^= 1 << bit
+            owner = next((entry for entry, place in zip(entries, covered, strict=True) if at in place), None)
+            if owner is not None:
+                with pytest.raises(CorruptData):
+                    parse_slice(bytes(broken[owner.offset : owner.offset + owner.stored]), owner.crc)
+            elif at > covered[-1].stop:
+                with pytest.raises((CorruptData, ShortTail)):
+                    read_footer(bytes(broken))
+
+
+def test_a_cut_pack_is_noticed(small_pack: bytes) -> None:
+    for length in range(len(small_pack)):
+        with pytest.raises((CorruptData, ShortTail)):
+            read_footer(small_pack[:length])
+
+
+@given(st.binary(min_size=64, max_size=300))
+def test_a_slice_of_noise_is_refused(noise: bytes) -> None:
+    """Even when its CRC fits."""
+    for data in (noise, b"PLS1\x01\0\0\0" + noise):
+        with pytest.raises(CorruptData):
+            parse_slice(data, google_crc32c.value(data))
+
+
+def test_a_long_footer_asks_for_more() -> None:
+    builder = PackBuilder()
+    for uid in range(2000):
+        builder.add(uid, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x"])]), path=f"default/some-longer-name-{uid}")
+    whole = b"".join(builder.finish(home_group=1, created_ms=0)[0])
+    with pytest.raises(ShortTail) as short:
+        read_footer(whole[-FOOTER_GUESS_BYTES:])
+    assert len(read_footer(whole[-short.value.wanted :]).entries) == 2000
+
+
+def test_a_payload_that_changed_in_memory_is_not_packed() -> None:
+    batch = hot([b"good"])
+    batch.payload = b"goof"
+    with pytest.raises(CorruptData, match="record 0"):
+        build_slice(Encoding.BYTES, 0, 0, [batch])
+
+
+def test_wrong_calls_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        build_slice(Encoding.BYTES, 0, 0, [])
+    with pytest.raises(ValueError, match="one encoding"):
+        build_slice(Encoding.JSON, 0, 0, [hot([b"x"])])
+    wrong = hot([b"x", b"y"])
+    wrong.lengths = b""
+    with pytest.raises(ValueError, match="lengths"):
+        build_slice(Encoding.BYTES, 0, 0, [wrong])
+
+
+def test_a_later_version_is_refused(small_pack: bytes) -> None:
+    footer = msgspec.msgpack.encode([2, 1, 0, []])
+    tail = struct.pack("<IIQ8s", len(footer), _footer_crc(footer, 8 + len(footer) + 24), 8 + len(footer) + 24, b"PLYNPAK1")
+    with pytest.raises(CorruptData, match="version 2"):
+        read_footer(b"PLYNPAK1" + footer + tail)
+    changed = small_pack[8:16].replace(b"PLS1\x01", b"PLS1\x02") + small_pack[16 : read_footer(small_pack).entries[0].stored + 8]
+    with pytest.raises(CorruptData, match="version 2"):
+        parse_slice(changed, google_crc32c.value(changed))
+
+
+def test_keys_name_their_home_group_and_hour() -> None:
+    key = pack_key("c1", home_group=12, now_ms=1_700_000_000_000, random=bytes(range(16)))
+    assert key == "c1/packs/20231114-22/12-000102030405060708090a0b0c0d0e0f"
+    assert home_group_of(key) == 12
+    assert home_group_of("c1/other/x") is None
+    with pytest.raises(ValueError):
+        pack_key("c1", home_group=1, now_ms=0, random=b"short")
+
+
+def test_slices_never_overlap() -> None:
+    builder = PackBuilder()
+    entries = [builder.add(n, 1, build_slice(Encoding.BYTES, 0, 0, [hot([b"x" * n])])) for n in range(20)]
+    assert all(before.offset + before.stored <= after.offset for before, after in pairwise(entries))
+    footer = read_footer(b"".join(builder.finish(home_group=1, created_ms=0)[0]))
+    swapped = [1, 1, 0, [msgspec.structs.astuple(entry) for entry in reversed(footer.entries)]]
+    encoded = msgspec.msgpack.encode(swapped)
+    tail = struct.pack(
+        "<IIQ8s", len(encoded), _footer_crc(encoded, builder.size + len(encoded) + 24), builder.size + len(encoded) + 24, b"PLYNPAK1"
+    )
+    with pytest.raises(CorruptData, match="outside"):
+        read_footer(encoded + tail)
