@@ -1,0 +1,190 @@
+"""From pyarrow's reading of JSON fields to the table's columns: which type to read a field as, and where its values go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polynya.lakehouse.rows import TIMESTAMP, to_times
+from polynya.lakehouse.schema import BOOLEAN, DEPTH_MAX, DOUBLE, EXACT_MAX, LIST, LONG, STRING, STRUCT, TIME, Column, by_field
+
+NULLS: dict[str, Any] = {}  # a row without any typed value
+_SCALARS = {LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string(), TIME: TIMESTAMP, BOOLEAN: pa.bool_()}
+
+Mask = npt.NDArray[np.bool_]
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """The Arrow type of a column, without field ids."""
+    if column.type == STRUCT:
+        return pa.struct([pa.field(child.name, arrow_type(child)) for child in column.children])
+    if column.type == LIST:
+        return pa.list_(pa.field("element", arrow_type(column.children[0])))
+    return _SCALARS[column.type]
+
+
+def parse_fields(columns: Sequence[Column], shape: dict[str, str], path: str = "") -> list[pa.Field]:
+    """What to tell pyarrow's JSON reader: one type a field, chosen by the hints of `shape`."""
+    return [pa.field(field, _parse_type(there, shape, f"{path}{field}")) for field, there in by_field(columns).items()]
+
+
+def assemble(
+    columns: Sequence[Column], found: dict[str, pa.Array], count: int, shape: dict[str, str], redo: Mask, path: str = ""
+) -> list[pa.Array]:
+    """The columns' arrays from the fields' arrays as read; sets `redo` where a value fits none or is not certain."""
+    made: dict[str, pa.Array] = {}
+    for field, there in by_field(columns).items():
+        array = found.get(field)
+        if array is not None:
+            made |= _field(there, array, shape, redo, f"{path}{field}")
+    return [made[column.name] if column.name in made else pa.nulls(count, arrow_type(column)) for column in columns]
+
+
+def unknown_rows(
+    columns: Sequence[Column], found: dict[str, pa.Array], shape: dict[str, str], mask: Mask, path: str = "", depth: int = 1
+) -> None:
+    """Set `mask` where a field without a column holds something that has a type."""
+    fields = by_field(columns)
+    for field, array in found.items():
+        there = fields.get(field)
+        if there is None:
+            if _has_type(array.type, depth):
+                mask |= _typed_rows(array, depth)
+        else:
+            _unknown_within(there, array, shape, mask, (f"{path}{field}", depth))
+
+
+def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> pa.DataType:
+    group = _group(there, shape, path)
+    if group == "number":
+        if LONG not in there:
+            return pa.float64()
+        return pa.int64() if DOUBLE not in there or shape.get(f"{path} number") == LONG else pa.float64()
+    if group == STRING:
+        return pa.string()
+    if group == BOOLEAN:
+        return pa.bool_()
+    if group == STRUCT:
+        return pa.struct(parse_fields(there[STRUCT].children, shape, f"{path}\0"))
+    element = there[LIST].children[0]
+    return pa.list_(_parse_type({element.type: element}, {}, ""))
+
+
+def _group(there: dict[str, Column], shape: dict[str, str], path: str) -> str:
+    groups = [column.group for column in there.values()]
+    hint = shape.get(path)
+    return hint if hint in groups else groups[0]
+
+
+def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> dict[str, pa.Array]:
+    """Arrays by column name of one field as read."""
+    kind = array.type
+    if pa.types.is_float64(kind) and LONG in there:
+        return _split_numbers(there, array, redo)
+    if pa.types.is_floating(kind):
+        return {there[DOUBLE].name: array}
+    if pa.types.is_integer(kind):
+        return {there[LONG].name: array}
+    if pa.types.is_boolean(kind):
+        return {there[BOOLEAN].name: array}
+    if pa.types.is_string(kind):
+        return _split_strings(there, array, redo)
+    if pa.types.is_struct(kind):
+        return {there[STRUCT].name: _struct(there[STRUCT], array, shape, redo, path)}
+    return {there[LIST].name: _list(there[LIST], array, redo)}
+
+
+def _split_numbers(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
+    """Whole ones to the long column; those too large to be exact as a double are read again."""
+    sizes = pc.abs(array)
+    large = pc.fill_null(pc.greater_equal(sizes, float(EXACT_MAX)), False)
+    redo |= _numpy(large)
+    whole = pc.and_not(pc.fill_null(pc.equal(pc.floor(array), array), False), large)
+    nothing = pa.scalar(None, array.type)
+    return {
+        there[LONG].name: pc.if_else(whole, array, nothing).cast(pa.int64()),
+        there[DOUBLE].name: pc.if_else(whole, nothing, array),
+    }
+
+
+def _split_strings(there: dict[str, Column], array: pa.Array, redo: Mask) -> dict[str, pa.Array]:
+    if TIME not in there:
+        return {there[STRING].name: array}
+    times, others = to_times(array)
+    made = {there[TIME].name: times}
+    if STRING in there:
+        nothing = pa.scalar(None, array.type)
+        made[there[STRING].name] = pa.nulls(len(array), array.type) if others is None else pc.if_else(others, array, nothing)
+    elif others is not None:
+        redo |= _numpy(others)
+    return made
+
+
+def _struct(column: Column, array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> pa.Array:
+    found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    children = assemble(column.children, found, len(array), shape, redo, f"{path}\0")
+    return pa.StructArray.from_arrays(children, fields=list(arrow_type(column)), mask=_nulls(array))
+
+
+def _list(column: Column, array: pa.Array, redo: Mask) -> pa.Array:
+    element = column.children[0]
+    again = np.zeros(len(array.values), np.bool_)
+    values = _field({element.type: element}, array.values, {}, again, "")[element.name]
+    if again.any():
+        redo |= _parents(array, again)
+    return pa.ListArray.from_arrays(array.offsets, values, type=arrow_type(column), mask=_nulls(array))
+
+
+def _unknown_within(there: dict[str, Column], array: pa.Array, shape: dict[str, str], mask: Mask, where: tuple[str, int]) -> None:
+    path, depth = where
+    if pa.types.is_struct(array.type) and STRUCT in there:
+        found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        unknown_rows(there[STRUCT].children, found, shape, mask, f"{path}\0", depth + 1)
+    elif pa.types.is_list(array.type) and LIST in there:
+        inner = np.zeros(len(array.values), np.bool_)
+        element = there[LIST].children[0]
+        _unknown_within({element.type: element}, array.values, {}, inner, ("", depth + 1))
+        if inner.any():
+            mask |= _parents(array, inner)
+
+
+def _has_type(kind: pa.DataType, depth: int) -> bool:
+    if pa.types.is_struct(kind):
+        return depth < DEPTH_MAX and any(_has_type(field.type, depth + 1) for field in kind)
+    if pa.types.is_list(kind):
+        return depth < DEPTH_MAX and _has_type(kind.value_type, depth + 1)
+    return not pa.types.is_null(kind)
+
+
+def _typed_rows(array: pa.Array, depth: int) -> Mask:
+    """Where the value is more than null, {} and []."""
+    if not _has_type(array.type, depth):
+        return np.zeros(len(array), np.bool_)
+    if pa.types.is_struct(array.type):
+        found: Mask = np.zeros(len(array), np.bool_)
+        for child in array.flatten():
+            found |= _typed_rows(child, depth + 1)
+        return found
+    if pa.types.is_list(array.type):
+        return _parents(array, _typed_rows(array.values, depth + 1))
+    return _numpy(array.is_valid())
+
+
+def _parents(array: pa.Array, elements: Mask) -> Mask:
+    """Lists that hold an element of the mask."""
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(elements)))
+    offsets = array.offsets.to_numpy()
+    return np.asarray(sums[offsets[1:]] > sums[offsets[:-1]]) & _numpy(array.is_valid())
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _numpy(mask: pa.Array) -> Mask:
+    return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)

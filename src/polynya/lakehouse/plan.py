@@ -1,0 +1,129 @@
+"""A job's plan as JSON: what the server claimed for a table, and how it is cut into tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from polynya.base.errors import CorruptData
+from polynya.lakehouse.schema import Column
+
+TASK_BYTES_MAX = 192 << 20  # of payload in one task, and so in one Parquet file
+TASK_BYTES_MIN = 8 << 20  # below it a task costs more than it does
+TASKS_PER_CORE = 2  # so that one long task does not leave the other cores idle
+
+
+class Range(msgspec.Struct, frozen=True, gc=False):
+    """One slice of a pack, or a run of its records. `record`, `byte`, `records`, `length` are the whole slice's."""
+
+    stream: str  # as spelled under /v1/stream/
+    uid: int  # the incarnation
+    group: int
+    content_type: str
+    encoding: int  # polynya.stream.commands.Encoding
+    record: int  # number of the slice's first record
+    byte: int  # stream position of its first byte
+    records: int
+    length: int  # bytes of payload
+    pack: str  # object key
+    offset: int  # of the slice in the object
+    stored: int  # bytes of the slice in the object
+    crc: int  # CRC-32C of those bytes
+    skip: int = 0  # records of the slice before the claimed ones
+    take: int = -1  # claimed records; -1: all that follow
+
+
+class StoreRef(msgspec.Struct, frozen=True, gc=False):
+    """Where objects are, without credentials: those are the runner's own."""
+
+    kind: str  # "local" or "s3"
+    root: str  # absolute folder, or key prefix in the bucket ("" none); the cluster id is part of it
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""
+
+
+class TableRef(msgspec.Struct, frozen=True, gc=False):
+    """A table as the server knows it. Pointers are URIs of Iceberg metadata files, "" before the first job."""
+
+    uid: str
+    name: str
+    prefix: str
+    location: str  # key of the table's folder in the store: "tables/UID"
+    job: int = 0  # the last committed job
+    iceberg: str = ""
+    iceberg_dlq: str = ""
+    result: str = ""  # key of the last committed job's result object
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What the server answers to a request for a plan. `table` is the state that the commit must find."""
+
+    table: TableRef
+    job: int
+    attempt: str  # 32 hex digits, of this driver alone
+    store: StoreRef
+    ranges: list[Range]
+    version: int = 1
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What one Spark task turns into one Parquet file. `shapes[i]` belongs to `ranges[i]`."""
+
+    id: int
+    ranges: list[Range]
+    shapes: list[int]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A plan with its schema fixed: the plan object, all that a task needs."""
+
+    plan: Plan
+    columns: list[Column]
+    shapes: list[dict[str, str]]  # hints of `schema.shape`, shared by streams
+    tasks: list[Task]
+    arrow_schema: bytes  # pyarrow's serialised schema of the table, with Parquet field ids
+    arrow_schema_dlq: bytes
+    discover: bool  # a task that meets what has no column reports it instead of writing
+    full: bool = False  # there is no room for more columns: what has none is passed over
+    round: int = 0
+
+
+def check_plan(plan: Plan) -> Plan:
+    """The plan itself; CorruptData when no driver could run it."""
+    if plan.version != 1:
+        raise CorruptData(f"the plan has version {plan.version}, this driver knows 1: run the driver of the server's release")
+    if plan.job <= plan.table.job:
+        raise CorruptData(f"job {plan.job} is not after the committed job {plan.table.job}")
+    for part in plan.ranges:
+        end = part.skip + part.take if part.take >= 0 else part.records
+        if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):
+            raise CorruptData(f"the plan's range of '{part.stream}' at record {part.record} is impossible")
+    return plan
+
+
+def claimed(part: Range) -> int:
+    """Records of the range that the job must write."""
+    return part.take if part.take >= 0 else part.records - part.skip
+
+
+def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[Task]:
+    """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows in order of stream, incarnation and offset; `shapes` by uid."""
+    ordered = sorted(ranges, key=lambda part: (part.stream, part.uid, part.record + part.skip))
+    total = sum(part.length for part in ordered)
+    wanted = min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, -(-total // max(1, cores * TASKS_PER_CORE))))
+    tasks: list[Task] = []
+    begin = size = 0
+    for at, part in enumerate(ordered):
+        if at > begin and size + part.length > wanted:
+            tasks.append(_task(len(tasks), ordered[begin:at], shapes))
+            begin, size = at, 0
+        size += part.length
+    if begin < len(ordered):
+        tasks.append(_task(len(tasks), ordered[begin:], shapes))
+    return tasks
+
+
+def _task(number: int, ranges: list[Range], shapes: dict[int, int]) -> Task:
+    return Task(number, ranges, [shapes.get(part.uid, 0) for part in ranges])

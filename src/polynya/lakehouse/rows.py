@@ -1,0 +1,223 @@
+"""One record at a time, exactly: what the fast decoder must equal, and where it sends what it cannot take."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polynya.lakehouse.schema import (
+    BOOLEAN,
+    DOUBLE,
+    EXACT_MAX,
+    LIST,
+    LONG,
+    LONG_MAX,
+    LONG_MIN,
+    STRING,
+    STRUCT,
+    TIME,
+    Column,
+    by_field,
+    is_text,
+    is_typed,
+)
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+NOT_JSON, NOT_OBJECT, DUPLICATE, BAD_TEXT, MISFIT, UNKNOWN = (
+    "not_json",
+    "not_object",
+    "duplicate_field",
+    "bad_text",
+    "misfit",
+    "unknown_field",
+)
+_PREFIX = r"^\d{4}-\d\d-\d\d"
+_DIGITS_MAX = 4000  # Python refuses to parse longer integers
+
+
+class Problem(msgspec.Struct, frozen=True, gc=False):
+    """Why a record has a row in NAME__dlq. `field` is a path like `a.b`, "" for the whole record."""
+
+    reason: str
+    field: str
+    message: str
+
+
+class Doubled(dict[str, Any]):
+    """A JSON object that names some fields twice; the last value stands in it."""
+
+    fields: frozenset[str]
+
+
+def parse(record: bytes) -> tuple[Any, Problem | None]:
+    """The parsed value of one JSON record, or what is wrong with it."""
+    try:
+        text = record.decode()
+    except UnicodeDecodeError as fault:
+        return None, Problem(BAD_TEXT, "", f"the record is no UTF-8: {fault.reason} at byte {fault.start}")
+    try:
+        return _loads(text), None
+    except (ValueError, RecursionError) as fault:
+        return None, Problem(NOT_JSON, "", f"the record is no JSON: {fault}"[:300])
+
+
+def place(
+    columns: Sequence[Column], value: dict[str, Any], problems: list[Problem], *, unknown_is_problem: bool, path: str = "", depth: int = 1
+) -> dict[str, Any]:
+    """Values by column name; what fits none is left out and added to `problems`."""
+    fields = by_field(columns)
+    doubled = value.fields if isinstance(value, Doubled) else frozenset()
+    row: dict[str, Any] = {}
+    for field, inner in value.items():
+        there = fields.get(field)
+        here = f"{path}{field}"
+        if inner is None and field not in doubled:
+            continue
+        if there is None:
+            if unknown_is_problem and is_typed(inner, depth) and is_text(field):
+                problems.append(Problem(UNKNOWN, here, "the field has no column in this job"))
+        elif field in doubled:
+            problems.append(Problem(DUPLICATE, here, "the field is named twice in its object"))
+        else:
+            placed = _place(there, inner, problems, unknown_is_problem, (here, depth))
+            if placed is not None:
+                row[placed[0].name] = placed[1]
+    return row
+
+
+def to_times(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Timestamps of ISO-8601 strings with a zone, null where a string is none; and where that was, None if nowhere."""
+    try:
+        return strings.cast(TIMESTAMP), None
+    except pa.ArrowInvalid:
+        pass
+    candidates = pc.fill_null(pc.match_substring_regex(strings, _PREFIX), False)
+    kept = pc.if_else(candidates, strings, pa.scalar(None, strings.type))
+    try:
+        times = kept.cast(TIMESTAMP)
+    except pa.ArrowInvalid:
+        times = pa.array([None if text is None else to_time(text) for text in kept.to_pylist()], pa.int64()).cast(TIMESTAMP)
+    return times, pc.and_(times.is_null(), strings.is_valid())
+
+
+@lru_cache(4096)
+def to_time(text: str) -> int | None:
+    """Microseconds since 1970 of an ISO-8601 string with a zone, else None: the same rule as `to_times`, for one."""
+    if not (len(text) >= 10 and text[:4].isdecimal() and text[4] == "-" and is_text(text)):
+        return None
+    try:
+        return pa.scalar(text).cast(TIMESTAMP).value  # type: ignore[no-any-return]
+    except pa.ArrowInvalid:
+        return None
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+    except ValueError as fault:
+        if "integer string conversion" not in str(fault):
+            raise
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_int=_integer)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    names = [name for name, _ in pairs]
+    doubled = Doubled(value)
+    doubled.fields = frozenset(name for name in value if names.count(name) > 1)
+    return doubled
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS_MAX else float(digits)
+
+
+def _place(
+    there: dict[str, Column], value: Any, problems: list[Problem], unknown_is_problem: bool, where: tuple[str, int]
+) -> tuple[Column, Any] | None:
+    """The column and the value in it, or None (with a problem unless the value says nothing)."""
+    path, depth = where
+    if isinstance(value, dict):
+        if STRUCT in there:
+            column = there[STRUCT]
+            return column, place(
+                column.children, value, problems, unknown_is_problem=unknown_is_problem, path=f"{path}.", depth=depth + 1
+            )
+    elif isinstance(value, list):
+        if LIST in there:
+            return _place_list(there[LIST], value, problems, unknown_is_problem, where)
+    else:
+        placed = _place_scalar(there, value)
+        if placed is not None:
+            return placed
+        if isinstance(value, str) and not is_text(value):
+            problems.append(Problem(BAD_TEXT, path, "the string has half of a surrogate pair"))
+            return None
+    if is_typed(value, depth):
+        problems.append(Problem(MISFIT, path, f"{_spoken(value)} fits none of the field's columns: {', '.join(there)}"))
+    return None
+
+
+def _place_list(
+    column: Column, value: list[Any], problems: list[Problem], unknown_is_problem: bool, where: tuple[str, int]
+) -> tuple[Column, Any] | None:
+    path, depth = where
+    element = {column.children[0].type: column.children[0]}
+    placed: list[Any] = []
+    for inner in value:
+        if inner is None:
+            placed.append(None)
+            continue
+        found = _place(element, inner, problems, unknown_is_problem, (f"{path}[]", depth + 1))
+        if found is None:
+            if not is_typed(inner, depth + 1):
+                problems.append(Problem(MISFIT, path, f"{_spoken(inner)} is no element of the field's list"))
+            return None
+        placed.append(found[1])
+    return column, placed
+
+
+def _place_scalar(there: dict[str, Column], value: Any) -> tuple[Column, Any] | None:
+    if isinstance(value, bool):
+        return (there[BOOLEAN], value) if BOOLEAN in there else None
+    if isinstance(value, str):
+        time = to_time(value) if TIME in there else None
+        if time is not None:
+            return there[TIME], time
+        return (there[STRING], value) if STRING in there and is_text(value) else None
+    whole = _whole(value)
+    if LONG in there and whole is not None:
+        return there[LONG], whole
+    number = _finite(value) if DOUBLE in there else None
+    return None if number is None else (there[DOUBLE], number)
+
+
+def _whole(value: int | float) -> int | None:
+    if isinstance(value, int):
+        return value if LONG_MIN <= value <= LONG_MAX else None
+    return int(value) if abs(value) < EXACT_MAX and value.is_integer() else None
+
+
+def _finite(value: int | float) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _spoken(value: Any) -> str:
+    return {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}.get(type(value), "a number")

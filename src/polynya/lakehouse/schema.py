@@ -1,0 +1,284 @@
+"""Typed columns from JSON: what was seen becomes wishes, wishes become columns. Pure and deterministic (decision F25)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+LONG, DOUBLE, STRING, TIME, BOOLEAN, STRUCT, LIST = "long", "double", "string", "timestamptz", "boolean", "struct", "list"
+WHOLE = "whole"  # seen only: a whole number spelled as a fraction, like 5.0
+GROUPS = {LONG: "number", DOUBLE: "number", STRING: STRING, TIME: STRING, BOOLEAN: BOOLEAN, STRUCT: STRUCT, LIST: LIST}
+OUR_COLUMNS = ("stream", "incarnation", "offset", "byte_offset", "batch", "timestamp", "append_time", "key", "headers", "value")
+LEAVES_MAX = 500  # typed leaf columns of a table: each costs metadata in every file
+DEPTH_MAX = 8
+NAME_CHARACTERS_MAX = 128
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+EXACT_MAX = 2**53  # below it a double is as exact as the number it was read from
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII)
+_ILLEGAL = re.compile(r"\W")
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One typed column. A field of the JSON may have several, one for each type."""
+
+    field: str  # name in the JSON; "" for the element of a list
+    type: str
+    name: str = ""  # in the table; "" in a wish
+    children: list[Column] = []  # a struct's columns; a list's element
+
+    @property
+    def group(self) -> str:
+        """Types of one group are spelled alike in JSON."""
+        return GROUPS[self.type]
+
+
+class Seen(msgspec.Struct):
+    """What values a field was seen to have: counts by type in order of first sight; `fields` of objects, `element` of arrays."""
+
+    types: dict[str, int] = {}
+    fields: dict[str, Seen] = {}
+    element: Seen | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.types.values())
+
+
+def observe(seen: Seen, value: Any, depth: int = 0) -> None:
+    """Add one parsed JSON value. null, {} and [] say nothing."""
+    if value is None:
+        return
+    if isinstance(value, dict):
+        if value and depth < DEPTH_MAX:
+            seen.types[STRUCT] = seen.types.get(STRUCT, 0) + 1
+            for name, inner in value.items():
+                if not (name.isascii() or is_text(name)):
+                    continue
+                observe(seen.fields.setdefault(name, Seen()), inner, depth + 1)
+    elif isinstance(value, list):
+        if value and depth < DEPTH_MAX:
+            seen.types[LIST] = seen.types.get(LIST, 0) + 1
+            seen.element = seen.element or Seen()
+            for inner in value:
+                observe(seen.element, inner, depth + 1)
+    else:
+        kind = scalar_type(value)
+        seen.types[kind] = seen.types.get(kind, 0) + 1
+
+
+def is_text(text: str) -> bool:
+    """Whether a parsed JSON string can be UTF-8: escapes can spell half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_typed(value: Any, depth: int) -> bool:
+    """Whether `observe` would find a type in the value of a field at this depth (1: a field of the record)."""
+    if isinstance(value, dict):
+        return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value.values())
+    if isinstance(value, list):
+        return depth < DEPTH_MAX and any(is_typed(inner, depth + 1) for inner in value)
+    return value is not None
+
+
+def scalar_type(value: Any) -> str:
+    """The type of a parsed JSON scalar other than null; `WHOLE` for 5.0."""
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int):
+        return LONG if LONG_MIN <= value <= LONG_MAX else DOUBLE
+    if isinstance(value, float):
+        return WHOLE if abs(value) < EXACT_MAX and value.is_integer() else DOUBLE
+    return TIME if len(value) >= 17 and _TIME.fullmatch(value) else STRING
+
+
+def wish(columns: Sequence[Column], seen: Seen, least: int = 1) -> list[Column]:
+    """Columns that the fields of `seen` (an object) lack in `columns`; a type beside another needs `least` values and 1 % of the field's."""
+    known = by_field(columns)
+    wishes: list[Column] = []
+    for name, inner in seen.fields.items():
+        wishes += _wish_field(name, known.get(name, {}), inner, least)
+    return wishes
+
+
+def adopt(columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str] = OUR_COLUMNS) -> list[Column]:
+    """`columns` with what of `wishes` they lack, named; in order, up to `LEAVES_MAX` leaves. `columns` keep their places."""
+    return _adopt(columns, wishes, reserved, [LEAVES_MAX - leaves(columns)])
+
+
+def leaves(columns: Sequence[Column]) -> int:
+    """Leaf columns, which is what Parquet counts."""
+    return sum(leaves(column.children) if column.children else 1 for column in columns)
+
+
+def shape(columns: Sequence[Column], seen: Seen) -> dict[str, str]:
+    """For fields with columns of several groups, or long and double: which one this stream's sample holds most. A hint for speed."""
+    return dict(_shape(columns, seen, ""))
+
+
+def renames(columns: Sequence[Column], path: str = "") -> dict[str, str]:
+    """Column path by field path and type, where the column is not named as the field: {"a.offset long": "a.offset_2"}."""
+    found: dict[str, str] = {}
+    for column in columns:
+        if column.name != column.field and column.field:
+            found[f"{path}{column.field} {column.type}"] = f"{path}{column.name}"
+        found |= renames(column.children, f"{path}{column.name}.")
+    return found
+
+
+def by_field(columns: Sequence[Column]) -> dict[str, dict[str, Column]]:
+    """The columns of each field by type."""
+    found: dict[str, dict[str, Column]] = {}
+    for column in columns:
+        found.setdefault(column.field, {})[column.type] = column
+    return found
+
+
+def _wish_field(name: str, there: dict[str, Column], seen: Seen, least: int) -> list[Column]:
+    enough = max(least, -(-seen.total // 100)) if there else -(-seen.total // 100)
+    wishes = []
+    for kind in _wanted_types(there, seen, enough):
+        children: list[Column] = []
+        if kind == STRUCT:
+            children = wish(there[STRUCT].children if STRUCT in there else [], seen, least)
+        elif kind == LIST and seen.element is not None:
+            children = _wish_element(there.get(LIST), seen.element, least)
+        if children or kind not in (STRUCT, LIST):
+            wishes.append(Column(name, kind, children=children))
+    return wishes
+
+
+def _wish_element(there: Column | None, seen: Seen, least: int) -> list[Column]:
+    """A list has one element type for ever; only a struct element can grow."""
+    if there is None:
+        return _wish_field("", {}, seen, least)[:1]
+    element = there.children[0]
+    return [wished for wished in _wish_field("", {element.type: element}, seen, least) if wished.type == element.type]
+
+
+def _wanted_types(there: dict[str, Column], seen: Seen, enough: int) -> Iterator[str]:
+    """Types to make or to grow, in order of first sight."""
+    count = seen.types
+    done = set()
+    for kind in count:
+        group = "number" if kind == WHOLE else GROUPS[kind]
+        if group in done:
+            continue
+        done.add(group)
+        if kind in (STRUCT, LIST):
+            if kind in there or count[kind] >= enough:
+                yield kind
+        elif kind == BOOLEAN:
+            if kind not in there and count[kind] >= enough:
+                yield kind
+        else:
+            yield from _wanted_number(there, count, enough) if group == "number" else _wanted_string(there, count, enough)
+
+
+def _wanted_number(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
+    longs, wholes, doubles = (count.get(kind, 0) for kind in (LONG, WHOLE, DOUBLE))
+    if DOUBLE in there:
+        return
+    if LONG in there:
+        if doubles >= enough:
+            yield DOUBLE
+    elif longs + wholes + doubles >= enough:
+        yield DOUBLE if wholes or doubles else LONG
+
+
+def _wanted_string(there: dict[str, Column], count: dict[str, int], enough: int) -> Iterator[str]:
+    times, strings = count.get(TIME, 0), count.get(STRING, 0)
+    if STRING in there:
+        return
+    if TIME in there:
+        if strings >= enough:
+            yield STRING
+    elif times + strings >= enough:
+        yield STRING if strings * 100 >= times + strings else TIME
+
+
+def _adopt(columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str], room: list[int]) -> list[Column]:
+    result = list(columns)
+    place = {(column.field, column.type): at for at, column in enumerate(result)}
+    taken = {name.casefold() for name in reserved} | {column.name.casefold() for column in result}
+    fields = {column.field for column in result}
+    for wished in wishes:
+        at = place.get((wished.field, wished.type))
+        if at is None:
+            named = _named(wished, wished.field in fields, taken, room)
+            if named is not None:
+                place[wished.field, wished.type] = len(result)
+                fields.add(wished.field)
+                result.append(named)
+        elif wished.children:
+            result[at] = _grown(result[at], wished, room)
+    return result
+
+
+def _named(wished: Column, sibling: bool, taken: set[str], room: list[int]) -> Column | None:
+    """The wish with its names; None when there is no room."""
+    children: list[Column] = []
+    if wished.children:
+        children = [_element(wished.children[0], room)] if wished.type == LIST else _adopt([], wished.children, (), room)
+        children = [child for child in children if child is not None]
+        if not children:
+            return None
+    elif room[0] <= 0:
+        return None
+    else:
+        room[0] -= 1
+    return Column(wished.field, wished.type, _free_name(wished, sibling, taken), children)
+
+
+def _element(wished: Column, room: list[int]) -> Any:
+    named = _named(wished, False, set(), room)
+    return named and msgspec.structs.replace(named, name="element")
+
+
+def _grown(column: Column, wished: Column, room: list[int]) -> Column:
+    if column.type == STRUCT:
+        return msgspec.structs.replace(column, children=_adopt(column.children, wished.children, (), room))
+    element, more = column.children[0], wished.children[0]
+    if element.type != more.type or not more.children:
+        return column
+    return msgspec.structs.replace(column, children=[_grown(element, more, room)])
+
+
+def _free_name(wished: Column, sibling: bool, taken: set[str]) -> str:
+    base = _ILLEGAL.sub("_", wished.field)[:NAME_CHARACTERS_MAX] or "_"
+    if base[0].isdigit():
+        base = "_" + base
+    if sibling:
+        base = f"{base}__{wished.type}"
+    name, number = base, 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{base}_{number}"
+    taken.add(name.casefold())
+    return name
+
+
+def _shape(columns: Sequence[Column], seen: Seen, path: str) -> Iterator[tuple[str, str]]:
+    for field, there in by_field(columns).items():
+        inner = seen.fields.get(field)
+        if inner is None or not inner.types:
+            continue
+        here = f"{path}{field}"
+        groups: dict[str, int] = {}
+        for kind, count in inner.types.items():
+            group = "number" if kind == WHOLE else GROUPS[kind]
+            groups[group] = groups.get(group, 0) + count
+        most = max(groups, key=lambda group: groups[group])
+        if len({GROUPS[kind] for kind in there}) > 1:
+            yield here, most
+        if LONG in there and DOUBLE in there and not (WHOLE in inner.types or DOUBLE in inner.types):
+            yield f"{here} number", LONG
+        if STRUCT in there:
+            yield from _shape(there[STRUCT].children, inner, f"{here}\0")
