@@ -18,8 +18,9 @@ from polynya.replica import Entry, Shard
 from polynya.replica.shard import KIND_COMMAND
 from polynya.stream.commands import Command
 from polynya.stream.replies import Code, Reply
-from polynya.wal.journal import DiskFull, Journal
+from polynya.wal import DiskFull, Journal
 
+MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
 Done = Callable[[Reply | BaseException], None]
 
 
@@ -49,6 +50,7 @@ class Core:
         self._writing_bytes = 0
         self._busy = False
         self._kicked = False
+        self._mark_due = False
         self._dead: BaseException | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -127,9 +129,13 @@ class Core:
 
     def _written(self, batch: Any, entries: list[Entry], error: BaseException | None) -> None:
         if error is not None:
-            self._failed(entries, error)
+            self._failed(batch, entries, error)
             return
         self.journal.synced(batch)
+        if not entries:  # a bare mark
+            self._busy = False
+            self._went_idle()
+            return
         self.counters.turns += 1
         self.counters.entries += len(entries)
         self._writing_bytes = 0
@@ -151,16 +157,29 @@ class Core:
         if self._proposals:
             self._start_turn()
             return
+        if not self._mark_due:
+            self._mark_due = True
+            self._loop.call_later(MARK_SECONDS, self._write_mark)
         waiters, self._idle_waiters = self._idle_waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _failed(self, entries: list[Entry], error: BaseException) -> None:
+    def _write_mark(self) -> None:
+        self._mark_due = False
+        if self._busy or self._proposals or self._dead is not None:
+            return
+        mark = self.journal.take_mark()
+        if mark is not None:
+            self._busy = True
+            self._queue.put((mark, []))
+
+    def _failed(self, batch: Any, entries: list[Entry], error: BaseException) -> None:
         self._writing_bytes = 0
         self._busy = False
         if isinstance(error, DiskFull):
             self.counters.disk_full += 1
+            self.journal.discard(batch)
             self.shard.retract(entries)
             for entry in entries:
                 entry.token(Reply(Code.DISK_FULL))
