@@ -1,0 +1,160 @@
+"""The operating system's calls that this room makes, as one small protocol, so that tests can fail, lose and tear each of them."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from polynya.wal.errors import JournalLocked
+
+_JOINED_BYTES_MAX = 1 << 20  # up to here one copy is cheaper than an iovec per buffer
+_BUFFERS_MAX = 1000  # of one pwritev; IOV_MAX is 1,024
+_NOT_SUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
+
+
+class Files(Protocol):
+    """Calls raise `OSError`. Descriptors are ints. Nothing but `sync` and `sync_folder` makes anything durable."""
+
+    def make_folder(self, path: Path) -> None:
+        """With its parents, durably; no error when it is there."""
+
+    def lock(self, path: Path) -> int:
+        """Locks the file, made if need be, until the descriptor is closed. Raises `JournalLocked`."""
+
+    def create(self, path: Path) -> int:
+        """Opens a new file for reading and writing; `FileExistsError` when there is one."""
+
+    def open(self, path: Path) -> int:
+        """Opens an existing file for reading and writing."""
+
+    def close(self, fd: int) -> None: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        """Up to `length` bytes, fewer only at the end of the file."""
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        """All of them, one behind the other. After an error any part may have been written."""
+
+    def allocate(self, fd: int, length: int) -> None:
+        """Makes the file at least `length` long, with room on disk, zeros behind the old end. Does nothing where that is not supported."""
+
+    def truncate(self, fd: int, length: int) -> None: ...
+
+    def sync(self, fd: int) -> None:
+        """fdatasync."""
+
+    def forget(self, fd: int) -> None:
+        """Drops what the page cache holds of a file without unsynced data."""
+
+    def sync_folder(self, path: Path) -> None: ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def names(self, folder: Path) -> list[str]: ...
+
+    def random64(self) -> int: ...
+
+
+class OsFiles:
+    """The real ones."""
+
+    def make_folder(self, path: Path) -> None:
+        missing = [p for p in (path, *path.parents) if not p.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            self.sync_folder(made.parent)
+
+    def lock(self, path: Path) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise JournalLocked(f"{path.parent} is in use by another process; stop that one, or choose another data folder") from None
+        return fd
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        data = os.pread(fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        while data:  # the kernel may stop early, at 2 GiB or at a signal
+            offset += len(data)
+            length -= len(data)
+            data = os.pread(fd, length, offset)
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        total = sum(map(len, buffers))
+        if total <= _JOINED_BYTES_MAX:
+            _write_all(fd, b"".join(buffers), offset)
+            return
+        for i in range(0, len(buffers), _BUFFERS_MAX):
+            some = buffers[i : i + _BUFFERS_MAX]
+            length = sum(map(len, some))
+            done = os.pwritev(fd, some, offset)
+            if done < length:
+                _write_all(fd, b"".join(some)[done:], offset + done)
+            offset += length
+
+    def allocate(self, fd: int, length: int) -> None:
+        try:
+            os.posix_fallocate(fd, 0, length)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def forget(self, fd: int) -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def names(self, folder: Path) -> list[str]:
+        return os.listdir(folder)
+
+    def random64(self) -> int:
+        return int.from_bytes(os.urandom(8), "little")
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view = view[done:]
+        offset += done

@@ -1,0 +1,111 @@
+"""The journal's bytes: segment headers, frames and marks, packed and parsed (docs/formats/journal.md). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+import msgspec
+from google_crc32c import extend, value
+
+SEGMENT_HEADER_BYTES = 64
+FRAME_HEADER_BYTES = 32
+MARK_MAGIC = bytes.fromhex("f601b79c706f6c796e79610d6d6b1ae3")
+MARK_BYTES = FRAME_HEADER_BYTES + len(MARK_MAGIC)
+PAYLOAD_BYTES_MAX = 256 << 20  # far above any command; keeps offsets in 32 bits
+SEGMENT_BYTES_MAX = 1 << 30  # likewise
+FORMAT_VERSION = 1
+
+_SEGMENT_MAGIC = b"POLYNYAJ"
+_SEGMENT = Struct("<8sIIQQQ20x")
+_CRC = Struct("<I")
+_SEED = Struct("<QIQ")
+_FRAME = Struct("<IIHBxQQI")
+pack_frame_head = Struct("<IIHBxQQ").pack  # all but the header's CRC
+
+
+class Kind:
+    """Kinds of frames. 2 to 255 are reserved for the core's other entries."""
+
+    MARK = 0
+    COMMAND = 1
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
+    """`previous_end` is a place, 0 in the first segment."""
+
+    journal_id: int
+    number: int
+    nonce: int
+    previous_end: int
+
+    def seed(self) -> int:
+        """What header CRCs of this segment's frames start from, before the offset is mixed in."""
+        return int(value(_SEED.pack(self.journal_id, self.number, self.nonce)))
+
+
+class Frame(msgspec.Struct, gc=False):
+    """`end` is the offset behind the frame."""
+
+    group: int
+    kind: int
+    term: int
+    index: int
+    payload: bytes
+    end: int
+
+
+def pack_segment_header(header: SegmentHeader) -> bytes:
+    """64 bytes."""
+    body = _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT_VERSION, header.number, header.journal_id, header.nonce, header.previous_end)
+    return body + _CRC.pack(value(body))
+
+
+def parse_segment_header(data: bytes) -> SegmentHeader | int | None:
+    """The header; the version when it is sound but not ours; None when it is no header."""
+    if len(data) < SEGMENT_HEADER_BYTES or not data.startswith(_SEGMENT_MAGIC):
+        return None
+    body = data[: SEGMENT_HEADER_BYTES - 4]
+    if _CRC.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0] != value(body):
+        return None
+    _, version, number, journal_id, nonce, previous_end = _SEGMENT.unpack(body)
+    if version != FORMAT_VERSION:
+        return int(version)
+    return SegmentHeader(journal_id, number, nonce, previous_end)
+
+
+def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
+    """A mark at `offset` of `segment` that says: everything below the place `synced` is on disk."""
+    head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, Kind.MARK, segment << 32 | offset, synced)
+    return b"".join((head, _CRC.pack(extend(seed ^ offset, head)), MARK_MAGIC))
+
+
+def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:
+    """The frame at `offset` of a segment's bytes, of which those below `limit` count; or what is wrong there."""
+    payload_begin = offset + FRAME_HEADER_BYTES
+    if payload_begin > limit:
+        return "the file ends inside a frame's header"
+    length, payload_crc, group, kind, term, index, header_crc = _FRAME.unpack_from(data, offset)
+    if extend(seed ^ offset, data[offset : payload_begin - 4]) != header_crc:
+        return "the checksum of a frame's header is wrong"
+    end = payload_begin + length
+    if end > limit:
+        return "the file ends inside a frame's payload"
+    payload = data[payload_begin:end]
+    if value(payload) != payload_crc:
+        return "the checksum of a frame's payload is wrong"
+    return Frame(group, kind, term, index, payload, end)
+
+
+def find_marks(data: bytes, begin: int, *, seed: int, segment: int) -> Iterator[int]:
+    """The places named by the readable marks at or behind `begin`, whatever lies between them."""
+    at = data.find(MARK_MAGIC, begin + FRAME_HEADER_BYTES)
+    while at >= 0:
+        offset = at - FRAME_HEADER_BYTES
+        frame = parse_frame(data, offset, seed, len(data))
+        if isinstance(frame, Frame) and frame.kind == Kind.MARK and frame.term == segment << 32 | offset:
+            yield frame.index
+        at = data.find(MARK_MAGIC, at + 1)
+
+
+_MARK_CRC = value(MARK_MAGIC)

@@ -1,0 +1,323 @@
+"""The journal of one core: stage entries, write them together, replay them after a crash (docs/formats/journal.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from google_crc32c import extend, value
+
+from polynya.base.errors import CorruptData
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.wal.errors import DiskFull, JournalFailed
+from polynya.wal.files import Files, OsFiles
+from polynya.wal.frames import (
+    FRAME_HEADER_BYTES,
+    MARK_BYTES,
+    PAYLOAD_BYTES_MAX,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_HEADER_BYTES,
+    Frame,
+    Kind,
+    SegmentHeader,
+    pack_frame_head,
+    pack_mark,
+    parse_frame,
+)
+from polynya.wal.recovery import OFFSET_MASK, Cut, Recovered, Segment, corrupt, recover, segment_path
+from polynya.wal.writer import Part, WriteBatch, Writer
+
+__all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
+
+_READ_AHEAD_BYTES = 4096  # most entries come with one pread
+
+
+class JournalEntry(msgspec.Struct, gc=False):
+    """An entry as it was staged; `kind` 1 is a command."""
+
+    group: int
+    term: int
+    index: int
+    kind: int
+    payload: bytes
+    place: int  # segment << 32 | offset of its frame
+
+
+class Journal:
+    """Made by `open`. `stage`, `take`, `take_mark`, `synced`, `discard` and `close` belong to one thread, the core's loop; `write` to a
+    writer thread (or to the same one); `read` and `release` may be called from any.
+
+    Invariants: at most one write is in flight; `_marked` ≤ `_synced` ≤ the position; a mark names `_synced` and nothing newer.
+    """
+
+    __slots__ = (
+        "_base",
+        "_begin",
+        "_buffers",
+        "_entries_end",
+        "_files",
+        "_folder",
+        "_inflight",
+        "_journal_id",
+        "_limit",
+        "_lock",
+        "_marked",
+        "_offset",
+        "_parts",
+        "_seed",
+        "_segment_bytes",
+        "_segments",
+        "_staged",
+        "_synced",
+        "_writer",
+        "cuts",
+    )
+
+    def __init__(
+        self, folder: Path, recovered: Recovered, writer: Writer, *, lock: int, journal_id: int, segment_bytes: int, files: Files
+    ) -> None:
+        self.cuts: tuple[Cut, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
+        self._folder = folder
+        self._files = files
+        self._lock = lock
+        self._journal_id = journal_id
+        self._segment_bytes = segment_bytes
+        self._segments = {segment.number: segment for segment in recovered.segments}
+        self._writer = writer
+        self._inflight: WriteBatch | None = None
+        self._staged = False
+        self._parts: list[Part] = []
+        self._buffers: list[bytes] = []
+        self._base = self._offset = self._limit = self._seed = 0
+        self._marked = recovered.marked
+        self._entries_end = recovered.entries_end
+        self._point_at(recovered.segments[-1])
+        self._synced = self._begin = self.position
+
+    @classmethod
+    def open(cls, directory: Path, *, journal_id: int, segment_bytes: int = JOURNAL_SEGMENT_BYTES, files: Files | None = None) -> Journal:
+        """Locks the folder (made if need be), recovers, cuts a torn tail (told in `cuts`).
+
+        Raises `JournalLocked`; `CorruptData` for damage that is no torn tail; `ConfigError` for another journal's folder; `OSError`."""
+        assert SEGMENT_HEADER_BYTES + MARK_BYTES < segment_bytes <= SEGMENT_BYTES_MAX
+        files = OsFiles() if files is None else files
+        files.make_folder(directory)
+        lock = files.lock(directory / "lock")
+        try:
+            recovered = recover(directory, journal_id=journal_id, files=files)
+            writer = Writer(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+            writer.start(recovered)
+        except BaseException:
+            files.close(lock)
+            raise
+        return cls(directory, recovered, writer, lock=lock, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+
+    @property
+    def position(self) -> int:
+        """The place where the next frame could begin: beyond everything staged."""
+        return self._base | self._offset
+
+    @property
+    def synced_position(self) -> int:
+        """Everything below this place is on disk."""
+        return self._synced
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes staged and not yet taken."""
+        return sum(map(len, self._buffers)) + sum(part.end - part.offset for part in self._parts) if self._staged else 0
+
+    def entries(self) -> Iterator[JournalEntry]:
+        """Everything recovered, oldest first. Before the first `stage`. Raises `CorruptData` at damage."""
+        for segment in list(self._segments.values()):
+            path = segment_path(self._folder, segment.number)
+            fd = self._files.open(path)
+            try:
+                data = self._files.read(fd, segment.end, 0)
+            finally:
+                self._files.close(fd)
+            offset, base = SEGMENT_HEADER_BYTES, segment.number << 32
+            while offset < segment.end:
+                frame = parse_frame(data, offset, segment.seed, segment.end)
+                if isinstance(frame, str):
+                    raise corrupt(path, offset, f"{frame}, though everything up to offset {segment.end} is known to be synced")
+                if frame.kind != Kind.MARK:
+                    yield JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, base | offset)
+                offset = frame.end
+
+    def stage(self, group: int, term: int, index: int, kind: int, payload: bytes) -> int:
+        """Adds an entry (`kind` 1 to 255) to the next write; returns its place."""
+        length = len(payload)
+        if self._offset + FRAME_HEADER_BYTES + length > self._limit:
+            self._make_room(FRAME_HEADER_BYTES + length)
+        offset = self._offset
+        head = pack_frame_head(length, value(payload), group, kind, term, index)
+        self._buffers += (head, extend(self._seed ^ offset, head).to_bytes(4, "little"), payload)
+        self._offset = offset + FRAME_HEADER_BYTES + length
+        return self._base | offset
+
+    def take(self) -> WriteBatch | None:
+        """What is staged, to be given to `write`; None when there is nothing, or while a write is in flight.
+
+        Raises `JournalFailed` once a write has failed."""
+        self._refuse_failed()
+        if self._inflight is not None or not self._staged:
+            assert self._inflight is None or not self._inflight.refused, "a refused write is discarded before the next one"
+            return None
+        self._end_part()
+        return self._hand_over(durable=True)
+
+    def take_mark(self) -> WriteBatch | None:
+        """For an idle core: a bare mark that vouches for the last write, to be given to `write` and `synced` like any other; it costs no
+        sync. None when there is nothing to vouch for, or something to write."""
+        self._refuse_failed()
+        if self._inflight is not None or self._staged or self._marked >= self._entries_end:
+            return None
+        self._open_write()
+        self._end_part()
+        return self._hand_over(durable=False)
+
+    def write(self, batch: WriteBatch) -> None:
+        """Writes and syncs. In the writer's thread.
+
+        Raises `DiskFull` when there was no room: the write is undone and may be forgotten (`discard`). Any other error (`OSError`) is the
+        end of this journal: what is on disk is then unknown until a restart."""
+        self._writer.write(batch)
+
+    def synced(self, batch: WriteBatch) -> None:
+        """After `write` returned."""
+        assert batch is self._inflight
+        self._inflight = None
+        self._marked = max(self._marked, batch.named)
+        if batch.durable:
+            self._synced = self._entries_end = batch.end
+        for part in batch.parts:
+            self._segments[part.segment].end = part.end
+
+    def discard(self, batch: WriteBatch) -> None:
+        """After `write` raised `DiskFull`: forgets the batch and all that was staged behind it, whose places will be given out again.
+
+        Happens by itself with the next `stage` if nothing was staged meanwhile."""
+        assert batch is self._inflight and batch.refused
+        self._inflight = None
+        self._staged = False
+        self._parts = []
+        for number in [n for n in self._segments if n > batch.begin >> 32]:
+            del self._segments[number]
+        segment = self._segments[batch.begin >> 32]
+        segment.end = batch.begin & OFFSET_MASK
+        self._point_at(segment)
+
+    def read(self, place: int) -> bytes:
+        """The payload of the entry at a place that was written. Raises `CorruptData` when it is damaged or not there."""
+        segment = self._segments.get(place >> 32)
+        offset = place & OFFSET_MASK
+        if segment is None:
+            raise CorruptData(f"journal segment {place >> 32} in {self._folder} is gone, but offset {offset} in it is still needed")
+        path = segment_path(self._folder, segment.number)
+        fd = self._files.open(path)
+        try:
+            data = self._files.read(fd, _READ_AHEAD_BYTES, offset)
+            needed = FRAME_HEADER_BYTES + int.from_bytes(data[:4], "little")
+            if len(data) < needed <= FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
+                data += self._files.read(fd, needed - len(data), offset + len(data))
+        finally:
+            self._files.close(fd)
+        frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
+        if isinstance(frame, Frame) and frame.kind != Kind.MARK:
+            return frame.payload
+        raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
+
+    def segments(self) -> list[tuple[int, int]]:
+        """(number, bytes) of each written segment, oldest first."""
+        return [(segment.number, segment.end) for segment in list(self._segments.values()) if segment.end]
+
+    def bytes_between(self, begin: int, end: int) -> int:
+        """Journal bytes from one place to a later one; released segments count as nothing."""
+        if begin >= end:
+            return 0
+        total = (end & OFFSET_MASK) - (begin & OFFSET_MASK)
+        for number in range(begin >> 32, end >> 32):
+            segment = self._segments.get(number)
+            total += segment.end if segment else 0
+        return max(total, 0)
+
+    def release(self, below_segment: int) -> None:
+        """Removes the segments with smaller numbers, oldest first; never the one being written. Raises `OSError`."""
+        below = min(below_segment, self._synced >> 32)
+        for number in [n for n in list(self._segments) if n < below]:
+            self._files.unlink(segment_path(self._folder, number))
+            self._files.sync_folder(self._folder)
+            del self._segments[number]
+
+    def close(self) -> None:
+        """Vouches for the last write and unlocks the folder. What was staged and not written is gone."""
+        try:
+            self._writer.close(None if self._writer.failure or self._inflight else self._last_mark())
+        finally:
+            self._files.close(self._lock)
+
+    def _last_mark(self) -> WriteBatch | None:
+        self._staged = False  # never written, so never acknowledged
+        self._parts = []
+        self._point_at(self._segments[self._synced >> 32])
+        return self.take_mark()
+
+    def _make_room(self, size: int) -> None:
+        """Opens the next write, or the next segment, so that a frame of `size` bytes fits behind `_offset`."""
+        if size > FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
+            raise ValueError(f"a journal entry has at most {PAYLOAD_BYTES_MAX} bytes")
+        if self._inflight is not None and self._inflight.refused and not self._staged:
+            self.discard(self._inflight)
+        if not self._staged:
+            self._open_write()
+        fits = self._offset + size <= self._segment_bytes
+        if not fits and self._offset > SEGMENT_HEADER_BYTES + MARK_BYTES:
+            self._end_part()
+            self._open_segment()
+        self._limit = max(self._segment_bytes, self._offset + size)
+
+    def _open_write(self) -> None:
+        self._staged = True
+        self._begin = self.position
+        self._buffers = [b""]  # the mark: made in `take`, which knows what is synced by then
+        self._offset += MARK_BYTES
+
+    def _open_segment(self) -> None:
+        previous_end = self.position
+        header = SegmentHeader(self._journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end)
+        segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0)
+        self._segments[segment.number] = segment
+        self._base = segment.number << 32
+        self._seed = segment.seed
+        self._offset = SEGMENT_HEADER_BYTES
+        self._buffers = []
+
+    def _end_part(self) -> None:
+        """What is staged in this segment becomes a part of the write."""
+        segment = self._segments[self._base >> 32]
+        begin = self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
+        self._parts.append(Part(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers))
+
+    def _hand_over(self, *, durable: bool) -> WriteBatch:
+        first = self._parts[0]
+        seed = self._segments[first.segment].seed
+        first.buffers[0] = pack_mark(seed=seed, segment=first.segment, offset=first.offset, synced=self._synced)
+        batch = WriteBatch(self._parts, self._begin, self.position, self._synced, durable)
+        self._inflight = batch
+        self._staged = False
+        self._parts = []
+        self._limit = 0  # the next `stage` opens the next write
+        return batch
+
+    def _point_at(self, segment: Segment) -> None:
+        self._base = segment.number << 32
+        self._seed = segment.seed
+        self._offset = segment.end
+        self._buffers = []
+        self._limit = 0
+
+    def _refuse_failed(self) -> None:
+        if self._writer.failure is not None:
+            raise JournalFailed(f"the journal in {self._folder} failed: {self._writer.failure}; restart the node") from self._writer.failure

@@ -1,0 +1,151 @@
+"""What the writer's thread does: one write and one sync per batch, new segments, and the undoing of a write that found the disk full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from polynya.wal.errors import DiskFull, JournalFailed, is_full
+from polynya.wal.files import Files
+from polynya.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader, pack_segment_header
+from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
+
+
+class Part(msgspec.Struct, gc=False):
+    """The bytes of a write that go into one segment. `nonce` and `previous_end` are for its header if it must be made."""
+
+    segment: int
+    nonce: int
+    previous_end: int
+    offset: int
+    end: int
+    buffers: list[bytes]
+
+
+class WriteBatch(msgspec.Struct):
+    """One write. `begin` and `end` are places; `named` is the place that its mark names."""
+
+    parts: list[Part]
+    begin: int
+    end: int
+    named: int
+    durable: bool  # False: a bare mark, which needs no sync of its own
+    refused: bool = False  # the disk was full, and the write is undone
+
+
+class Writer:
+    """Holds the newest segment open. After a failure it refuses everything."""
+
+    def __init__(self, folder: Path, *, journal_id: int, segment_bytes: int, files: Files) -> None:
+        self.failure: BaseException | None = None
+        self._folder = folder
+        self._journal_id = journal_id
+        self._segment_bytes = segment_bytes
+        self._files = files
+        self._fd = -1
+        self._number = 0
+        self._end = 0
+
+    def start(self, recovered: Recovered) -> None:
+        """Opens the newest segment, or makes the first one."""
+        if not recovered.segments:
+            header = SegmentHeader(self._journal_id, recovered.next_number, self._files.random64(), 0)
+            self._create(header)
+            recovered.segments.append(Segment(header.number, header.nonce, header.seed(), 0, SEGMENT_HEADER_BYTES))
+        else:
+            newest = recovered.segments[-1]
+            self._reopen(newest.number, newest.end)
+
+    def write(self, batch: WriteBatch) -> None:
+        """Raises `DiskFull` (undone), `JournalFailed`, or the `OSError` after which this writer has failed for ever."""
+        if self.failure is not None:
+            raise JournalFailed(f"the journal in {self._folder} failed before; restart the node") from self.failure
+        try:
+            for part in batch.parts:
+                self._write_part(part)
+            if batch.durable:
+                self._sync()
+        except OSError as error:
+            if self.failure is not None or not is_full(error):
+                self.failure = self.failure or error
+                raise
+            self._undo(batch)
+            raise DiskFull(f"no room for the journal in {self._folder}: {error.strerror}") from error
+
+    def close(self, last: WriteBatch | None) -> None:
+        """Writes a last mark, synced, and closes the segment."""
+        try:
+            if last is not None:
+                self.write(last)
+                self._sync()
+        except DiskFull:
+            pass  # the mark only shortens a window; nothing is lost without it
+        finally:
+            if self._fd >= 0:
+                self._files.close(self._fd)
+                self._fd = -1
+
+    def _write_part(self, part: Part) -> None:
+        if part.segment != self._number:
+            assert part.segment == self._number + 1 and part.previous_end == self._number << 32 | self._end, "segments follow one another"
+            self._sync()  # before the next segment's header says so
+            self._files.truncate(self._fd, self._end)  # gives back what was allocated and not needed; may be lost, so no sync
+            self._files.close(self._fd)
+            self._fd = -1
+            self._create(SegmentHeader(self._journal_id, part.segment, part.nonce, part.previous_end))
+        assert part.offset == self._end, "a write begins where the last one ended"
+        self._files.write(self._fd, part.buffers, part.offset)
+        self._end = part.end
+
+    def _create(self, header: SegmentHeader) -> None:
+        self._fd = self._files.create(segment_path(self._folder, header.number))
+        self._number = header.number
+        self._files.allocate(self._fd, self._segment_bytes)
+        self._files.write(self._fd, [pack_segment_header(header)], 0)
+        self._sync()
+        self._sync_folder()
+        self._end = SEGMENT_HEADER_BYTES
+
+    def _reopen(self, number: int, end: int) -> None:
+        """Cuts the segment at `end`, durably, and allocates it again: zeros follow. On a full disk it stays short."""
+        self._fd = self._files.open(segment_path(self._folder, number))
+        self._number, self._end = number, end
+        self._files.truncate(self._fd, end)
+        self._sync()
+        try:
+            self._files.allocate(self._fd, self._segment_bytes)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    def _sync(self) -> None:
+        """A failed sync is final, a full disk's too: the kernel may have dropped the pages."""
+        try:
+            self._files.sync(self._fd)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def _sync_folder(self) -> None:
+        try:
+            self._files.sync_folder(self._folder)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def _undo(self, batch: WriteBatch) -> None:
+        """Removes what the write left, newest first, durably: a refused entry must not be there after a restart."""
+        number, end = batch.begin >> 32, batch.begin & OFFSET_MASK
+        try:
+            if self._fd >= 0:
+                self._files.close(self._fd)
+                self._fd = -1
+            for made in range(self._number, number, -1):
+                self._files.unlink(segment_path(self._folder, made))
+                self._files.sync_folder(self._folder)
+            self._reopen(number, end)
+        except OSError as error:
+            self.failure = error
+            raise
+        batch.refused = True

@@ -1,0 +1,105 @@
+"""The journal on a healthy disk: what was staged and written comes back, at its place."""
+
+from pathlib import Path
+
+import pytest
+
+from polynya.base.errors import ConfigError
+from polynya.wal import Journal, JournalEntry, JournalLocked
+
+SMALL = 4096
+
+
+def write(journal: Journal, entries: list[tuple[int, bytes]]) -> list[int]:
+    """One turn: stages (index, payload) for group 1, writes, returns the places."""
+    places = [journal.stage(1, 1, index, 1, payload) for index, payload in entries]
+    batch = journal.take()
+    assert batch is not None
+    journal.write(batch)
+    journal.synced(batch)
+    return places
+
+
+def reopen(folder: Path) -> tuple[Journal, list[JournalEntry]]:
+    journal = Journal.open(folder, journal_id=7, segment_bytes=SMALL)
+    return journal, list(journal.entries())
+
+
+def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_path: Path) -> None:
+    journal, nothing = reopen(tmp_path)
+    assert nothing == [] and journal.take() is None and journal.take_mark() is None
+    payloads = [(i, bytes([i % 251]) * (i * 7 % 900)) for i in range(1, 120)]
+    places = [place for i in range(0, len(payloads), 5) for place in write(journal, payloads[i : i + 5])]
+    assert [journal.read(place) for place in places] == [payload for _, payload in payloads]
+    assert len(journal.segments()) > 5 and all(size <= SMALL + 48 for _, size in journal.segments())
+    journal.close()
+    journal, entries = reopen(tmp_path)
+    assert [(e.index, e.payload) for e in entries] == payloads and [e.place for e in entries] == places
+    assert journal.cuts == () and journal.take_mark() is None  # the close left a mark
+    journal.close()
+
+
+def test_an_entry_larger_than_a_segment_makes_a_longer_one(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    places = write(journal, [(1, b"a"), (2, b"b" * 10_000), (3, b"c" * 100), (4, b"d" * 2_000_000)])
+    assert [place >> 32 for place in places] == [1, 2, 3, 4]
+    journal.close()
+    journal, entries = reopen(tmp_path)
+    assert [len(e.payload) for e in entries] == [1, 10_000, 100, 2_000_000]
+    journal.close()
+
+
+def test_staging_goes_on_while_a_write_is_in_flight(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    journal.stage(1, 1, 1, 1, b"first")
+    batch = journal.take()
+    assert batch is not None
+    journal.stage(2, 1, 1, 1, b"second")
+    assert journal.pending_bytes > 0 and journal.take() is None  # one at a time
+    journal.write(batch)
+    journal.synced(batch)
+    second = journal.take()
+    assert second is not None and second.named == batch.end and journal.pending_bytes == 0
+    journal.write(second)
+    journal.synced(second)
+    journal.close()
+    journal, entries = reopen(tmp_path)
+    assert [e.payload for e in entries] == [b"first", b"second"]
+    journal.close()
+
+
+def test_released_segments_stay_gone_and_numbers_go_on(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    write(journal, [(i, bytes(500)) for i in range(1, 40)])
+    newest = journal.segments()[-1][0]
+    journal.release(newest + 10)
+    assert [number for number, _ in journal.segments()] == [newest]  # never the one being written
+    journal.close()
+    journal, entries = reopen(tmp_path)
+    kept = [e.index for e in entries]
+    assert kept == list(range(kept[0], 40))
+    write(journal, [(i, bytes(500)) for i in range(40, 60)])
+    assert [number for number, _ in journal.segments()][0] == newest
+    journal.close()
+    journal, entries = reopen(tmp_path)
+    assert [e.index for e in entries] == list(range(kept[0], 60))
+    journal.close()
+
+
+def test_bytes_between_places_span_segments(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    begin = journal.position
+    write(journal, [(i, bytes(1000)) for i in range(1, 11)])
+    assert 10 * 1032 <= journal.bytes_between(begin, journal.position) <= 10 * 1032 + 5 * 112
+    assert journal.bytes_between(journal.position, begin) == 0
+    journal.close()
+
+
+def test_a_folder_has_one_journal_at_a_time_and_its_own_id(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    with pytest.raises(JournalLocked, match="in use by another process"):
+        Journal.open(tmp_path, journal_id=7)
+    journal.close()
+    with pytest.raises(ConfigError, match="belongs to journal 0x7"):
+        Journal.open(tmp_path, journal_id=8)
+    reopen(tmp_path)[0].close()
