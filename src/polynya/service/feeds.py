@@ -47,9 +47,6 @@ class Feeds:
             self._publish(LiveEvent(uid, record, byte, record, byte, 0, b"", gone=True))
             self._sinks.pop(uid, None)
 
-    def uids(self) -> list[int]:
-        return list(self._sinks)
-
     def cut(self, uid: int) -> None:
         """The feed broke: its sinks end their answers, so that the clients resume."""
         if uid in self._sinks:

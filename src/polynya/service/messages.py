@@ -15,8 +15,6 @@ FACTS = 3
 READ = 4
 READ_UID = 5
 ATTACH = 6
-DETACH = 7
-EVENT = 8
 LIST = 9
 
 _FAULTS: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown}

@@ -10,27 +10,24 @@ import msgspec
 
 from polynya.base.names import group_of
 from polynya.service import messages
-from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink, Span
-from polynya.service.feeds import Feeds
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.forks import create_fork
 from polynya.service.local import LocalGroups
+from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Command, Create
 from polynya.stream.replies import Reply
 
 Done = Callable[[Reply | BaseException], None]
 _ROUTES_MAX = 65_536
-_EVENT: msgspec.msgpack.Decoder[LiveEvent] = msgspec.msgpack.Decoder(LiveEvent)
 
 
-class CoreTransport(Protocol):
+class CoreTransport(TailTransport, Protocol):
     """Messages between the cores of a node; see `polynya.transport`."""
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
-    def send(self, core: int, kind: int, body: bytes) -> None: ...
-
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes], None], int], None]) -> None: ...
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None: ...
 
 
 class NodeService:
@@ -43,8 +40,7 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
-        self._remote_feeds = Feeds()
-        self._peer_sinks: dict[tuple[int, int], _PeerSink] = {}
+        self._tails = RemoteTails(transport) if transport is not None else None
         local.parents = self
         if transport is not None:
             self._register(transport)
@@ -127,28 +123,15 @@ class NodeService:
         group = self.group_of(name)
         if group % self._cores == self._core:
             return self.local.attach(group, name, sink)
-        assert self._transport is not None
-        future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
-
-        def answered(body: bytes | BaseException) -> None:  # before any event that follows on the same connection
-            found = body if isinstance(body, BaseException) else _result_or_fault(messages.ATTACH, body)
-            if isinstance(found, Facts) and not future.cancelled():
-                self._remote_feeds.attach(found.uid, sink)
-            if not future.done():
-                _settle(future, found)
-
-        self._transport.call_nowait(group % self._cores, messages.ATTACH, messages.encode(messages.Attach(group, name)), answered)
-        return await future
+        assert self._tails is not None
+        return await self._tails.attach(group % self._cores, group, name, sink)
 
     def detach(self, uid: int, sink: Sink) -> None:
-        group = uid >> 48
-        if group % self._cores == self._core:
+        if (uid >> 48) % self._cores == self._core:
             self.local.detach(uid, sink)
-            return
-        assert self._transport is not None
-        self._remote_feeds.detach(uid, sink)
-        if not self._remote_feeds.watched(uid):
-            self._transport.send(group % self._cores, messages.DETACH, uid.to_bytes(8, "little"))
+        else:
+            assert self._tails is not None
+            self._tails.detach(uid, sink)
 
     async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
         assert isinstance(command, Create)
@@ -175,21 +158,9 @@ class NodeService:
         self._transport.call_nowait(group % self._cores, kind, messages.encode(question), answered)
         return await future
 
-    def peer_lost(self, core: int) -> None:
-        """The connection to a core broke: its live readers here are cut, and resume; its subscriptions to ours are dropped."""
-        for uid in self._remote_feeds.uids():
-            if (uid >> 48) % self._cores == core:
-                self._remote_feeds.cut(uid)
-        for (peer, uid), sink in list(self._peer_sinks.items()):
-            if peer == core:
-                self.local.detach(uid, sink)
-                del self._peer_sinks[peer, uid]
-
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(messages.ATTACH, self._on_attach)
-        transport.on(messages.DETACH, self._on_detach)
-        transport.on(messages.EVENT, lambda body, reply, peer: self._remote_feeds.publish(_EVENT.decode(body)))
+        serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
         self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
@@ -221,39 +192,6 @@ class NodeService:
     def _on_propose(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
         group = int.from_bytes(body[:2], "little")
         self.local.propose(group, decode_command(body[2:]), lambda outcome: reply(messages.answer(outcome)))
-
-    def _on_attach(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
-        assert self._transport is not None
-        question = msgspec.msgpack.decode(body, type=messages.Attach)
-        found = self.local.facts(question.group, question.name)
-        if isinstance(found, Facts):
-            sink = self._peer_sinks.get((peer, found.uid))
-            if sink is None:
-                sink = self._peer_sinks[peer, found.uid] = _PeerSink(self._transport, peer, self._peer_sinks)
-            found = self.local.attach(question.group, question.name, sink)
-        reply(messages.answer(found))
-
-    def _on_detach(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
-        uid = int.from_bytes(body[:8], "little")
-        sink = self._peer_sinks.pop((peer, uid), None)
-        if sink is not None:
-            self.local.detach(uid, sink)
-
-
-class _PeerSink:
-    """All live readers of one stream on another core: one subscription (F30)."""
-
-    __slots__ = ("_core", "_sinks", "_transport")
-
-    def __init__(self, transport: CoreTransport, core: int, sinks: dict[tuple[int, int], _PeerSink]) -> None:
-        self._transport = transport
-        self._core = core
-        self._sinks = sinks
-
-    def live(self, event: LiveEvent) -> None:
-        self._transport.send(self._core, messages.EVENT, messages.encode(event))
-        if event.gone:
-            self._sinks.pop((self._core, event.uid), None)
 
 
 def _result_or_fault(kind: int, body: bytes) -> Any:
