@@ -35,10 +35,9 @@ class Feeds:
         """Called for every applied command, before its writer is answered."""
         if not self._sinks or reply.uid not in self._sinks:
             return
-        kind = type(command)
-        if kind is Append and reply.code == Code.OK:
+        if isinstance(command, Append) and reply.code == Code.OK:
             self._publish(_append_event(command, reply))
-        elif kind in (Delete, Expire) and reply.code == Code.OK:
+        elif isinstance(command, Delete | Expire) and reply.code == Code.OK:
             self.end(reply.uid, reply.record, reply.byte)
 
     def end(self, uid: int, record: int, byte: int) -> None:
@@ -78,5 +77,3 @@ def _append_event(command: Append, reply: Reply) -> LiveEvent:
         batch.payload,
         closed=reply.closed,
     )
-
-

@@ -47,7 +47,9 @@ class ParentReader(Protocol):
 class LocalGroups:
     """One per core. `machines` holds the machines of this core's groups by group number."""
 
-    def __init__(self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, hot_bytes_max: int, history: int) -> None:
+    def __init__(
+        self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, hot_bytes_max: int, history: int
+    ) -> None:
         self.machines = machines
         self.feeds = Feeds()
         self.now_ms = now_ms
@@ -217,7 +219,7 @@ class LocalGroups:
         for piece in plan.pieces:
             if type(piece) is not HotPiece:
                 return None
-            spans.append(Span(piece.record, piece.byte, piece.payload))
+            spans.append(Span(piece.record, piece.byte, bytes(piece.payload)))
         return self._page(stream, plan, spans)
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -234,7 +236,9 @@ class LocalGroups:
         page.up_to_date = page.up_to_date and end == (plan.record, plan.byte)
         return page
 
-    async def read_uid(self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]) -> tuple[list[Span], tuple[int, int]]:
+    async def read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+    ) -> tuple[list[Span], tuple[int, int]]:
         """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
         bytes_max, whole = limits
         machine = self.machines[uid >> 48]
@@ -271,14 +275,14 @@ class LocalGroups:
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
             if type(piece) is HotPiece:
-                spans.append(Span(piece.record, piece.byte, piece.payload))
+                spans.append(Span(piece.record, piece.byte, bytes(piece.payload)))
                 end = (plan.record, plan.byte)  # hot pieces come last
                 continue
             if type(piece) is ColdPiece:
                 goal = piece.want.until
                 assert self.cold is not None and goal is not None, "a cold slice without an object store"
                 part = cut(await self.cold.batches(piece.slice), piece.want)
-                found = [Span(hot.record, hot.byte, hot.payload) for hot in part.pieces if type(hot) is HotPiece]
+                found = [Span(hot.record, hot.byte, bytes(hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None

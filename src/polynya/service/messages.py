@@ -1,4 +1,4 @@
-"""What cores say to each other for the service: message kinds and bodies (msgpack of msgspec structs)."""
+"""What cores say to each other for the service: message kinds and bodies (msgpack of msgspec structs). Faults travel as the transport's."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
 from polynya.stream.replies import Reply
 
 PROPOSE = 1
-FACTS = 3
-READ = 4
-READ_UID = 5
-ATTACH = 6
-LIST = 9
-
-_FAULTS: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown}
+FACTS = 2
+READ = 3
+READ_UID = 4
+ATTACH = 5
+LIST = 6
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -54,25 +51,21 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def answer(value: Any) -> bytes:
-    """An answer's body: a value, or a fault that the caller raises."""
-    if isinstance(value, BaseException):
-        code = 2 if isinstance(value, OutcomeUnknown) else 1
-        return b"\x01" + _encoder.encode((code, str(value)))
-    return b"\x00" + _encoder.encode(value)
-
-
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
 _PAGE: msgspec.msgpack.Decoder[Page | Refusal] = msgspec.msgpack.Decoder(Page | Refusal)
 _SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(tuple[list[Span], tuple[int, int]])
 _LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
-DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {PROPOSE: _REPLY, FACTS: _FACTS, READ: _PAGE, READ_UID: _SPANS, ATTACH: _FACTS, LIST: _LIST}
+DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    PROPOSE: _REPLY,
+    FACTS: _FACTS,
+    READ: _PAGE,
+    READ_UID: _SPANS,
+    ATTACH: _FACTS,
+    LIST: _LIST,
+}
 
 
-def result(kind: int, body: bytes) -> Any:
-    """The value of an answer; raises the fault that it carries."""
-    if body[0]:
-        code, message = msgspec.msgpack.decode(body[1:])
-        raise _FAULTS[code](message)
-    return DECODERS[kind].decode(memoryview(body)[1:])
+def decode(kind: int, body: bytes) -> Any:
+    """The value of an answer."""
+    return DECODERS[kind].decode(body)

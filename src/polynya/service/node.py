@@ -9,16 +9,17 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.base.names import group_of
+from polynya.replica.log import decode_command, encode_command
 from polynya.service import messages
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.forks import create_fork
 from polynya.service.local import LocalGroups
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
-from polynya.replica.log import decode_command, encode_command
 from polynya.stream.commands import Command, Create
 from polynya.stream.replies import Reply
 
 Done = Callable[[Reply | BaseException], None]
+Answer = Callable[[bytes | BaseException], None]
 _ROUTES_MAX = 65_536
 
 
@@ -27,7 +28,7 @@ class CoreTransport(TailTransport, Protocol):
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None: ...
+    def on(self, kind: int, handler: Callable[[bytes, Answer, int], None]) -> None: ...
 
 
 class NodeService:
@@ -82,7 +83,7 @@ class NodeService:
         assert self._transport is not None
 
         def answered(body: bytes | BaseException) -> None:
-            done(body if isinstance(body, BaseException) else _result_or_fault(messages.PROPOSE, body))
+            done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
         self._transport.call_nowait(group % self._cores, messages.PROPOSE, group.to_bytes(2, "little") + encode_command(command), answered)
 
@@ -153,7 +154,7 @@ class NodeService:
 
         def answered(body: bytes | BaseException) -> None:
             if not future.done():
-                _settle(future, body if isinstance(body, BaseException) else _result_or_fault(kind, body))
+                _settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         self._transport.call_nowait(group % self._cores, kind, messages.encode(question), answered)
         return await future
@@ -176,29 +177,26 @@ class NodeService:
         decoder = msgspec.msgpack.Decoder(shape)
         running: set[asyncio.Task[None]] = set()
 
-        async def run(body: bytes, reply: Callable[[bytes], None]) -> None:
+        async def run(body: bytes, reply: Answer) -> None:
             try:
-                reply(messages.answer(await handle(decoder.decode(body))))
+                reply(messages.encode(await handle(decoder.decode(body))))
             except Exception as fault:  # the asking core raises it as what it is
-                reply(messages.answer(fault))
+                reply(fault)
 
-        def handler(body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+        def handler(body: bytes, reply: Answer, peer: int) -> None:
             task = asyncio.get_running_loop().create_task(run(bytes(body), reply))
             running.add(task)
             task.add_done_callback(running.discard)
 
         transport.on(kind, handler)
 
-    def _on_propose(self, body: bytes, reply: Callable[[bytes], None], peer: int) -> None:
+    def _on_propose(self, body: bytes, reply: Answer, peer: int) -> None:
         group = int.from_bytes(body[:2], "little")
-        self.local.propose(group, decode_command(body[2:]), lambda outcome: reply(messages.answer(outcome)))
 
+        def done(outcome: Reply | BaseException) -> None:
+            reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
 
-def _result_or_fault(kind: int, body: bytes) -> Any:
-    try:
-        return messages.result(kind, body)
-    except Exception as fault:
-        return fault
+        self.local.propose(group, decode_command(body[2:]), done)
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:

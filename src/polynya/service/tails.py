@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from polynya.base.errors import Unavailable
 from polynya.service import messages
 from polynya.service.api import Facts, LiveEvent, Refusal, Sink
 from polynya.service.feeds import Feeds
@@ -83,7 +84,7 @@ class RemoteTails:
 
     def _item(self, name: str, tail: _Tail, item: bytes) -> None:
         if tail.facts is None:
-            self._opened(name, tail, messages.result(messages.ATTACH, item))
+            self._opened(name, tail, messages.decode(messages.ATTACH, item))
             return
         event = _EVENT.decode(item)
         tail.facts.record, tail.facts.byte = event.record, event.byte
@@ -107,7 +108,7 @@ class RemoteTails:
         self._forget(name, tail)
         for future, _ in tail.waiting:
             if not future.done():
-                future.set_exception(error or messages.Unavailable("the stream's core ended the subscription; retry"))
+                future.set_exception(error or Unavailable("the stream's core ended the subscription; retry"))
         if tail.facts is not None:
             self._feeds.cut(tail.facts.uid)
 
@@ -139,7 +140,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
         sink = _PushSink(push)
         found = local.attach(question.group, question.name, sink)
-        push.item(messages.answer(found))
+        push.item(messages.encode(found))
         if isinstance(found, Facts):
             uid = found.uid
             push.on_cancel = lambda: local.detach(uid, sink)

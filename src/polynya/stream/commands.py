@@ -197,7 +197,7 @@ class PackDeleted(Command, tag=33, frozen=True):
     pack: str
 
 
-class TableCreate(Command, tag=60):
+class TableCreate(Command, tag=60, frozen=True, gc=False):
     """In the meta group: a table of the streams whose canonical names begin with `prefix`."""
 
     name: str
@@ -205,21 +205,21 @@ class TableCreate(Command, tag=60):
     now_ms: int
 
 
-class TableOpen(Command, tag=61):
+class TableOpen(Command, tag=61, frozen=True, gc=False):
     """In the meta group: the open job of a table, or its next one."""
 
     table: int
     now_ms: int
 
 
-class TablePlanned(Command, tag=62):
+class TablePlanned(Command, tag=62, frozen=True, gc=False):
     """In the meta group: every group has applied the job's `ClaimRanges`."""
 
     table: int
     job: int
 
 
-class TableCommit(Command, tag=63):
+class TableCommit(Command, tag=63, frozen=True, gc=False):
     """In the meta group: move the pointers of table and DLQ, and the job number, by one compare-and-swap."""
 
     table: int
@@ -234,14 +234,14 @@ class TableCommit(Command, tag=63):
     now_ms: int
 
 
-class TableAbandon(Command, tag=64):
+class TableAbandon(Command, tag=64, frozen=True, gc=False):
     """In the meta group: the open job will never commit."""
 
     table: int
     job: int
 
 
-class ClaimRanges(Command, tag=65):
+class ClaimRanges(Command, tag=65, frozen=True, gc=False):
     """In a stream group: what the table's job takes. `committed` is the table's last committed job; `without` are longer prefixes of others."""
 
     table: int
