@@ -9,11 +9,13 @@ from polynya.base.errors import Unavailable
 from polynya.base.limits import PAGE_BYTES_MAX
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
+from polynya.service.messages import LagQuery
 from polynya.stream.commands import Append, Command, Create, Delete, Expire, Touch
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, HotBatch, Stream
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
 from polynya.stream.replies import Code, Reply
+from polynya.stream.tables import Lag, Table, lag_of
 
 Done = Callable[[Reply | BaseException], None]
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it (F14)
@@ -118,6 +120,13 @@ class LocalGroups:
                 if len(facts) == limit:
                     break
         return facts
+
+    def tables(self) -> list[Table]:
+        """On the core of the meta group."""
+        return list(self.machines[0].tables.values())
+
+    def lags(self, query: LagQuery) -> list[Lag]:
+        return [lag_of(machine, query.table, query.prefix, query.without, query.committed) for machine in self.machines.values()]
 
     def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
         now = self.now_ms()

@@ -8,6 +8,7 @@ import msgspec
 
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
 from polynya.stream.replies import Reply
+from polynya.stream.tables import Lag, Table
 
 PROPOSE = 1
 FACTS = 2
@@ -15,6 +16,9 @@ READ = 3
 READ_UID = 4
 ATTACH = 5
 LIST = 6
+TABLES = 7
+LAG = 8
+FLUSH = 9
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -28,6 +32,17 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     after: str
     limit: int
+
+
+class LagQuery(msgspec.Struct, array_like=True, gc=False):
+    table: int
+    prefix: str
+    without: list[str]
+    committed: int
+
+
+class Flush(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
 
 
 class Attach(msgspec.Struct, array_like=True, gc=False):
@@ -63,6 +78,9 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     READ_UID: _SPANS,
     ATTACH: _FACTS,
     LIST: _LIST,
+    TABLES: msgspec.msgpack.Decoder(list[Table]),
+    LAG: msgspec.msgpack.Decoder(list[Lag]),
+    FLUSH: msgspec.msgpack.Decoder(None),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from polynya.service.local import LocalGroups
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Command, Create
 from polynya.stream.replies import Reply
+from polynya.stream.tables import Lag, Table
 
 Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
@@ -41,6 +42,7 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
+        self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
         local.parents = self
         if transport is not None:
@@ -146,6 +148,28 @@ class NodeService:
                 found += await self._ask(core, messages.LIST, query)
         return sorted(found, key=lambda facts: facts.name)[:limit]
 
+    async def ask_tables(self) -> list[Table]:
+        """The tables, from the meta group."""
+        if self._core == 0:
+            return self.local.tables()
+        tables: list[Table] = await self._ask(0, messages.TABLES, messages.Flush(""))
+        return tables
+
+    async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
+        """A table's lag in each group of the node."""
+        lags = self.local.lags(query)
+        for core in range(self._cores):
+            if core != self._core:
+                lags += await self._ask(core, messages.LAG, query)
+        return lags
+
+    async def flush(self, prefix: str) -> None:
+        """Everything hot under a prefix of canonical names becomes cold, on every core; returns when it is published."""
+        await self.flush_here(prefix)
+        for core in range(self._cores):
+            if core != self._core:
+                await self._ask(core, messages.FLUSH, messages.Flush(prefix))
+
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
     async def _ask(self, group: int, kind: int, question: Any) -> Any:
@@ -166,6 +190,16 @@ class NodeService:
         self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
         self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
+
+        self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
+        self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
+        self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
+
+    async def _tables_here(self, question: messages.Flush) -> list[Table]:
+        return self.local.tables()
+
+    async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
+        return self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
         return self.local.facts(question.group, question.name)
@@ -197,6 +231,10 @@ class NodeService:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
 
         self.local.propose(group, decode_command(body[2:]), done)
+
+
+async def _nothing_to_flush(prefix: str) -> None:
+    """Without an object tier everything stays hot."""
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:

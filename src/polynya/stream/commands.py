@@ -232,6 +232,7 @@ class TableCommit(Command, tag=63, frozen=True, gc=False):
     rows: int
     dlq_rows: int
     now_ms: int
+    result: str = ""  # key of the job's result object
 
 
 class TableAbandon(Command, tag=64, frozen=True, gc=False):

@@ -39,6 +39,7 @@ class Table(msgspec.Struct, array_like=True, gc=False):
     committed_ms: int = 0
     rows: int = 0
     dlq_rows: int = 0
+    result: str = ""  # key of the last committed job's result object
 
     @property
     def open(self) -> bool:
@@ -109,7 +110,7 @@ def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
         return Reply(Code.NOT_YET, table.uid, detail=table)
     table.committed = command.job
     table.main, table.dlq, table.attempt = command.main, command.dlq, command.attempt
-    table.committed_ms = command.now_ms
+    table.committed_ms, table.result = command.now_ms, command.result
     table.rows += command.rows
     table.dlq_rows += command.dlq_rows
     return Reply(Code.OK, table.uid, detail=table)

@@ -1,0 +1,155 @@
+"""Tables for their drivers and users: create, list, plan a job, commit it (F23, F26, F27). State is in the machines' `tables`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from polynya.base.names import canonical_name, is_bucket
+from polynya.service import messages
+from polynya.service.node import NodeService
+from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.replies import Code
+from polynya.stream.tables import Lag, Range, Table
+
+META_GROUP = 0
+JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+_RANGES: msgspec.msgpack.Decoder[list[Range]] = msgspec.msgpack.Decoder(list[Range])
+_TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
+
+
+class TableRefused(Exception):
+    """A request that cannot be: `status` is HTTP's, `code` one of the documented error codes, the message says what to do."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class PlannedJob(msgspec.Struct, frozen=True):
+    """A job that a driver may run: the table as the commit must find it, and the ranges that it has claimed."""
+
+    table: Table
+    job: int
+    attempt: str
+    ranges: list[Range]
+
+
+def canonical_prefix(prefix: str) -> str:
+    """The prefix of canonical names for one spelled as under `/v1/stream/`. A bucket is named with its slash: `flights/`."""
+    if prefix == "":
+        return ""
+    bucket, slash, _ = prefix.partition("/")
+    if slash and is_bucket(bucket):
+        return prefix
+    return canonical_name(prefix.rstrip("/")) + ("/" if prefix.endswith("/") else "")
+
+
+class Tables:
+    """One per core; any core answers. `flush` makes what is hot under a prefix cold, on every core of the node."""
+
+    def __init__(self, service: NodeService, flush: Callable[[str], Awaitable[None]]) -> None:
+        self._service = service
+        self._flush = flush
+        self._planning: dict[int, asyncio.Lock] = {}
+
+    async def create(self, name: str, prefix: str) -> tuple[Table, bool]:
+        """The table, and whether it is new."""
+        if not NAME.fullmatch(name) or name.endswith("__dlq"):
+            raise TableRefused(400, "TABLE_NAME", f"'{name}' is no table name: letters, digits and '_', at most 63, not ending in '__dlq'")
+        service = self._service
+        try:
+            canonical = canonical_prefix(prefix)
+        except ValueError as error:
+            raise TableRefused(400, "TABLE_PREFIX", str(error)) from None
+        reply = await service.call(META_GROUP, TableCreate(name, canonical, service.now_ms()))
+        table = _table(reply.detail)
+        if reply.code == Code.EXISTS_DIFFERENT:
+            raise TableRefused(409, "TABLE_EXISTS", f"table '{table.name}' has the prefix '{table.prefix}' already; choose others")
+        return table, reply.code == Code.CREATED
+
+    async def all(self) -> list[Table]:
+        tables: list[Table] = await self._service.ask_tables()
+        return sorted(tables, key=lambda table: table.name)
+
+    async def find(self, name: str) -> Table:
+        for table in await self.all():
+            if table.name == name:
+                return table
+        raise TableRefused(404, "TABLE_NOT_FOUND", f"there is no table '{name}'; make it: polynya table create {name} --prefix PREFIX")
+
+    async def lag(self, table: Table) -> Lag:
+        """How far the table is behind its streams, over all groups."""
+        total = Lag()
+        for lag in await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)):
+            total.streams += lag.streams
+            total.records += lag.records
+            if lag.since_ms:
+                total.since_ms = min(total.since_ms or lag.since_ms, lag.since_ms)
+        return total
+
+    async def plan(self, name: str) -> PlannedJob | None:
+        """The open job, or the next one; None when there is nothing to do. Flushes first."""
+        table = await self.find(name)
+        async with self._planning.setdefault(table.uid, asyncio.Lock()):
+            return await self._plan(table)
+
+    async def _plan(self, table: Table) -> PlannedJob | None:
+        service = self._service
+        if not (table.open and table.planned):
+            await self._flush(table.prefix)
+            if (await self.lag(table)).records == 0:
+                return None
+        reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
+        table = _table(reply.detail)
+        if reply.code == Code.OK and not table.planned:  # its planner is gone, half way perhaps: claim anew under another number
+            await service.call(META_GROUP, TableAbandon(table.uid, table.job))
+            table = _table((await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail)
+        ranges = await self._claim(table)
+        if not table.planned:
+            done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
+            if done.code != Code.OK:
+                raise TableRefused(409, "JOB_TAKEN", "another planner took this job over; ask again")
+        if not ranges:
+            await service.call(META_GROUP, TableAbandon(table.uid, table.job))
+            return None
+        return PlannedJob(table, table.job, secrets.token_hex(16), ranges)
+
+    async def _claim(self, table: Table) -> list[Range]:
+        service = self._service
+        longer = await self._longer(table)
+        share = max(JOB_BYTES_MAX // service.groups, 1)
+        command = ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share, not table.planned)
+        replies = await asyncio.gather(*(service.call(group, command) for group in range(1, service.groups + 1)))
+        return [part for reply in replies for part in _RANGES.decode(msgspec.msgpack.encode(reply.detail))]
+
+    async def _longer(self, table: Table) -> list[str]:
+        """Prefixes of other tables under this one's: their streams are theirs."""
+        return [other.prefix for other in await self.all() if other.uid != table.uid and other.prefix.startswith(table.prefix)]
+
+    async def commit(self, command: TableCommit) -> Table:
+        reply = await self._service.call(META_GROUP, command)
+        if reply.code == Code.NOT_FOUND:
+            raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
+        table = _table(reply.detail)
+        if reply.code == Code.NOT_YET:
+            raise TableRefused(
+                409, "JOB_LOST", f"job {command.job} cannot commit: the table is at job {table.committed}, or not at this base"
+            )
+        return table
+
+    async def abandon(self, table: int, job: int) -> Table:
+        reply = await self._service.call(META_GROUP, TableAbandon(table, job))
+        if reply.code == Code.NOT_FOUND:
+            raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
+        return _table(reply.detail)
+
+
+def _table(detail: object) -> Table:
+    return _TABLE.decode(msgspec.msgpack.encode(detail))
