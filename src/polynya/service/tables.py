@@ -127,6 +127,8 @@ class Tables:
         share = max(JOB_BYTES_MAX // service.groups, 1)
         command = ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share, not table.planned)
         replies = await asyncio.gather(*(service.call(group, command) for group in range(1, service.groups + 1)))
+        if any(reply.code != Code.OK for reply in replies):
+            raise TableRefused(409, "JOB_TAKEN", "another planner took this job over; ask again")
         return [part for reply in replies for part in _RANGES.decode(msgspec.msgpack.encode(reply.detail))]
 
     async def _longer(self, table: Table) -> list[str]:

@@ -57,6 +57,7 @@ class Machine:
         self.packs: dict[str, Pack] = {}  # those whose home group this is
         self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
         self.tables: dict[int, tables.Table] = {}  # of the meta group
+        self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
         self.uid_counter = 0
         self.message_counter = 0
 

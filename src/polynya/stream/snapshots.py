@@ -34,6 +34,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     released: list[str]
     streams: list[Stream]
     tables: list[Table] = []
+    claimed_jobs: dict[int, int] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -54,6 +55,7 @@ def encode(machine: Machine) -> bytes:
         packs=machine.packs,
         released=list(machine.released),
         tables=list(machine.tables.values()),
+        claimed_jobs=machine.claimed_jobs,
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -81,6 +83,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.packs = image.packs
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
+    machine.claimed_jobs = image.claimed_jobs
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     return machine

@@ -129,7 +129,10 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     """Claim what is cold and in no table yet, at most about `bytes_max`. Detail: [Range, …].
 
-    Not `fresh`: the job is planned; its ranges as they were claimed, less the streams that are gone."""
+    NOT_YET: a later job has claimed here already. Not `fresh`: the job is planned; its ranges as they were claimed, less the streams that are gone."""
+    if command.job < machine.claimed_jobs.get(command.table, 0):
+        return Reply(Code.NOT_YET)
+    machine.claimed_jobs[command.table] = command.job
     ranges: list[Range] = []
     left = command.bytes_max
     for stream in machine.streams.values():
