@@ -71,19 +71,26 @@ def recover(folder: Path, *, journal_id: int, files: Files) -> Recovered:
     """Checks all headers, walks the newest segment and finds its torn tail.
 
     Raises `CorruptData` for damage that is no torn tail, `ConfigError` for a journal that is not this one, `OSError`."""
+    files.sync_folder(folder)  # the newest segment's name may not be durable yet, nor the removal of released ones
     numbers = _numbers(folder, files)
     if not numbers:
         return Recovered([], 1)
-    headers = [_read_header(segment_path(folder, number), number, journal_id, files) for number in numbers]
-    for number, header in zip(numbers[:-1], headers[:-1], strict=True):
+    headers = [_read_header(segment_path(folder, number), number, journal_id, files) for number in numbers[:-1]]
+    for number, header in zip(numbers, headers, strict=False):
         if header is None:
             raise corrupt(segment_path(folder, number), 0, "its header is unreadable")
-    torn = headers[-1] is None
-    cuts = [_remove_torn(folder, numbers[-1], files)] if torn else []
+    newest, data, cuts = numbers[-1], _read_settled(segment_path(folder, numbers[-1]), files), []
+    header = _parse_header(segment_path(folder, newest), data, newest, journal_id)
+    if header is None:
+        cuts.append(_remove_torn(folder, newest, data, files))
+        data = _read_settled(segment_path(folder, numbers[-2]), files) if headers else b""
+    else:
+        headers.append(header)
+        newest += 1
     segments = _chain(folder, [header for header in headers if header is not None], files)
-    recovered = Recovered(segments, numbers[-1] if torn else numbers[-1] + 1, cuts=cuts)
+    recovered = Recovered(segments, newest, cuts=cuts)
     if segments:
-        _settle_newest(folder, recovered, files)
+        _find_end(segment_path(folder, segments[-1].number), data, recovered)
     return recovered
 
 
@@ -99,9 +106,13 @@ def _numbers(folder: Path, files: Files) -> list[int]:
 def _read_header(path: Path, number: int, journal_id: int, files: Files) -> SegmentHeader | None:
     fd = files.open(path)
     try:
-        header = parse_segment_header(files.read(fd, SEGMENT_HEADER_BYTES, 0))
+        return _parse_header(path, files.read(fd, SEGMENT_HEADER_BYTES, 0), number, journal_id)
     finally:
         files.close(fd)
+
+
+def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> SegmentHeader | None:
+    header = parse_segment_header(data)
     if isinstance(header, int):
         raise ConfigError(f"{path} has journal format {header}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
     if header is not None and header.journal_id != journal_id:
@@ -113,10 +124,9 @@ def _read_header(path: Path, number: int, journal_id: int, files: Files) -> Segm
     return header
 
 
-def _remove_torn(folder: Path, number: int, files: Files) -> Cut:
+def _remove_torn(folder: Path, number: int, data: bytes, files: Files) -> Cut:
     """The newest segment has no readable header: it is the trace of a crash while it was made, if nothing lies behind the header."""
     path = segment_path(folder, number)
-    data = _read_all(path, files)
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
         raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written behind it")
     files.unlink(path)
@@ -142,22 +152,26 @@ def _chain(folder: Path, headers: list[SegmentHeader], files: Files) -> list[Seg
     return segments
 
 
-def _settle_newest(folder: Path, recovered: Recovered, files: Files) -> None:
-    """Finds the end of the newest segment and makes what is kept durable. The torn rest is cut by the writer, which opens it next."""
-    segment = recovered.segments[-1]
-    path = segment_path(folder, segment.number)
+def _read_settled(path: Path, files: Files) -> bytes:
+    """What the disk has of the newest segment. A process that was killed may have left it unsynced, and one whose sync failed may have
+    left pages that only the cache has: without `forget` they would be replayed, and be gone after a power cut."""
     fd = files.open(path)
     try:
         files.sync(fd)
         files.forget(fd)
-        data = files.read(fd, files.size(fd), 0)
-        reason = _walk(segment, data, recovered)
-        rest = len(data[segment.end :].rstrip(b"\0"))
-        if rest:
-            _refuse_if_synced(path, segment, data, reason)
-            recovered.cuts.append(Cut(path, segment.end, rest, reason))
+        return files.read(fd, files.size(fd), 0)
     finally:
         files.close(fd)
+
+
+def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
+    """Where the newest segment ends, and whether a torn rest follows: the writer, which opens it next, cuts there."""
+    segment = recovered.segments[-1]
+    reason = _walk(segment, data, recovered)
+    rest = len(data[segment.end :].rstrip(b"\0"))
+    if rest:
+        _refuse_if_synced(path, segment, data, reason)
+        recovered.cuts.append(Cut(path, segment.end, rest, reason))
 
 
 def _walk(segment: Segment, data: bytes, recovered: Recovered) -> str:
@@ -187,13 +201,5 @@ def _length(path: Path, files: Files) -> int:
     fd = files.open(path)
     try:
         return files.size(fd)
-    finally:
-        files.close(fd)
-
-
-def _read_all(path: Path, files: Files) -> bytes:
-    fd = files.open(path)
-    try:
-        return files.read(fd, files.size(fd), 0)
     finally:
         files.close(fd)

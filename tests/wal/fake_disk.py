@@ -1,0 +1,226 @@
+"""A disk in memory that tells what was synced from what was not: it fails the N-th call, runs full, and at a power cut drops, keeps,
+tears and so reorders what was not synced, sector by sector."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from polynya.wal import JournalLocked
+
+SECTOR = 512
+
+
+class Inode:
+    """`cached` is what reads see, `durable` what the platter has, `pending` the changes between them."""
+
+    def __init__(self) -> None:
+        self.cached = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []  # (offset, data), or (length, None) for a new length
+
+    def change(self, offset: int, data: bytes | None) -> None:
+        apply(self.cached, offset, data)
+        self.pending.append((offset, data))
+
+    def persist(self, some: float, random: Random) -> None:
+        """A share of what is pending becomes durable, in no order; a sector may be torn."""
+        for offset, data in self.pending:
+            if data is None:
+                if random.random() < some:
+                    apply(self.durable, offset, None)
+                continue
+            begin = 0
+            while begin < len(data):
+                end = min(len(data), begin + SECTOR - (offset + begin) % SECTOR)
+                if random.random() < some:
+                    if some < 1 and random.random() < 0.05:
+                        end_torn = random.randint(begin, end)
+                        apply(self.durable, offset + begin, data[begin:end_torn] + bytes(random.randbytes(end - end_torn)))
+                    else:
+                        apply(self.durable, offset + begin, data[begin:end])
+                begin = end
+        self.pending = []
+
+
+def apply(content: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        if offset < len(content):
+            del content[offset:]
+        else:
+            content.extend(bytes(offset - len(content)))
+        return
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+class FakeDisk:
+    """Implements `Files`. Counts its calls; `fail_at` is the number of the one that fails with `error`."""
+
+    def __init__(self, random: Random | None = None, *, capacity: int = 1 << 40) -> None:
+        self.random = Random(0) if random is None else random
+        self.files: dict[Path, Inode] = {}
+        self.durable_files: dict[Path, Inode] = {}
+        self.pending_names: list[tuple[Path, Inode | None]] = []
+        self.open_files: dict[int, Inode] = {}
+        self.locks: dict[int, Path] = {}
+        self.calls = 0
+        self.fail_at = 0
+        self.error = errno.EIO
+        self.failed_call = ""
+        self.capacity = capacity
+        self.nonce = 0
+        self._next_fd = 3
+
+    # what tests do to it
+
+    def kill(self) -> None:
+        """The process dies; the page cache lives on."""
+        self.open_files.clear()
+        self.locks.clear()
+        self.fail_at = 0
+
+    def power_cut(self, some: float) -> None:
+        """The machine dies; `some` is the share of unsynced changes that made it to the disk."""
+        self.kill()
+        names: dict[Path, Inode] = dict(self.durable_files)
+        for path, inode in self.pending_names:
+            if self.random.random() < some:
+                _name(names, path, inode)
+        self.pending_names = []
+        for inode in names.values():
+            inode.persist(some, self.random)
+            inode.cached = bytearray(inode.durable)
+        self.files, self.durable_files = names, dict(names)
+
+    def used(self) -> int:
+        return sum(len(inode.cached) for inode in self.files.values())
+
+    # Files
+
+    def make_folder(self, path: Path) -> None:
+        self._count("make_folder")
+
+    def lock(self, path: Path) -> int:
+        self._count("lock")
+        if path in self.locks.values():
+            raise JournalLocked(str(path))
+        fd = self._fd(Inode())
+        self.locks[fd] = path
+        return fd
+
+    def create(self, path: Path) -> int:
+        self._count("create")
+        if path in self.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        inode = self.files[path] = Inode()
+        self.pending_names.append((path, inode))
+        return self._fd(inode)
+
+    def open(self, path: Path) -> int:
+        self._count("open")
+        return self._fd(self._at(path))
+
+    def close(self, fd: int) -> None:
+        del self.open_files[fd]
+        self.locks.pop(fd, None)
+
+    def size(self, fd: int) -> int:
+        self._count("size")
+        return len(self.open_files[fd].cached)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        self._count("read")
+        return bytes(self.open_files[fd].cached[offset : offset + length])
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
+        inode, data = self.open_files[fd], b"".join(buffers)
+        growth = max(0, offset + len(data) - len(inode.cached))
+        room = self.capacity - self.used()
+        try:
+            self._count("write")
+        except OSError:
+            inode.change(offset, data[: self.random.randint(0, len(data))])
+            raise
+        if growth > room:
+            inode.change(offset, data[: max(0, len(inode.cached) + room - offset)])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        inode.change(offset, data)
+
+    def allocate(self, fd: int, length: int) -> None:
+        self._count("allocate")
+        inode = self.open_files[fd]
+        if length - len(inode.cached) > self.capacity - self.used():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if length > len(inode.cached):
+            inode.change(length, None)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._count("truncate")
+        self.open_files[fd].change(length, None)
+
+    def sync(self, fd: int) -> None:
+        inode = self.open_files[fd]
+        try:
+            self._count("sync")
+        except OSError:
+            inode.persist(self.random.random(), self.random)  # and the rest is marked clean, though only the cache has it
+            raise
+        inode.persist(1, self.random)
+
+    def forget(self, fd: int) -> None:
+        self._count("forget")
+        inode = self.open_files[fd]
+        if not inode.pending:
+            inode.cached = bytearray(inode.durable)
+
+    def sync_folder(self, path: Path) -> None:
+        self._count("sync_folder")
+        for name, inode in self.pending_names:
+            _name(self.durable_files, name, inode)
+        self.pending_names = []
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._count("rename")
+        inode = self.files.pop(old)
+        self.files[new] = inode
+        self.pending_names += [(new, inode), (old, None)]
+
+    def unlink(self, path: Path) -> None:
+        self._count("unlink")
+        self._at(path)
+        del self.files[path]
+        self.pending_names.append((path, None))
+
+    def names(self, folder: Path) -> list[str]:
+        self._count("names")
+        return [path.name for path in self.files if path.parent == folder]
+
+    def random64(self) -> int:
+        self.nonce += 1
+        return self.nonce
+
+    def _at(self, path: Path) -> Inode:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return self.files[path]
+
+    def _fd(self, inode: Inode) -> int:
+        self._next_fd += 1
+        self.open_files[self._next_fd] = inode
+        return self._next_fd
+
+    def _count(self, call: str) -> None:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            self.failed_call = call
+            raise OSError(self.error, os.strerror(self.error))
+
+
+def _name(names: dict[Path, Inode], path: Path, inode: Inode | None) -> None:
+    if inode is None:
+        names.pop(path, None)
+    else:
+        names[path] = inode
