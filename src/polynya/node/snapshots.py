@@ -21,20 +21,30 @@ class Snapshotter:
         self._indexes: dict[int, int] = {}
         self._floors = dict(floors)  # group → a place at or before the first entry that a recovery must replay
         self._running = False
+        self._wanted = False
         self.count = 0
+        self.covered_ms = 0  # what any group logged before this log time is in a snapshot
+
+    def want(self) -> None:
+        """Releases of objects wait for the snapshots to contain them."""
+        self._wanted = True
 
     def due(self) -> bool:
-        return not self._running and self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
+        if self._running:
+            return False
+        return self._wanted or self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
 
-    async def run(self) -> None:
-        """Snapshot every group that changed, then release."""
+    async def run(self, now_ms: int) -> None:
+        """Snapshot every group that changed, then release. `now_ms` is the log time."""
         self._running = True
+        self._wanted = False
         try:
             self._written_at = self._core.journal.position
             for number, group in self._core.shard.groups.items():
                 await self._one(number, group.applied_index)
                 await asyncio.sleep(PACE_SECONDS)
             self.release()
+            self.covered_ms = now_ms
         finally:
             self._running = False
 

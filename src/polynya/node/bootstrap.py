@@ -1,0 +1,75 @@
+"""One core process: put everything together, serve until told to stop, take it apart in order. The composition root of the product."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.node import logs
+from polynya.node.assembly import Assembly
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
+from polynya.node.storage import Storage, open_storage
+
+log = logging.getLogger("polynya.core")
+
+
+def main() -> int:
+    """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
+    start = read_start()
+    logs.setup(start.config.log.level, start.config.log.format)
+    try:
+        storage = _open(start)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(start, storage))
+    except ConfigError as error:
+        print(f"polynya: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIG
+    except CorruptData as error:
+        print(f"polynya: {error}", file=sys.stderr, flush=True)
+        return EXIT_CORRUPT
+
+
+def _open(start: CoreStart) -> Storage:
+    folder = Path(start.config.data) / f"core-{start.core}"
+    gc.disable()  # recovery makes many objects and no cycles
+    try:
+        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()  # what recovery made lives long: no collection needs to look at it again
+        gc.set_threshold(50_000, 20, 100)
+
+
+async def _serve(start: CoreStart, storage: Storage) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    watch_parent(loop)
+    assembly = Assembly(start, storage)
+    try:
+        await assembly.start()
+        report_ready(start)
+        await stopping.wait()
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await assembly.stop()
+    log.info("a core stopped", extra={"core": start.core})
+    return EXIT_CLEAN
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of libraries must not hold up the end

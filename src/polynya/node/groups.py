@@ -1,0 +1,39 @@
+"""What the object tier is given of a core: its machines, its log, and how far its snapshots reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polynya.node.snapshots import Snapshotter
+from polynya.replica import Shard
+from polynya.service.node import NodeService
+from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Reply
+
+
+class CoreGroups:
+    """Implements `polynya.cold.groups.Groups`."""
+
+    def __init__(self, shard: Shard, service: NodeService, snapshotter: Snapshotter) -> None:
+        self._shard = shard
+        self._service = service
+        self._snapshotter = snapshotter
+
+    def machines(self) -> Mapping[int, Machine]:
+        return self._service.local.machines
+
+    def term(self, group: int) -> int:
+        return self._shard.groups[group].term
+
+    async def propose(self, group: int, command: Command) -> Reply:
+        return await self._service.call(group, command)
+
+    def now_ms(self) -> int:
+        return self._service.now_ms()
+
+    def covered_ms(self) -> int:
+        return self._snapshotter.covered_ms
+
+    def want_snapshots(self) -> None:
+        self._snapshotter.want()
