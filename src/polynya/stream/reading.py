@@ -126,18 +126,20 @@ def _plan_old(stream: Stream, want: Want) -> ReadPlan:
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     record, byte, until = want.record, want.byte, want.until
     left = want.bytes_max
+    # A byte position may turn out to mean the start of its record: then all that lies before it in its piece is counted.
+    moves = record == AT_BYTE and (want.whole_records or stream.encoding != Encoding.BYTES)
     fork = stream.fork
     if fork is not None and (byte < fork.byte if record == AT_BYTE else record < fork.record):
         to = min((fork.record, fork.byte), until)
         pieces.append(Inherited(fork.source_uid, fork.source_name, record, byte, *to))
-        left -= max(0, to[1] - byte)
+        left -= to[1] if moves else max(0, to[1] - byte)
         record, byte = to
     for cold in _cold_from(stream, record, byte):
         if (left <= 0 and pieces) or (record, byte) == until:
             break
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
         pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
-        left -= max(0, to[1] - max(byte, cold.byte))
+        left -= max(0, to[1] - (cold.byte if moves else max(byte, cold.byte)))
         record, byte = to
     if left > 0 and (record, byte) != until and stream.hot and record == stream.hot[0].record:
         rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)

@@ -1,0 +1,67 @@
+"""The bytes of every command are a format: they lie in journals. Fields are only appended, with defaults."""
+
+import msgspec
+import pytest
+
+from polynya.stream import commands as c
+
+BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
+PRODUCER = c.Producer("p", 1, 2)
+FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2)
+SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283)
+
+GOLDEN: list[tuple[c.Command, str]] = [
+    (
+        c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", FORK),
+        "9c01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+        "00000300000000000795a1700102ff00a17398d9206162616261626162616261626162616261626162616261626162616261"
+        "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
+        "3030303030390002",
+    ),
+    (c.Create("docs/a", 1, "text/plain", 0), "9c01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0"),
+    (
+        c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
+        "9902a6646f63732f6102b06170706c69636174696f6e2f6a736f6e980102c405312c32322ccee3069283c408020000000300"
+        "000000000795a1700102ff00a173c307",
+    ),
+    (c.Append("docs/a", 2, "", None, close=True), "9902a6646f63732f6102a0c0c0c0c300"),
+    (c.Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
+    (c.Expire("docs/a", 7, 2, 4), "9504a6646f63732f61070204"),
+    (c.Touch([(7, 3), (8, 4)], 5), "93059292070392080405"),
+    (
+        c.PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
+        "9a14a6646f63732f61a26162a6646f63732f62050102aa746578742f706c61696e03c3",
+    ),
+    (c.ConfirmPin(7, "ab"), "931507a26162"),
+    (c.Unpin(7, "ab", 6), "941607a2616206"),
+    (c.RefuseAttempt("docs/b", "ab", 7), "9417a6646f63732f62a2616207"),
+    (c.Acknowledge(9), "921809"),
+    (
+        c.PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
+        "961eb67061636b732f32303236303130312d30302f312d666601049192079800000205b67061636b732f3230323630313031"
+        "2d30302f312d6666183dcee306928308",
+    ),
+    (c.PackWritten("packs/20260101-00/1-ff", [1, 2], 9), "941fb67061636b732f32303236303130312d30302f312d666692010209"),
+    (c.ReleasePack("packs/20260101-00/1-ff", 2, 10), "9420b67061636b732f32303236303130312d30302f312d6666020a"),
+    (c.PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
+]
+
+
+@pytest.mark.parametrize(("command", "golden"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_bytes_are_golden(command: c.Command, golden: str) -> None:
+    assert msgspec.msgpack.encode(command).hex() == golden
+    decoded = msgspec.msgpack.decode(bytes.fromhex(golden), type=c.AnyCommand)
+    assert decoded == command
+    assert type(decoded) is type(command)
+
+
+def test_every_command_has_golden_bytes() -> None:
+    tagged = {kind for kind in vars(c).values() if isinstance(kind, type) and issubclass(kind, c.Command) and kind is not c.Command}
+    assert tagged == {type(command) for command, _ in GOLDEN}
+
+
+def test_fields_that_a_later_release_appended_are_ignored_and_missing_ones_have_defaults() -> None:
+    later = msgspec.msgpack.encode([24, 5, "of a later release"])
+    assert msgspec.msgpack.decode(later, type=c.AnyCommand) == c.Acknowledge(5)
+    earlier = msgspec.msgpack.encode([20, "docs/a", "attempt", "docs/b", 1])
+    assert msgspec.msgpack.decode(earlier, type=c.AnyCommand) == c.PinSource("docs/a", "attempt", "docs/b", 1)

@@ -1,0 +1,110 @@
+"""What stories do not tell: cost, bounds, snapshots that are damaged, and agreement with neighbours."""
+
+import tracemalloc
+
+import msgspec
+import pytest
+from stream_world import World, raw_batch
+
+from polynya.base.errors import CorruptData
+from polynya.base.limits import HOT_BYTES_PER_GROUP
+from polynya.service.api import Position
+from polynya.stream import machine as machine_module
+from polynya.stream import reading
+from polynya.stream.commands import Append, Batch, Create, Fork, Producer, PublishSlices, RefuseAttempt
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+
+
+def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
+    count = 100_000
+    encoded = [msgspec.msgpack.encode(Create(f"docs/agent-{i:08d}/session", i, "application/json", 1)) for i in range(count)]
+    decoder = msgspec.msgpack.Decoder(Create)
+    machine = Machine(1)
+    tracemalloc.start()
+    for command in encoded:
+        machine.apply(decoder.decode(command))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(machine.streams) == count
+    assert size / count < 800, f"{size / count:.0f} bytes a stream"
+
+
+def test_positions_mean_the_same_in_the_service() -> None:
+    assert (Position.START, Position.NOW, Position.AT_BYTE) == (reading.START, reading.NOW, reading.AT_BYTE)
+
+
+def test_hot_bytes_are_bounded_and_a_flush_makes_room() -> None:
+    world = World(1)
+    machine = world.machines[1]
+    big = Batch(0, 1, bytes(HOT_BYTES_PER_GROUP // 2), 0)
+    world.apply(1, Create("docs/a", 1, "text/plain", 0, batch=big))
+    stream = machine.lookup("docs/a")
+    assert stream is not None
+    assert world.apply(1, Append("docs/a", 1, "text/plain", big, Producer("p", 0, 0))).code == Code.OK
+    assert world.apply(1, Append("docs/a", 1, "text/plain", raw_batch(b"x"))).code == Code.HOT_LIMIT
+    assert world.apply(1, Create("docs/b", 1, "text/plain", 0, batch=raw_batch(b"x"))).code == Code.HOT_LIMIT
+    assert machine.lookup("docs/b") is None
+    assert world.apply(1, Append("docs/a", 1, "text/plain", big, Producer("p", 0, 0))).code == Code.DUPLICATE
+    world.apply(1, PublishSlices("pack", 1, 1, [(stream.uid, world.slice_of(stream, 1, "pack"))]))
+    assert world.apply(1, Append("docs/a", 1, "text/plain", raw_batch(b"x"))).code == Code.OK
+
+
+def test_remembered_attempts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "ATTEMPTS_REMEMBERED_MAX", 2)
+    machine = Machine(1)
+    for attempt in ("a1", "a2", "a3"):
+        machine.apply(RefuseAttempt("docs/fork", attempt, 1))
+    assert list(machine.attempts) == ["a2", "a3"]
+    fork = Fork("a3", "docs/a", 1 << 48 | 1, 0, 0)
+    assert machine.apply(Create("docs/fork", 1, "text/plain", 0, fork=fork)).code == Code.ATTEMPT_REFUSED
+
+
+def test_uids_are_never_used_again() -> None:
+    machine = Machine(5)
+    uids = {machine.apply(Create("docs/a", now_ms, "text/plain", 0, ttl_seconds=0)).uid for now_ms in range(10)}
+    assert uids == {5 << 48 | counter for counter in range(1, 11)}
+    restored = Machine.restore(machine.snapshot(), lambda place, uid: b"")
+    assert restored.apply(Create("docs/b", 99, "text/plain", 0)).uid == 5 << 48 | 11
+
+
+def test_a_snapshot_holds_no_payload() -> None:
+    machine = Machine(1)
+    machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload" * 1000)), 77)
+    data = machine.snapshot()
+    assert len(data) < 200
+    asked: list[tuple[int, int]] = []
+
+    def read_payload(place: int, uid: int) -> bytes:
+        asked.append((place, uid))
+        return b"payload" * 1000
+
+    restored = Machine.restore(data, read_payload)
+    assert asked == [(77, 1 << 48 | 1)]
+    assert restored.snapshot() == data
+    assert (restored.hot_bytes, restored.needed_places()) == (7000, 77)
+    assert machine.lookup("docs/a") == restored.lookup("docs/a")
+
+
+def test_a_damaged_snapshot_or_journal_is_a_fault() -> None:
+    machine = Machine(1)
+    machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"payload")), 77)
+    data = machine.snapshot()
+    with pytest.raises(CorruptData, match="cannot be decoded"):
+        Machine.restore(data[:-1], lambda place, uid: b"payload")
+    with pytest.raises(CorruptData, match="place 77"):
+        Machine.restore(data, lambda place, uid: b"shorter"[:-1])
+    image = msgspec.msgpack.decode(data)
+    image[0] = 99
+    with pytest.raises(CorruptData, match="version 99"):
+        Machine.restore(msgspec.msgpack.encode(image), lambda place, uid: b"payload")
+
+
+def test_stale_places_do_not_hide_older_ones() -> None:
+    """A batch may be copied forward in the journal; the lowest place is that of any batch, not of the first."""
+    machine = Machine(1)
+    machine.apply(Create("docs/a", 1, "text/plain", 0, batch=raw_batch(b"x")), 10)
+    machine.apply(Append("docs/a", 1, "text/plain", raw_batch(b"y")), 20)
+    ((_, hot),) = machine.flush_candidates()
+    hot[0].place = 30
+    assert machine.needed_places() == 20
