@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 from struct import Struct
-from typing import Any
+from typing import Any, overload
 
 import google_crc32c
 import msgspec
@@ -264,8 +263,8 @@ class Slice:
         return array("Q", accumulate(self.record_lengths or self.batch_lengths, initial=0))
 
     @cached_property
-    def _batch_begins(self) -> tuple[array[int], array[int]]:
-        """First record and first byte of each batch, and the ends."""
+    def batch_begins(self) -> tuple[array[int], array[int]]:
+        """First record and first byte of each batch, and the ends: `batches + 1` numbers each."""
         return array("Q", accumulate(self.batch_records, initial=0)), array("Q", accumulate(self.batch_lengths, initial=0))
 
     def cut(self, begin: int, end: int) -> memoryview:
@@ -274,35 +273,40 @@ class Slice:
             raise ValueError(f"a slice of {self.records} records has none from {begin} to {end}")
         return self.payload[self.positions[begin] : self.positions[end]]
 
-    def batch_of_record(self, record: int) -> int:
-        """The number of the batch that holds the record."""
-        return bisect_right(self._batch_begins[0], record) - 1
+    def hot_batches(self, *, record: int, byte: int) -> Sequence[HotBatch]:
+        """The batches as they were, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`)."""
+        return _Batches(self, record, byte)
 
-    def batch_of_byte(self, byte: int) -> int:
-        """The number of the batch that holds the payload's byte."""
-        return bisect_right(self._batch_begins[1], byte) - 1
 
-    def hot_batches(self, begin: int, end: int, *, record: int, byte: int) -> list[HotBatch]:
-        """The batches `begin` to before `end` as they were, their payloads views; the slice itself begins at (`record`, `byte`)."""
-        records, positions = self._batch_begins
-        found = []
-        for number in range(begin, end):
-            first, last = records[number], records[number + 1]
-            lengths = b"" if self.record_lengths is None or last - first == 1 else bytes(self.record_lengths[first:last])
-            payload: Any = self.payload[positions[number] : positions[number + 1]]
-            found.append(
-                HotBatch(
-                    record + first, byte + positions[number], last - first, payload, lengths, self.batch_crcs[number],
-                    self.append_times_ms[number], self.record_times_ms[number], self.encoding, 0, self.producers.get(number),
-                    self.batch_flags[number],
-                )
-            )  # fmt: skip
-        return found
+class _Batches(Sequence[HotBatch]):
+    def __init__(self, source: Slice, record: int, byte: int) -> None:
+        self._source = source
+        self._record = record
+        self._byte = byte
 
-    def batch_end_covering(self, begin: int, bytes_wanted: int) -> int:
-        """The least `end` such that the batches from `begin` have that many bytes of payload, or all that follow."""
-        ends = self._batch_begins[1]
-        return min(self.batches, bisect_right(ends, ends[begin] + bytes_wanted))
+    def __len__(self) -> int:
+        return self._source.batches
+
+    @overload
+    def __getitem__(self, index: int) -> HotBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[HotBatch]: ...
+    def __getitem__(self, index: int | slice) -> HotBatch | list[HotBatch]:
+        if isinstance(index, slice):
+            return [self._batch(number) for number in range(len(self))[index]]
+        return self._batch(range(len(self))[index])
+
+    def _batch(self, number: int) -> HotBatch:
+        source = self._source
+        records, positions = source.batch_begins
+        first, last = records[number], records[number + 1]
+        lengths = b"" if source.record_lengths is None or last - first == 1 else source.record_lengths[first:last].tobytes()
+        payload: Any = source.payload[positions[number] : positions[number + 1]]
+        return HotBatch(
+            self._record + first, self._byte + positions[number], last - first, payload, lengths, source.batch_crcs[number],
+            source.append_times_ms[number], source.record_times_ms[number], source.encoding, 0, source.producers.get(number),
+            source.batch_flags[number],
+        )  # fmt: skip
 
 
 def _check_batches(encoding: int, batches: Sequence[HotBatch]) -> None:
@@ -342,7 +346,8 @@ def _encode_producers(batches: Sequence[HotBatch]) -> bytes:
 
 
 def _footer_crc(footer: bytes, total: int) -> int:
-    return google_crc32c.extend(google_crc32c.value(footer), _LENGTHS.pack(len(footer), total))
+    crc: int = google_crc32c.extend(google_crc32c.value(footer), _LENGTHS.pack(len(footer), total))
+    return crc
 
 
 def _check_places(entries: Sequence[Entry], end: int) -> None:
