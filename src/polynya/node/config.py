@@ -16,6 +16,7 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.node.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, PREFIX, SETTINGS, Setting
+from polynya.objectstore.settings import StoreSettings
 
 DEFAULT_FILE = "polynya.toml"
 GROUPS_DEFAULT = 16
@@ -23,16 +24,16 @@ REDACTED = "***"
 
 
 class ColdConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The object tier. Sizes in bytes."""
+    """The object tier. Sizes in bytes; empty S3 fields follow the standard AWS chain."""
 
     backend: str = "local"
     root: str = ""
-    s3_bucket: str | None = None
-    s3_region: str | None = None
-    s3_endpoint: str | None = None
-    s3_access_key_id: str | None = None
-    s3_secret_access_key: str | None = None
-    s3_session_token: str | None = None
+    s3_bucket: str = ""
+    s3_region: str = ""
+    s3_endpoint: str = ""
+    s3_access_key_id: str = ""
+    s3_secret_access_key: str = ""
+    s3_session_token: str = ""
     flush_interval_ms: int = limits.FLUSH_INTERVAL_MS
     flush_bytes: int = limits.FLUSH_BYTES
     flush_min_hot_bytes: int | None = None
@@ -77,9 +78,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cold: ColdConfig = ColdConfig()
 
     @property
-    def objects_path(self) -> Path:
-        """The folder of the embedded object store."""
-        return Path(self.data) / (self.cold.root or "objects")
+    def store(self) -> StoreSettings:
+        """The object store, as `polynya.objectstore.settings.open_store` wants it."""
+        cold = self.cold
+        root = str(Path(self.data) / (cold.root or "objects")) if cold.backend == "local" else cold.root
+        shared = {name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"}
+        return StoreSettings(root=root, **shared)
 
     @property
     def unsafe(self) -> list[str]:
@@ -132,7 +136,7 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
         value: Any = loaded.config
         for part in setting.key.split("."):
             value = getattr(value, part)
-        shown = REDACTED if setting.secret and value is not None else "" if value is None else str(value)
+        shown = REDACTED if setting.secret and value else "" if value is None else str(value)
         rows.append((setting.key, shown, loaded.origins[setting.key]))
     return rows
 
@@ -242,9 +246,9 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     cold = config.cold
     if cold.backend == "s3" and not cold.s3_bucket:
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
-    if (cold.s3_access_key_id is None) != (cold.s3_secret_access_key is None):
+    if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):
         have, miss = ("s3_access_key_id", "s3_secret_access_key")
-        if cold.s3_access_key_id is None:
+        if not cold.s3_access_key_id:
             have, miss = miss, have
         yield f"cold.{have} ({origins['cold.' + have]}): goes together with cold.{miss}, which is not set"
     if config.cores is not None and config.cores > (config.groups or GROUPS_DEFAULT):

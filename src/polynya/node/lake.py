@@ -24,6 +24,6 @@ def lake_environment(config: Config, url: str, environ: Mapping[str, str]) -> di
     for setting in SETTINGS:
         if setting.key.startswith("cold."):
             value = getattr(config.cold, setting.key.removeprefix("cold."))
-            if value is not None and value != setting.default:
+            if value != setting.default:
                 made[setting.env] = str(value)
     return made

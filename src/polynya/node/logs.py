@@ -87,7 +87,7 @@ class Repeats(logging.Filter):
 
 
 def _json(row: dict[str, Any]) -> str:
-    return json.dumps(row, default=str, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(row, default=str, separators=(",", ":"))
 
 
 def _logfmt(row: dict[str, Any]) -> str:
@@ -98,4 +98,4 @@ def _quoted(value: Any) -> str:
     text = "true" if value is True else "false" if value is False else "" if value is None else str(value)
     if text and _PLAIN.issuperset(text):
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text)  # escapes control characters too: a name must not drive the reader's terminal

@@ -1,0 +1,172 @@
+"""Metrics: the table of them all, sources that are read at scrape time, and Prometheus' text format.
+
+Counters are plain ints where the work is done; a source copies them into samples when somebody asks. A sample's key is the metric's
+name, with its labels in braces if it has any. The samples of all cores are merged: one scrape shows the node.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+Samples = dict[str, float]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STARTED = time.time()
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One row of the table. `merge` says what the node's value is of its cores': their sum, or the largest."""
+
+    name: str
+    kind: str  # counter | gauge | histogram
+    help: str
+    labels: tuple[str, ...] = ()
+    merge: str = "sum"
+
+    @property
+    def spelled_labels(self) -> str:
+        return ", ".join(f"`{label}`" for label in self.labels)
+
+
+METRICS = (
+    Metric("polynya_info", "gauge", "1, with the version of the server.", ("version",), "max"),
+    Metric("polynya_cores", "gauge", "Cores that the node should have.", merge="max"),
+    Metric("polynya_cores_up", "gauge", "Cores that answered this scrape."),
+    Metric("polynya_core_start_seconds", "gauge", "When the youngest core started, in seconds since 1970.", merge="max"),
+    Metric("polynya_process_resident_bytes", "gauge", "Memory of all cores."),
+    Metric("polynya_process_cpu_seconds_total", "counter", "CPU time of all cores."),
+    Metric("polynya_process_open_files", "gauge", "Open descriptors of all cores, connections included."),
+    Metric("polynya_gc_collections_total", "counter", "Full garbage collections of the interpreter; each stops its core."),
+    Metric("polynya_loop_lag_seconds", "gauge", "How late the slowest core's loop was at its last beat.", merge="max"),
+    Metric("polynya_loop_lag_max_seconds", "gauge", "The longest stall of any core's loop since its start.", merge="max"),
+    Metric("polynya_transport_connected", "gauge", "Connections between cores; cores times (cores - 1) when all is well."),
+    Metric("polynya_transport_outstanding", "gauge", "Calls between cores without an answer yet."),
+    Metric("polynya_transport_refused_total", "counter", "Calls between cores that were refused because too much was under way."),
+    Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
+    Metric("polynya_turns_total", "counter", "Journal writes, each with one fsync."),
+    Metric("polynya_entries_total", "counter", "Entries written to the journal; over the turns: how well group commit batches."),
+    Metric("polynya_journal_bytes_total", "counter", "Bytes written to the journal."),
+    Metric("polynya_journal_full_total", "counter", "Journal writes refused because the disk was full."),
+    Metric("polynya_overloaded_total", "counter", "Commands refused because too much was in flight to the journal."),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+class Histogram:
+    """Counts of durations per bucket. `observe` costs a bisection of a short tuple."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS_BUCKETS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def samples(self, name: str) -> Samples:
+        """Prometheus' cumulative buckets, sum and count."""
+        made: Samples = {}
+        running = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            running += count
+            made[f'{name}_bucket{{le="{"+Inf" if bound == float("inf") else f"{bound:g}"}"}}'] = running
+        made[f"{name}_sum"] = self.total
+        made[f"{name}_count"] = running
+        return made
+
+
+class Registry:
+    """The sources of one core."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[], Mapping[str, float]]] = []
+
+    def add(self, source: Callable[[], Mapping[str, float]]) -> None:
+        """`source` returns samples. It is read once here, so that a name that is not in the table is found at start: KeyError."""
+        for key in source():
+            metric_of(key)
+        self._sources.append(source)
+
+    def read(self) -> Samples:
+        samples: Samples = {}
+        for source in self._sources:
+            samples.update(source())
+        return samples
+
+
+def metric_of(key: str) -> Metric:
+    """The row of a sample's key; KeyError when there is none."""
+    name = key.partition("{")[0]
+    if name in BY_NAME:
+        return BY_NAME[name]
+    for suffix in ("_bucket", "_sum", "_count"):
+        metric = BY_NAME.get(name.removesuffix(suffix))
+        if metric is not None and metric.kind == "histogram":
+            return metric
+    raise KeyError(f"{name} is not in the table of metrics")
+
+
+def label(name: str, **labels: str) -> str:
+    """The key of a labelled sample."""
+    pairs = ",".join(f'{label_name}="{_escaped(value)}"' for label_name, value in labels.items())
+    return f"{name}{{{pairs}}}"
+
+
+def merge(cores: Iterable[Mapping[str, float]]) -> Samples:
+    """One node's samples of its cores'."""
+    merged: Samples = {}
+    for samples in cores:
+        for key, value in samples.items():
+            if key not in merged:
+                merged[key] = value
+            elif metric_of(key).merge == "max":
+                merged[key] = max(merged[key], value)
+            else:
+                merged[key] += value
+    return merged
+
+
+def render(samples: Mapping[str, float]) -> bytes:
+    """Prometheus' text format 0.0.4, in the order of the table."""
+    by_metric: dict[str, list[str]] = {}
+    for key, value in samples.items():
+        by_metric.setdefault(metric_of(key).name, []).append(f"{key} {_number(value)}")
+    lines: list[str] = []
+    for metric in METRICS:
+        rows = by_metric.get(metric.name)
+        if rows:
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}", *rows]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def process_samples() -> Samples:
+    """What the operating system and the interpreter know of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    samples: Samples = {
+        "polynya_process_cpu_seconds_total": usage.ru_utime + usage.ru_stime,
+        "polynya_gc_collections_total": gc.get_stats()[2]["collections"],
+        "polynya_core_start_seconds": round(_STARTED, 3),
+    }
+    if os.path.exists("/proc/self/statm"):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            samples["polynya_process_resident_bytes"] = int(file.read().split()[1]) * resource.getpagesize()
+        samples["polynya_process_open_files"] = len(os.listdir("/proc/self/fd"))
+    return samples
+
+
+def _number(value: float) -> str:
+    return repr(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

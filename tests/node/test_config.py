@@ -1,0 +1,156 @@
+"""Where settings come from, and what is refused."""
+
+import pytest
+
+from polynya.base.errors import ConfigError
+from polynya.node.config import Config, load, show, split_listen
+from polynya.node.settings import BY_ENV, SETTINGS, parse_millis, parse_seconds, parse_size
+
+
+def refusal(flags=None, environ=None, path=None, folder="/nonexistent") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags or {}, environ=environ or {}, path=path, folder=folder)
+    return str(caught.value)
+
+
+def test_without_any_source_the_defaults_hold(tmp_path):
+    loaded = load({}, environ={"PATH": "/bin", "POLYNYA_SERVER": "http://x"}, folder=str(tmp_path))
+    assert set(loaded.origins.values()) == {"default"}
+    for setting in SETTINGS:
+        value = loaded.config
+        for part in setting.key.split("."):
+            value = getattr(value, part)
+        if setting.key == "data":
+            assert value.endswith("/polynya-data") and value.startswith("/")
+        else:
+            assert value == setting.default, f"the table and the struct differ in {setting.key}"
+
+
+def test_a_later_source_wins_and_each_origin_is_known(tmp_path):
+    (tmp_path / "polynya.toml").write_text(
+        'cores = 1\ngroups = 4\nlisten = "127.0.0.1:1"\n[cold]\nflush_bytes = "1MiB"\nflush_max_age_ms = "2min"\n[log]\nformat = "json"\n'
+    )
+    environ = {"POLYNYA_CORES": "2", "POLYNYA_LISTEN": "127.0.0.1:2", "POLYNYA_COLD_FLUSH_INTERVAL_MS": "250"}
+    loaded = load({"--listen": "127.0.0.1:3"}, environ=environ, folder=str(tmp_path))
+    config = loaded.config
+    assert (config.groups, config.cores, config.listen) == (4, 2, "127.0.0.1:3")
+    assert (config.cold.flush_bytes, config.cold.flush_interval_ms, config.cold.flush_max_age_ms) == (1 << 20, 250, 120_000)
+    assert config.log.format == "json"
+    origins = loaded.origins
+    assert origins["groups"].endswith("polynya.toml: groups")
+    assert (origins["cores"], origins["listen"], origins["log.level"]) == ("POLYNYA_CORES", "--listen", "default")
+
+
+def test_the_documented_variables_exist_with_the_documented_defaults():
+    cold = load({}, environ={}, folder="/nonexistent").config.cold
+    names = "BACKEND ROOT S3_BUCKET S3_REGION S3_ENDPOINT S3_ACCESS_KEY_ID S3_SECRET_ACCESS_KEY S3_SESSION_TOKEN FLUSH_INTERVAL_MS "
+    names += "FLUSH_BYTES FLUSH_MAX_CONCURRENCY MAX_HOT_BYTES_PER_GROUP FLUSH_MIN_HOT_BYTES FLUSH_MAX_BYTES FLUSH_MAX_AGE_MS"
+    assert {f"POLYNYA_COLD_{name}" for name in names.split()} == {name for name in BY_ENV if "COLD" in name}
+    assert (cold.backend, cold.flush_interval_ms, cold.flush_bytes) == ("local", 1000, 8 << 20)
+    assert (cold.flush_max_concurrency, cold.max_hot_bytes_per_group, cold.flush_max_age_ms) == (4, 64 << 20, 300_000)
+    assert (cold.flush_from_bytes, cold.pack_bytes_max) == (8 << 20, 8 << 20)
+
+
+def test_every_problem_is_named_with_its_origin_at_once(tmp_path):
+    file = tmp_path / "node.toml"
+    file.write_text('lisen = "x"\ncores = "many"\n[cold]\nflush_byte = 1\nbackend = "s4"\n[log]\nlevel = ["info"]\n')
+    message = refusal({"--long-poll-timeout": "soon"}, {"POLYNYA_GROUPS": "65", "POLYNYA_COLD_FLUSH_BITES": "1"}, str(file))
+    assert f"{file}: lisen: unknown; did you mean listen?" in message
+    assert f"{file}: cores: 'many': expected a whole number" in message
+    assert f"{file}: cold.flush_byte: unknown; did you mean cold.flush_bytes?" in message
+    assert f"{file}: cold.backend: 's4': expected one of local, s3, memory, none" in message
+    assert f"{file}: log.level: expected debug \\| info \\| warning \\| error, not a list" in message
+    assert "--long-poll-timeout: 'soon': expected a duration" in message
+    assert "POLYNYA_GROUPS: '65': expected at most 64" in message
+    assert "POLYNYA_COLD_FLUSH_BITES: unknown; did you mean POLYNYA_COLD_FLUSH_BYTES?" in message
+    assert len(message.splitlines()) == 8
+
+
+def test_a_named_file_must_be_there_and_be_toml(tmp_path):
+    assert "No such file" in refusal(path=str(tmp_path / "missing.toml"))
+    (tmp_path / "bad.toml").write_text("listen = ")
+    assert "no valid TOML" in refusal(path=str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:4437", "[::]:4437", "192.0.2.1:80", "8.8.8.8:0"])
+def test_nothing_listens_beyond_loopback_unless_it_is_said(listen):
+    assert "--unsafe-no-auth" in refusal({"--listen": listen})
+    config = load({"--listen": listen, "--unsafe-no-auth": "true"}, environ={}, folder="/nonexistent").config
+    assert "unsafe-no-auth" in config.unsafe[0]
+
+
+def test_loopback_is_not_unsafe():
+    for listen in ("127.0.0.1:0", "[::1]:1", ":4437", "4437", "127.8.9.1:1"):
+        assert load({"--listen": listen}, environ={}, folder="/nonexistent").config.unsafe == []
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:http", "127.0.0.1:65536", "", "nowhere.invalid:80"])
+def test_an_address_that_is_none_is_refused(listen):
+    assert f"listen (--listen): {listen!r}" in refusal({"--listen": listen})
+
+
+def test_s3_needs_a_bucket_and_both_keys_or_none():
+    assert "needs a bucket" in refusal({}, {"POLYNYA_COLD_BACKEND": "s3"})
+    message = refusal({}, {"POLYNYA_COLD_S3_ACCESS_KEY_ID": "a"})
+    assert "cold.s3_access_key_id (POLYNYA_COLD_S3_ACCESS_KEY_ID): goes together with cold.s3_secret_access_key" in message
+
+
+def test_more_cores_than_groups_are_refused():
+    assert "8 cores for 4 groups" in refusal({"--cores": "8", "--groups": "4"})
+
+
+def test_secrets_are_not_shown_and_have_no_flag():
+    environ = {"POLYNYA_COLD_S3_ACCESS_KEY_ID": "public", "POLYNYA_COLD_S3_SECRET_ACCESS_KEY": "hush"}
+    loaded = load({}, environ=environ, folder="/nonexistent")
+    assert "hush" not in repr(show(loaded))
+    assert ("cold.s3_access_key_id", "public", "POLYNYA_COLD_S3_ACCESS_KEY_ID") in show(loaded)
+    assert "unknown" in refusal({"--cold-s3-secret-access-key": "x"})
+    assert loaded.config.store.s3_secret_access_key == "hush"
+
+
+def test_the_store_is_under_the_data_folder_unless_it_is_elsewhere():
+    def store(root: str, backend: str = "local"):
+        flags = {"--data": "/var/p", "--cold-root": root, "--cold-backend": backend, "--cold-s3-bucket": "b"}
+        return load(flags, environ={}, folder="/nonexistent").config.store
+
+    assert store("").root == "/var/p/objects"
+    assert store("/mnt/objects").root == "/mnt/objects"
+    assert (store("a/b", "s3").root, store("a/b", "s3").s3_bucket) == ("a/b", "b")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (parse_size, "8MiB", 8 << 20),
+        (parse_size, " 1.5 kib ", 1536),
+        (parse_size, "64kB", 64_000),
+        (parse_size, "0", 0),
+        (parse_millis, "1500", 1500),
+        (parse_millis, "1s", 1000),
+        (parse_millis, "0.5ms", 0),
+        (parse_seconds, "500ms", 0.5),
+        (parse_seconds, "2", 2.0),
+        (parse_seconds, "5min", 300.0),
+    ],
+)
+def test_units(parse, text, value):
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("parse", [parse_size, parse_millis, parse_seconds])
+@pytest.mark.parametrize("text", ["", "-1", "1 parsec", "x", "1e3", "\u0661", "1 2", "nan"])
+def test_no_units(parse, text):
+    with pytest.raises(ValueError, match="expected a"):
+        parse(text)
+
+
+def test_split_listen():
+    assert split_listen("[::1]:80") == ("::1", 80)
+    assert split_listen(":80") == ("127.0.0.1", 80)
+
+
+def test_a_configuration_survives_json():
+    import msgspec
+
+    config = load({"--cores": "2"}, environ={}, folder="/nonexistent").config
+    assert msgspec.json.decode(msgspec.json.encode(config), type=Config) == config

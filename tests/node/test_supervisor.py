@@ -1,0 +1,282 @@
+"""Stories of the supervisor, with a core process that serves nothing (`fake_core.py`)."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+SERVE = """
+import json, os, sys
+from polynya.node.config import load
+from polynya.node import folder, supervisor
+for name, value in json.loads(sys.argv[2]).items():
+    setattr(folder if hasattr(folder, name) else supervisor, name, value)
+if "FAKE_LAKE" in os.environ:
+    wrapper = supervisor.lake_command
+    supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
+sys.exit(supervisor.serve(load(json.loads(sys.argv[1]), environ=os.environ, folder="/nonexistent").config, entry="fake_core"))
+"""
+
+
+class Node:
+    """A supervisor under test; `out` and `err` are its lines so far."""
+
+    def __init__(self, data: Path, orders: str = "", patch: dict[str, float] | None = None, **flags: str) -> None:
+        settings = {"--listen": "127.0.0.1:0", "--data": str(data), "--cores": "2", "--log-format": "json"}
+        settings |= {"--" + name.replace("_", "-"): value for name, value in flags.items()}
+        self.data = data
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
+        environ |= {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "FAKE_CORE": orders}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(settings), json.dumps(patch or {})],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, pipe, lines: list[str]) -> None:
+        for line in pipe:
+            lines.append(line.rstrip("\n"))
+            self._news.put(None)
+        self._news.put(None)
+
+    def until(self, word: str) -> str:
+        """The first line with `word` in it."""
+        deadline = time.monotonic() + 20
+        while True:
+            for line in self.out + self.err:
+                if word in line:
+                    return line
+            try:
+                self._news.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
+
+    def wait(self) -> int:
+        code = self.process.wait(30)
+        for reader in self._readers:
+            reader.join(10)
+        return code
+
+    def lives(self, core: int) -> list[int]:
+        """Pids of all processes that a core ever had."""
+        path = self.data / f"lives-{core}"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def url(self) -> str:
+        self.until("tail ")
+        return next(line for line in self.out if line.startswith("listening on ")).removeprefix("listening on ")
+
+
+@contextlib.contextmanager
+def running(*arguments, **options) -> Iterator[Node]:
+    node = Node(*arguments, **options)
+    try:
+        yield node
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(node.process.pid).children(recursive=True):
+                child.kill()
+        node.process.kill()
+        node.wait()
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether all of them end soon."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_node_says_what_it_listens_on_and_stops_cleanly_on_sigterm(tmp_path):
+    data = tmp_path / "data"
+    with running(data) as node:
+        url = node.url()
+        assert f"  append  curl -H 'Content-Type: application/json' -d '{{\"hello\": \"world\"}}' {url}/v1/stream/hello" in node.out
+        admin = next(line for line in node.out if line.startswith("admin on http://127.0.0.1:"))
+        assert admin.rsplit(":")[-1] != url.rsplit(":")[-1]
+        assert int((data / "node.pid").read_text()) == node.process.pid
+        assert (data / "run").stat().st_mode & 0o777 == 0o700
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
+        assert not (data / "node.pid").exists() and not (data / "run").exists()
+        assert gone(node.lives(0) + node.lives(1))
+
+
+def test_sigint_stops_it_too(tmp_path):
+    with running(tmp_path) as node:
+        node.url()
+        node.process.send_signal(signal.SIGINT)
+        assert node.wait() == 0
+
+
+def test_kill_9_of_the_supervisor_leaves_no_core_and_the_node_starts_again(tmp_path):
+    with running(tmp_path, orders="1:stubborn") as node:
+        node.url()
+        pids = node.lives(0) + node.lives(1)
+        assert len(pids) == 2 and all(psutil.pid_exists(pid) for pid in pids)
+        node.process.kill()
+        node.process.wait()
+        with running(tmp_path) as again:  # waits for the lock until the last core has gone
+            again.url()
+            assert gone(pids)
+
+
+def test_a_core_that_dies_is_started_again(tmp_path):
+    with running(tmp_path) as node:
+        node.url()
+        (first,) = node.lives(1)
+        os.kill(first, signal.SIGKILL)
+        line = json.loads(node.until("starting it again"))
+        assert (line["died"], line["how"]) == (1, "killed by SIGKILL")
+        deadline = time.monotonic() + 10
+        while len(node.lives(1)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(node.lives(1)) == 2 and len(node.lives(0)) == 1
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
+        assert sum("listening on" in line for line in node.out) == 1
+
+
+def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
+    with running(tmp_path, orders="1:exit7") as node:
+        assert node.wait() == 1
+        assert "polynya: core 1 died 3 times in a row (exit code 7); see the lines above for the reason" in node.err
+        assert len(node.lives(1)) == 3
+        assert node.out == []
+        assert gone(node.lives(0))
+
+
+@pytest.mark.parametrize(("code", "word"), [(65, "damaged"), (74, "the disk failed"), (78, "settings cannot work")])
+def test_a_core_that_cannot_be_helped_stops_the_node_at_once(tmp_path, code, word):
+    with running(tmp_path, orders=f"0:exit{code}") as node:
+        assert node.wait() == code
+        assert any(line.startswith("polynya: core 0 stopped: ") and word in line for line in node.err)
+        assert len(node.lives(0)) == 1
+
+
+def test_a_core_that_does_not_stop_is_killed_in_bounded_time(tmp_path):
+    with running(tmp_path, orders="0:stubborn", patch={"STOP_SECONDS": 0.2}) as node:
+        node.url()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 1
+        assert gone(node.lives(0) + node.lives(1))
+        assert any("killed" in line for line in node.err)
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    with running(tmp_path, orders="0:stubborn") as node:
+        node.url()
+        node.process.send_signal(signal.SIGTERM)
+        node.until('"stopping"')
+        node.process.send_signal(signal.SIGTERM)
+        node.wait()
+        assert gone(node.lives(0) + node.lives(1))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
+    with socket.socket() as stranger:
+        if shared:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        with running(tmp_path, listen=f"127.0.0.1:{port}") as node:
+            assert node.wait() == 78
+            assert node.err == [
+                f"polynya: listen: port {port} of 127.0.0.1 is in use by another process; stop it, or choose another port with --listen"
+            ]
+            assert node.lives(0) == []
+
+
+def test_a_second_node_on_the_same_data_is_refused(tmp_path):
+    with running(tmp_path) as node:
+        node.url()
+        with running(tmp_path, patch={"LOCK_WAIT_SECONDS": 0.1}) as second:
+            assert second.wait() == 78
+            assert f"is in use by another node (pid {node.process.pid})" in second.err[0]
+        assert node.process.poll() is None
+
+
+def test_what_was_fixed_at_birth_stays(tmp_path):
+    with running(tmp_path, groups="4") as node:
+        node.url()
+        node.process.send_signal(signal.SIGTERM)
+        node.wait()
+    born = json.loads((tmp_path / "node.json").read_text())
+    assert (born["groups"], born["cores"], born["history"], len(born["cluster_id"])) == (4, 2, 1, 32)
+    for flags, word in (({"cores": "1"}, "was written by 2 cores"), ({"groups": "5"}, "has 4 groups")):
+        with running(tmp_path, **flags) as node:
+            assert node.wait() == 78
+            assert word in node.err[0]
+    (tmp_path / "node.json").write_text("{")
+    with running(tmp_path) as node:
+        assert node.wait() == 65
+        assert "restore it from a copy" in node.err[0]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.doc").write_text("x")
+    with running(tmp_path) as node:
+        assert node.wait() == 78
+        assert "is not empty (thesis.doc) and has no node.json" in node.err[0]
+
+
+WORKER = """
+import os, time
+print("worker", os.getpid(), os.environ["POLYNYA_SERVER"], os.environ["POLYNYA_COLD_ROOT"], "POLYNYA_GROUPS" in os.environ, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_lake_worker_runs_once_the_node_serves_and_dies_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LAKE", WORKER)
+    with running(tmp_path, lake_interval="30s", cold_root="elsewhere") as node:
+        _, pid, url, root, leaked = node.until("worker ").split()
+        assert (url, root, leaked) == (node.url(), "elsewhere", "False")
+        node.process.kill()
+        assert gone([int(pid)])
+
+
+def test_a_lake_worker_that_dies_is_started_again_and_stops_nobody(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LAKE", "import sys; print('worker', flush=True); sys.exit(3)")
+    with running(tmp_path, lake_interval="30s", patch={"LAKE_RESTART_SECONDS": 0.01}) as node:
+        line = json.loads(node.until("the lake worker ended"))
+        assert line["how"] == "exit code 3"
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
+
+
+def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):
+    data = tmp_path / ("x" * 100)
+    with running(data) as node:
+        node.url()
+        assert not (data / "run").exists()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
