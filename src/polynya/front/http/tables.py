@@ -1,0 +1,180 @@
+"""Routes of tables: users' (`/v1/tables…`, base port) and drivers' (`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
+
+The JSON is that of docs/formats/tables.md, section "Routes".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.base.names import spelled_name
+from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.stream.commands import TableCommit
+from polynya.stream.tables import Range, Table
+
+
+class StoreRef(msgspec.Struct, frozen=True):
+    """Where the objects are, without credentials: a driver has its own."""
+
+    kind: str
+    root: str
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""
+
+
+class _Create(msgspec.Struct, forbid_unknown_fields=True):
+    prefix: str
+
+
+class _Commit(msgspec.Struct):
+    uid: str
+    job: int
+    attempt: str
+    base_iceberg: str
+    base_iceberg_dlq: str
+    iceberg: str
+    iceberg_dlq: str
+    result: str
+    rows: int
+    dead_rows: int
+
+
+class _Abandon(msgspec.Struct):
+    uid: str
+    job: int
+    reason: str = ""
+
+
+Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
+
+
+class TableRoutes:
+    """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`."""
+
+    def __init__(self, tables: Tables, store: StoreRef, now_ms: Any) -> None:
+        self._tables = tables
+        self._store = store
+        self._now_ms = now_ms
+
+    async def user(self, method: str, segments: list[str], body: bytes) -> Answer:
+        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`; `segments` are those after `/v1/tables`."""
+        if not segments and method == "GET":
+            return 200, {"tables": [await self._described(table) for table in await self._tables.all()]}
+        if len(segments) == 1 and method == "GET":
+            return 200, {"table": await self._described(await self._tables.find(segments[0]))}
+        if len(segments) == 1 and method == "PUT":
+            wanted = _read(body, _Create)
+            table, new = await self._tables.create(segments[0], wanted.prefix)
+            return 201 if new else 200, {"table": await self._described(table)}
+        raise TableRefused(405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET /v1/tables/NAME and PUT /v1/tables/NAME")
+
+    async def admin(self, method: str, segments: list[str], body: bytes) -> Answer:
+        """`POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
+        if len(segments) != 2 or method != "POST":
+            raise TableRefused(404, "NOT_FOUND", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
+        name, verb = segments
+        if verb == "plan":
+            job = await self._tables.plan(name)
+            return (204, None) if job is None else (200, self._plan(job))
+        if verb == "commit":
+            return await self._commit(_read(body, _Commit))
+        if verb == "abandon":
+            given_up = _read(body, _Abandon)
+            table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
+            return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
+        raise TableRefused(404, "NOT_FOUND", f"drivers know plan, commit and abandon, not '{verb}'")
+
+    async def _commit(self, asked: _Commit) -> Answer:
+        uid = _uid(asked.uid)
+        command = TableCommit(
+            uid,
+            asked.job,
+            asked.attempt,
+            asked.base_iceberg,
+            asked.base_iceberg_dlq,
+            asked.iceberg,
+            asked.iceberg_dlq,
+            asked.rows,
+            asked.dead_rows,
+            self._now_ms(),
+            asked.result,
+        )
+        try:
+            return 200, {"table": _ref(await self._tables.commit(command))}
+        except TableRefused as refused:
+            if refused.status != 409:
+                raise
+            found = [table for table in await self._tables.all() if table.uid == uid]
+            return 409, {"error": {"code": refused.code, "message": str(refused)}, "table": _ref(found[0])}
+
+    def _plan(self, job: PlannedJob) -> dict[str, Any]:
+        ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
+        return {"version": 1, "table": _ref(job.table), "job": job.job, "attempt": job.attempt, "store": self._store, "ranges": ranges}
+
+    async def _described(self, table: Table) -> dict[str, Any]:
+        """What users see: the pointers, and how far the table is behind its streams."""
+        lag = await self._tables.lag(table)
+        behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
+        location = f"tables/{table.uid}"
+        described = {
+            **_ref(table),
+            "delta": f"{location}/main",
+            "delta_dlq": f"{location}/dlq",
+            "store": self._store,
+            "streams": lag.streams,
+            "rows": table.rows,
+            "dead_rows": table.dlq_rows,
+            "records_behind": lag.records,
+            "behind_seconds": round(behind, 3),
+            "committed_ms": table.committed_ms,
+        }
+        return described
+
+
+def _ref(table: Table) -> dict[str, Any]:
+    """The table as drivers know it (`TableRef` of docs/formats/tables.md)."""
+    return {
+        "uid": str(table.uid),
+        "name": table.name,
+        "prefix": table.prefix,
+        "location": f"tables/{table.uid}",
+        "job": table.committed,
+        "iceberg": table.main,
+        "iceberg_dlq": table.dlq,
+        "result": table.result,
+    }
+
+
+def _range(part: Range, number: int) -> dict[str, Any]:
+    cold = part.slices[number]
+    return {
+        "stream": spelled_name(part.name),
+        "uid": part.uid,
+        "group": part.uid >> 48,
+        "content_type": part.content_type,
+        "encoding": part.encoding,
+        "record": cold.record,
+        "byte": cold.byte,
+        "records": cold.records,
+        "length": cold.length,
+        "pack": cold.pack,
+        "offset": cold.offset,
+        "stored": cold.stored,
+        "crc": cold.crc,
+    }
+
+
+def _read(body: bytes, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.DecodeError as error:
+        raise TableRefused(400, "INVALID_REQUEST", f"the body is not what this route takes: {error}") from None
+
+
+def _uid(text: str) -> int:
+    if not text.isdecimal():
+        raise TableRefused(400, "INVALID_REQUEST", "uid is a number, as text")
+    return int(text)
