@@ -8,7 +8,7 @@ from polynya.stream import commands as c
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
 FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2)
-SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283)
+SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
@@ -38,12 +38,21 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.Acknowledge(9), "921809"),
     (
         c.PublishSlices("packs/20260101-00/1-ff", 1, 4, [(7, SLICE)], 8),
-        "961eb67061636b732f32303236303130312d30302f312d666601049192079800000205b67061636b732f3230323630313031"
-        "2d30302f312d6666183dcee306928308",
+        "961eb67061636b732f32303236303130312d30302f312d666601049192079900000205b67061636b732f3230323630313031"
+        "2d30302f312d6666183dcee30692830808",
     ),
     (c.PackWritten("packs/20260101-00/1-ff", [1, 2], 9), "941fb67061636b732f32303236303130312d30302f312d666692010209"),
     (c.ReleasePack("packs/20260101-00/1-ff", 2, 10), "9420b67061636b732f32303236303130312d30302f312d6666020a"),
     (c.PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
+    (c.TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
+    (c.TableOpen(3, 12), "933d030c"),
+    (c.TablePlanned(3, 1), "933e0301"),
+    (c.TableCommit(3, 1, "ab", "", "", "m1", "d1", 100, 2, 13, "r1"), "9c3f0301a26162a0a0a26d31a2643164020da27231"),
+    (c.TableAbandon(3, 1), "93400301"),
+    (
+        c.ClaimRanges(3, 1, 0, "docs/", ["docs/long/"], 1 << 30, True),
+        "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
+    ),
 ]
 
 
