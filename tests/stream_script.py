@@ -5,6 +5,7 @@
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
     pin, confirm, unpin, refuse, deliver, flush, publish, written, release, erase, delete, expire, touch, show
+    table, open, planned, claim, commit, abandon
 
 Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid` is written group.counter.
 """
@@ -20,6 +21,7 @@ from polynya.stream.commands import (
     Acknowledge,
     Append,
     Batch,
+    ClaimRanges,
     ColdSlice,
     ConfirmPin,
     Create,
@@ -34,6 +36,11 @@ from polynya.stream.commands import (
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
     Touch,
     Unpin,
 )
@@ -257,6 +264,66 @@ class _Story:
 
     def do_erase(self, words: _Words) -> list[str]:
         return self.answer(self.world.apply(words.group, PackDeleted(words.plain[0])))
+
+    def do_table(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableCreate(*words.plain, self.now_ms)))
+
+    def do_open(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableOpen(_uid(words.plain[0]), self.now_ms)))
+
+    def do_planned(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TablePlanned(_uid(words.plain[0]), int(words.plain[1]))))
+
+    def do_abandon(self, words: _Words) -> list[str]:
+        return self.table_answer(self.world.apply(0, TableAbandon(_uid(words.plain[0]), int(words.plain[1]))))
+
+    def do_commit(self, words: _Words) -> list[str]:
+        """`commit TABLE JOB attempt=A [base=KEY] main=KEY rows=N`: the DLQ's keys are the table's with `-dlq`."""
+        base, main = words.named.get("base", ""), words.named["main"]
+        dlq = [key and key + "-dlq" for key in (base, main)]
+        rows = words.number("rows", 0) or 0
+        command = TableCommit(
+            table=_uid(words.plain[0]),
+            job=int(words.plain[1]),
+            attempt=words.named["attempt"],
+            base_main=base,
+            base_dlq=dlq[0],
+            main=main,
+            dlq=dlq[1],
+            rows=rows,
+            dlq_rows=0,
+            now_ms=self.now_ms,
+        )
+        return self.table_answer(self.world.apply(0, command))
+
+    def do_claim(self, words: _Words) -> list[str]:
+        """`claim TABLE JOB PREFIX committed=JOB [without=PREFIX] [max=N] [planned]`."""
+        fresh = not words.flag("planned")
+        command = ClaimRanges(
+            table=_uid(words.plain[0]),
+            job=int(words.plain[1]),
+            committed=words.number("committed", 0) or 0,
+            prefix=words.plain[2],
+            without=[words.named["without"]] if "without" in words.named else [],
+            bytes_max=words.number("max", 1 << 30) or 0,
+            fresh=fresh,
+        )
+        reply = self.world.apply(words.group, command)
+        spans = [
+            f"{found.name} {found.slices[0].record}..{found.slices[-1].record + found.slices[-1].records}" for found in reply.detail or ()
+        ]
+        return [Code(reply.code).name, *spans]
+
+    def table_answer(self, reply: Reply) -> list[str]:
+        table = reply.detail
+        if table is None:
+            return [Code(reply.code).name]
+        state = "open" if table.open else "idle"
+        pointer = f" main={table.main} dlq={table.dlq}" if table.main else ""
+        planned = " planned" if table.planned else ""
+        return [
+            f"{Code(reply.code).name} {_show_uid(table.uid)} job={table.job} {state}{planned} committed={table.committed} rows={table.rows}{pointer}"
+        ]
 
     def do_read(self, words: _Words) -> list[str]:
         whole = words.flag("whole")

@@ -28,7 +28,7 @@ class World:
     """The machines of several groups. Each step is also applied to a machine restored from the snapshot before it."""
 
     def __init__(self, groups: int = 4) -> None:
-        self.machines = {group: Machine(group, groups) for group in range(1, groups + 1)}
+        self.machines = {group: Machine(group, groups) for group in range(groups + 1)}
         self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
         self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches
         self.place = 0
