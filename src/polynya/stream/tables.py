@@ -129,7 +129,8 @@ def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
 def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     """Claim what is cold and in no table yet, at most about `bytes_max`. Detail: [Range, …].
 
-    NOT_YET: a later job has claimed here already. Not `fresh`: the job is planned; its ranges as they were claimed, less the streams that are gone."""
+    NOT_YET: a later job has claimed here already. Not `fresh`: the job is planned; its ranges as they were claimed, less the streams
+    that are gone."""
     if command.job < machine.claimed_jobs.get(command.table, 0):
         return Reply(Code.NOT_YET)
     machine.claimed_jobs[command.table] = command.job
@@ -137,15 +138,18 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     left = command.bytes_max
     for stream in machine.streams.values():
         claim = stream.tables.get(command.table) if stream.tables else None
-        member = _belongs(stream.name, command.prefix, command.without)
+        member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
         if claim is not None and claim.job != command.job:
             if claim.job <= command.committed:
                 claim.published = claim.claimed
-            claim.claimed = claim.published
-        if not member or not stream.cold:
+            elif member:
+                claim.claimed = claim.published
+            else:
+                claim.job = command.job  # a longer prefix takes the stream over where this claim ends: it is claimed again as it was
+        if not stream.cold:
             continue
         if claim is None or claim.job != command.job:
-            if left <= 0 or not command.fresh:
+            if not member or left <= 0 or not command.fresh:
                 continue
             claim = _claim(stream, command, claim)
         taken = [cold for cold in stream.cold if claim.published <= cold.record < claim.claimed]
@@ -153,6 +157,11 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
             left -= sum(cold.stored for cold in taken)
             ranges.append(Range(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
     return Reply(Code.OK, detail=ranges)
+
+
+def _is_taken_over(stream: Stream, table: int) -> bool:
+    """Whether another table claimed here after this one did: a planner that has not heard of it must not take its records."""
+    return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
 def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
