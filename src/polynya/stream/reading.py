@@ -170,6 +170,13 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     left = want.bytes_max
     while byte < to_byte or record < to_record:
         batch = batches[index]
+        end = bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1
+        if end > index and byte == batch.byte:  # so many whole batches: the short way of long pages
+            pieces += [HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]]
+            index, record, empty = end, batches[end].record, False
+            left -= batches[end].byte - byte
+            byte = batches[end].byte
+            continue
         payload = batch.payload
         begin_in, end_in = byte - batch.byte, min(len(payload), to_byte - batch.byte)
         cut_in = end_in
@@ -177,8 +184,8 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
             cut_in = _fit(batch, begin_in, end_in, Want(record, byte, left, want.whole_records), empty)
             if cut_in == begin_in:
                 break
-        whole = begin_in == 0 and cut_in == len(payload)
-        pieces.append(HotPiece(record, byte, payload if whole else memoryview(payload)[begin_in:cut_in]))
+        part = payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
+        pieces.append(HotPiece(record, byte, part))
         left -= cut_in - begin_in
         empty = False
         byte = batch.byte + cut_in
