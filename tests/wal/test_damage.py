@@ -9,7 +9,7 @@ from google_crc32c import value
 from lives import FOLDER, SEGMENT_BYTES, Life
 
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.wal import Journal
+from polynya.wal import Journal, JournalFailed
 from polynya.wal.frames import MARK_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, pack_segment_header
 from polynya.wal.recovery import segment_path
 
@@ -156,6 +156,19 @@ def test_a_missing_a_short_and_a_strange_segment_refuse_the_start() -> None:
         replay(disk_with(files | {segment_path(FOLDER, 3): pack_segment_header(SegmentHeader(7, 3, 99, 9 << 32))}))
     with pytest.raises(CorruptData):
         replay(disk_with(files | {middle: strange + files[middle][SEGMENT_HEADER_BYTES:]}))
+
+
+def test_a_segment_is_never_written_over_another() -> None:
+    life = written()
+    life.begin()
+    number = life.journal.segments()[-1][0] + 1
+    stranger = segment_path(FOLDER, number)
+    life.disk.close(life.disk.create(stranger))
+    with pytest.raises(FileExistsError):
+        life.live(100)
+    assert contents(life.disk)[stranger] == b""
+    with pytest.raises(JournalFailed, match="restart the node"):
+        life.journal.take()
 
 
 def test_a_newer_format_is_named() -> None:
