@@ -35,19 +35,19 @@ def nothing(*_: object) -> None:
 
 
 def no_sync(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
-    disk.sync = nothing  # type: ignore[method-assign]
+    patch.setattr(disk, "sync", nothing)
 
 
 def no_folder_sync(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
-    disk.sync_folder = nothing  # type: ignore[method-assign]
+    patch.setattr(disk, "sync_folder", nothing)
 
 
 def no_forget(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
-    disk.forget = nothing  # type: ignore[method-assign]
+    patch.setattr(disk, "forget", nothing)
 
 
 def no_cut(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:
-    disk.truncate = nothing  # type: ignore[method-assign]
+    patch.setattr(disk, "truncate", nothing)
 
 
 def no_sync_before_next_segment(disk: FakeDisk, patch: pytest.MonkeyPatch) -> None:

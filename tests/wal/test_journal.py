@@ -79,7 +79,7 @@ def test_released_segments_stay_gone_and_numbers_go_on(tmp_path: Path) -> None:
     kept = [e.index for e in entries]
     assert kept == list(range(kept[0], 40))
     write(journal, [(i, bytes(500)) for i in range(40, 60)])
-    assert [number for number, _ in journal.segments()][0] == newest
+    assert next(number for number, _ in journal.segments()) == newest
     journal.close()
     journal, entries = reopen(tmp_path)
     assert [e.index for e in entries] == list(range(kept[0], 60))

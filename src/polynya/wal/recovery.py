@@ -76,21 +76,18 @@ def recover(folder: Path, *, journal_id: int, files: Files) -> Recovered:
     if not numbers:
         return Recovered([], 1)
     headers = [_read_header(segment_path(folder, number), number, journal_id, files) for number in numbers[:-1]]
-    for number, header in zip(numbers, headers, strict=False):
-        if header is None:
-            raise corrupt(segment_path(folder, number), 0, "its header is unreadable")
-    newest, data, cuts = numbers[-1], _read_settled(segment_path(folder, numbers[-1]), files), []
-    header = _parse_header(segment_path(folder, newest), data, newest, journal_id)
-    if header is None:
-        cuts.append(_remove_torn(folder, newest, data, files))
-        data = _read_settled(segment_path(folder, numbers[-2]), files) if headers else b""
+    path = segment_path(folder, numbers[-1])
+    data = _read_settled(path, files)
+    newest = _parse_header(path, data, numbers[-1], journal_id)
+    if newest is not None:
+        recovered = Recovered(_chain(folder, [*headers, newest], files), numbers[-1] + 1)
     else:
-        headers.append(header)
-        newest += 1
-    segments = _chain(folder, [header for header in headers if header is not None], files)
-    recovered = Recovered(segments, newest, cuts=cuts)
-    if segments:
-        _find_end(segment_path(folder, segments[-1].number), data, recovered)
+        cut = _remove_torn(folder, numbers[-1], data, files)
+        recovered = Recovered(_chain(folder, headers, files), numbers[-1], cuts=[cut])
+        if headers:
+            data = _read_settled(segment_path(folder, numbers[-2]), files)
+    if recovered.segments:
+        _find_end(segment_path(folder, recovered.segments[-1].number), data, recovered)
     return recovered
 
 
@@ -103,12 +100,16 @@ def _numbers(folder: Path, files: Files) -> list[int]:
     return numbers
 
 
-def _read_header(path: Path, number: int, journal_id: int, files: Files) -> SegmentHeader | None:
+def _read_header(path: Path, number: int, journal_id: int, files: Files) -> SegmentHeader:
+    """Of a segment that has a follower. It was synced long ago."""
     fd = files.open(path)
     try:
-        return _parse_header(path, files.read(fd, SEGMENT_HEADER_BYTES, 0), number, journal_id)
+        header = _parse_header(path, files.read(fd, SEGMENT_HEADER_BYTES, 0), number, journal_id)
     finally:
         files.close(fd)
+    if header is None:
+        raise corrupt(path, 0, "its header is unreadable")
+    return header
 
 
 def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> SegmentHeader | None:

@@ -33,6 +33,11 @@ class WriteBatch(msgspec.Struct):
     durable: bool  # False: a bare mark, which needs no sync of its own
     refused: bool = False  # the disk was full, and the write is undone
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of its frames."""
+        return sum(part.end - part.offset for part in self.parts)
+
 
 class Writer:
     """Holds the newest segment open. After a failure it refuses everything."""
