@@ -189,9 +189,7 @@ class _Join:
         self._seen = Seen()
         self._problems: dict[int, list[rows.Problem]] = {}
 
-    def join(
-        self, parsed: Positions, arrays: list[pa.Array], redo: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
-    ) -> Decoded:
+    def join(self, parsed: Positions, arrays: list[pa.Array], redo: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]) -> Decoded:
         if unknown.any():
             if self._schema.discover:
                 for row in parsed[np.flatnonzero(unknown)][:_SAMPLE_ROWS]:

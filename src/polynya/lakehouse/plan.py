@@ -8,6 +8,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse.schema import Column
+from polynya.objectstore import StoreSettings
 
 TASK_BYTES_MAX = 192 << 20  # of payload in one task, and so in one Parquet file
 TASK_BYTES_MIN = 8 << 20  # below it a task costs more than it does
@@ -34,23 +35,13 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     take: int = -1  # claimed records; -1: all that follow
 
 
-class StoreRef(msgspec.Struct, frozen=True, gc=False):
-    """Where objects are, without credentials: those are the runner's own."""
-
-    kind: str  # "local" or "s3"
-    root: str  # absolute folder, or key prefix in the bucket ("" none); the cluster id is part of it
-    bucket: str = ""
-    region: str = ""
-    endpoint: str = ""
-
-
 class TableRef(msgspec.Struct, frozen=True, gc=False):
     """A table as the server knows it. Pointers are URIs of Iceberg metadata files, "" before the first job."""
 
     uid: str
     name: str
     prefix: str
-    location: str  # key of the table's folder in the store: "tables/UID"
+    location: str  # key of the table's folder in the store: "CLUSTER/tables/UID"
     job: int = 0  # the last committed job
     iceberg: str = ""
     iceberg_dlq: str = ""
@@ -63,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True):
     table: TableRef
     job: int
     attempt: str  # 32 hex digits, of this driver alone
-    store: StoreRef
+    store: StoreSettings  # without credentials: those are the runner's own
     ranges: list[Range]
     version: int = 1
 

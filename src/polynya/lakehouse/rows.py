@@ -153,9 +153,7 @@ def _place(
     if isinstance(value, dict):
         if STRUCT in there:
             column = there[STRUCT]
-            return column, place(
-                column.children, value, problems, unknown_is_problem=unknown_is_problem, path=f"{path}.", depth=depth + 1
-            )
+            return column, place(column.children, value, problems, unknown_is_problem=unknown_is_problem, path=f"{path}.", depth=depth + 1)
     elif isinstance(value, list):
         if LIST in there:
             return _place_list(there[LIST], value, problems, unknown_is_problem, where)

@@ -1,0 +1,283 @@
+"""The object store for drivers and tasks: blocking calls, streamed uploads, and the URIs that table metadata names objects by."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from polynya.base.errors import ConfigError
+from polynya.objectstore import AlreadyExists, NotFound, StoreSettings, StoreUnavailable
+from polynya.objectstore.files import Files
+from polynya.objectstore.settings import s3_config
+
+_UPLOAD_BUFFER_BYTES = 8 << 20
+_FOLDERS: set[str] = set()  # whose names, up to the root, this process has synced
+CREDENTIALS = {"s3_access_key_id": "ACCESS_KEY_ID", "s3_secret_access_key": "SECRET_ACCESS_KEY", "s3_session_token": "SESSION_TOKEN"}
+
+
+class Upload(Protocol):
+    """A new object being written. After `close` it is durable; `abort` leaves nothing that counts."""
+
+    def write(self, data: Any) -> int: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Blobs(Protocol):
+    """Objects by key, for one thread at a time. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
+
+    def get(self, key: str) -> bytes: ...
+    def get_range(self, key: str, start: int, length: int) -> bytes: ...
+    def put(self, key: str, data: bytes) -> None:
+        """Create; the same bytes already there are one's own earlier try, others raise AlreadyExists."""
+        ...
+
+    def open_upload(self, key: str) -> Upload: ...
+    def list_keys(self, folder: str) -> list[str]:
+        """Keys below a folder (no trailing slash), ascending."""
+        ...
+
+    def sync_folder(self, folder: str) -> None:
+        """Make what others wrote directly into a folder durable."""
+        ...
+
+    def uri(self, key: str) -> str: ...
+    def key(self, uri: str) -> str: ...
+    def storage_options(self) -> dict[str, str]:
+        """For deltalake."""
+        ...
+
+
+def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> Blobs:
+    """The store of a plan, with the runner's own credentials. Raises ConfigError when it cannot be reached from here."""
+    if settings.backend == "local":
+        if not os.path.isdir(settings.root):
+            raise ConfigError(
+                f"the server keeps its objects in the folder {settings.root}, which is not on this machine: "
+                "run this on the server's machine, or give the server an S3 store"
+            )
+        return LocalBlobs(settings.root)
+    if settings.backend == "s3":
+        return S3Blobs(settings, environment)
+    raise ConfigError(f"tables need an object store of the kind 'local' or 's3'; the server's is '{settings.backend}'")
+
+
+class LocalBlobs:
+    """The embedded store's folder. All that is written here is fsynced with its folders."""
+
+    def __init__(self, root: str, files: Files | None = None) -> None:
+        self.root = os.path.abspath(root)
+        self._files = files or Files()
+        self._synced: set[str] = set()  # written by others, never changed afterwards
+
+    def get(self, key: str) -> bytes:
+        return self._read(key, 0, -1)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = self._read(key, start, length)
+        if len(data) != length:
+            raise ValueError(f"{key} ends after {len(data)} of the {length} bytes from {start}")
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._made(key)
+        temporary = os.path.join(self.root, ".tmp", secrets.token_hex(16))
+        self._folder(os.path.dirname(temporary))
+        try:
+            descriptor = self._files.create(temporary)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[self._files.write(descriptor, view) :]
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+            self._files.link(temporary, path)
+        except FileExistsError:
+            if self.get(key) != data:
+                raise AlreadyExists(key) from None
+        except OSError as fault:
+            raise StoreUnavailable(f"{path} cannot be written: {fault}") from fault
+        finally:
+            if os.path.exists(temporary):
+                self._files.unlink(temporary)
+        self._files.sync_folder(os.path.dirname(path))
+
+    def open_upload(self, key: str) -> Upload:
+        return _LocalUpload(self._made(key), self._files)
+
+    def list_keys(self, folder: str) -> list[str]:
+        found = []
+        for path, _, names in os.walk(os.path.join(self.root, folder)):
+            found += [os.path.relpath(os.path.join(path, name), self.root) for name in names if not name.startswith(".")]
+        return sorted(found)
+
+    def sync_folder(self, folder: str) -> None:
+        path = os.path.join(self.root, folder)
+        self._folder(path)
+        with os.scandir(path) as entries:
+            new = [entry.path for entry in entries if entry.is_file() and entry.path not in self._synced]
+        for name in new:
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+        self._synced.update(new)
+        self._files.sync_folder(path)
+
+    def uri(self, key: str) -> str:
+        return f"file://{self.root}/{key}"
+
+    def key(self, uri: str) -> str:
+        return _below(uri, f"file://{self.root}/")
+
+    def storage_options(self) -> dict[str, str]:
+        return {}
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        try:
+            return self._files.read(os.path.join(self.root, key), start, length)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise NotFound(key) from None
+        except OSError as fault:
+            raise StoreUnavailable(f"{key} cannot be read: {fault}") from fault
+
+    def _made(self, key: str) -> str:
+        path = os.path.join(self.root, key)
+        try:
+            self._folder(os.path.dirname(path))
+        except OSError as fault:
+            raise StoreUnavailable(f"{path} cannot be written: {fault}") from fault
+        return path
+
+    def _folder(self, path: str) -> None:
+        """Every level below the root exists and its name is synced."""
+        if path in _FOLDERS and os.path.isdir(path):
+            return
+        if path != self.root:
+            self._folder(os.path.dirname(path))
+            self._files.make_folder(path)
+            self._files.sync_folder(os.path.dirname(path))
+        _FOLDERS.add(path)
+
+
+class _LocalUpload:
+    """A file under its own unique name; nobody looks at it before it is named in a commit row."""
+
+    def __init__(self, path: str, files: Files) -> None:
+        self._path = path
+        self._files = files
+        self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115 (closed by close or abort)
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.flush()
+        self._files.sync(self._file.fileno())
+        self._file.close()
+        self._files.sync_folder(os.path.dirname(self._path))
+
+    def abort(self) -> None:
+        self._file.close()
+        self._files.unlink(self._path)
+
+
+class S3Blobs:
+    """A bucket, through obstore; it is opened in the process that uses it, because obstore does not survive a fork."""
+
+    def __init__(self, settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
+        from obstore.store import S3Store
+
+        own = {name: environment.get(f"POLYNYA_COLD_S3_{key}", "") for name, key in CREDENTIALS.items()}
+        self._settings = StoreSettings(
+            backend="s3",
+            root=settings.root.strip("/"),
+            s3_bucket=settings.s3_bucket,
+            s3_region=settings.s3_region,
+            s3_endpoint=settings.s3_endpoint,
+            **{name: value or getattr(settings, name) for name, value in own.items()},
+        )
+        self._config = s3_config(self._settings, environment)
+        plain: Any = {"allow_http": True} if settings.s3_endpoint.startswith("http://") else {}
+        self._store = S3Store(settings.s3_bucket, prefix=self._settings.root or None, config=cast(Any, self._config), client_options=plain)
+        self._base = "/".join(filter(None, [f"s3://{settings.s3_bucket}", self._settings.root])) + "/"
+
+    def get(self, key: str) -> bytes:
+        return self._call(lambda obstore: bytes(obstore.get(self._store, key).bytes()), key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = self._call(lambda obstore: bytes(obstore.get_range(self._store, key, start=start, length=length)), key)
+        if len(data) != length:
+            raise ValueError(f"{key} ends after {len(data)} of the {length} bytes from {start}")
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            self._call(lambda obstore: obstore.put(self._store, key, data, mode="create", use_multipart=False), key)
+        except (AlreadyExistsError, PreconditionError):
+            if self.get(key) != data:
+                raise AlreadyExists(key) from None
+
+    def open_upload(self, key: str) -> Upload:
+        return self._call(lambda obstore: _S3Upload(obstore.open_writer(self._store, key, buffer_size=_UPLOAD_BUFFER_BYTES)), key)
+
+    def list_keys(self, folder: str) -> list[str]:
+        return self._call(
+            lambda obstore: sorted(meta["path"] for page in obstore.list(self._store, prefix=folder) for meta in page), folder
+        )
+
+    def sync_folder(self, folder: str) -> None:
+        """What a put answered is durable already."""
+
+    def uri(self, key: str) -> str:
+        return self._base + key
+
+    def key(self, uri: str) -> str:
+        return _below(uri, self._base)
+
+    def storage_options(self) -> dict[str, str]:
+        options = {f"AWS_{name.upper()}": value for name, value in self._config.items()}
+        if "AWS_ENDPOINT" in options:
+            options["AWS_ENDPOINT_URL"] = options.pop("AWS_ENDPOINT")
+            options["AWS_ALLOW_HTTP"] = "true"
+        return options | {"AWS_CONDITIONAL_PUT": "etag"}
+
+    def _call(self, work: Any, key: str) -> Any:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        try:
+            return work(obstore)
+        except FileNotFoundError:
+            raise NotFound(key) from None
+        except (AlreadyExistsError, PreconditionError):
+            raise
+        except (BaseError, OSError) as fault:
+            raise StoreUnavailable(f"{self._base}{key}: {fault}") from fault
+
+
+class _S3Upload:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, data: Any) -> int:
+        self._writer.write(memoryview(data).cast("B"))
+        return len(data)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def abort(self) -> None:
+        """An unfinished multipart upload is no object; the server's sweep ends it."""
+
+
+def _below(uri: str, base: str) -> str:
+    if not uri.startswith(base):
+        raise ConfigError(f"{uri} is not below {base}: the table was made in another place")
+    return uri[len(base) :]

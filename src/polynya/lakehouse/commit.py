@@ -1,0 +1,254 @@
+"""One job from its plan to both formats, in steps that anybody can repeat."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from polynya.base.errors import CorruptData
+from polynya.lakehouse import delta
+from polynya.lakehouse.blobs import Blobs
+from polynya.lakehouse.coordinator import CommitRequest, Coordinator
+from polynya.lakehouse.iceberg import StagingCatalog, stage
+from polynya.lakehouse.plan import Job, Plan, TableRef, check_plan
+from polynya.lakehouse.prepare import fix_schema, make_job, widened
+from polynya.lakehouse.schema import Column
+from polynya.lakehouse.task import File, TaskResult, claimed_records
+
+ROUNDS_MAX = 3  # a job is planned again wider at most twice
+PARTS = ("main", "dlq")
+
+Progress = Callable[[str, str], None]
+"""Called with the name of a step that was just done (`STEPS`) and a sentence about it."""
+
+STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
+
+
+class Runner(Protocol):
+    """Runs a job's tasks somewhere."""
+
+    cores: int
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        """One result for each task, in order; `key` names the job's plan object."""
+        ...
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a job adds to one of the two tables. `previous`: the last earlier job that did, and its result object."""
+
+    files: list[File]
+    arrow_schema: bytes
+    previous_job: int
+    previous_result: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether the job has a Delta commit there: with files, or as the first."""
+        return bool(self.files) or self.previous_job == 0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result object: everything that both formats need, so that any driver can go on from here."""
+
+    job: int
+    attempt: str
+    uid: str
+    name: str
+    location: str
+    fingerprint: str  # of the ranges
+    columns: list[Column]
+    rows: int
+    dead_rows: int
+    parts: dict[str, Part]
+    version: int = 1
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a job."""
+
+    table: TableRef
+    job: int
+    rows: int
+    dead_rows: int
+    bytes: int
+    ours: bool  # False: another driver's attempt was committed
+
+
+def run_job(plan: Plan, coordinator: Coordinator, runner: Runner, blobs: Blobs, progress: Progress) -> Outcome:
+    """Run a plan to its end. Raises what the store, the runner and the coordinator raise; every step can be repeated."""
+    check_plan(plan)
+    progress("planned", f"job {plan.job} of '{plan.table.name}': {len(plan.ranges)} ranges, {_size(plan)}")
+    repair(blobs, plan.table)
+    key = find_result(blobs, plan)
+    if not key:
+        key = _produce(plan, runner, blobs, progress)
+    result = load_result(blobs, key)
+    request = _staged(plan, result, key, blobs, progress)
+    table = coordinator.commit(plan.table.name, request)
+    ours = table.result == key
+    progress("pointer", f"job {plan.job} is in Iceberg" if ours else f"another driver was first: '{plan.table.name}' is at job {table.job}")
+    repair(blobs, table, progress)
+    return Outcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
+
+
+def repair(blobs: Blobs, table: TableRef, progress: Progress | None = None) -> None:
+    """Bring both Delta logs up to the table's last committed job."""
+    if not table.result:
+        return
+    last = load_result(blobs, table.result)
+    for name in PARTS:
+        for result in _missing(blobs, last, name):
+            part = result.parts[name]
+            location = f"{result.location}/{name}"
+            schema = pa.ipc.read_schema(pa.BufferReader(part.arrow_schema))
+            delta.append(blobs, location, delta.app_id(result.uid, name), result.job, schema=schema, files=part.files)
+        if progress:
+            progress(f"delta-{name}", f"job {last.job} is in Delta ({name})")
+
+
+def find_result(blobs: Blobs, plan: Plan) -> str:
+    """The key of a result that some driver left for just these ranges, or ""."""
+    for key in blobs.list_keys(_folder(plan)):
+        if key.endswith(".result.json") and load_result(blobs, key).fingerprint == fingerprint(plan):
+            return key
+    return ""
+
+
+def load_result(blobs: Blobs, key: str) -> Result:
+    result = msgspec.json.decode(blobs.get(key), type=Result)
+    if result.version != 1:
+        raise CorruptData(f"{key} has version {result.version}, this driver knows 1")
+    return result
+
+
+def fingerprint(plan: Plan) -> str:
+    """A hash of the plan's ranges and base: equal for all attempts at one job."""
+    matter = msgspec.json.encode([plan.table.uid, plan.job, plan.table.iceberg, plan.table.iceberg_dlq, plan.ranges])
+    return hashlib.blake2b(matter, digest_size=16).hexdigest()
+
+
+def _produce(plan: Plan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
+    """Run the tasks, wider if they ask for it; the key of the result object."""
+    previous = load_result(blobs, plan.table.result) if plan.table.result else None
+    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
+    for number in range(ROUNDS_MAX):
+        last = number == ROUNDS_MAX - 1
+        job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
+        progress("schema", f"{len(job.columns)} typed columns, {len(job.tasks)} tasks")
+        key = f"{_folder(plan)}/{plan.attempt}.{number}.plan.json"
+        blobs.put(key, msgspec.json.encode(job))
+        progress("plan-object", key)
+        results = runner.run(job, key)
+        wishes = [wished for result in results for wished in result.wishes]
+        if not wishes:
+            break
+        fixed = widened(fixed, wishes)
+        progress("schema", f"{len(wishes)} more fields were found: running again with columns for them")
+    progress("ran", f"{sum(result.records for result in results):,} records")
+    result = _result(plan, job, results, previous)
+    key = f"{_folder(plan)}/{plan.attempt}.result.json"
+    blobs.put(key, msgspec.json.encode(result))
+    progress("result-object", key)
+    return key
+
+
+def _result(plan: Plan, job: Job, results: Sequence[TaskResult], previous: Result | None) -> Result:
+    for task, done in zip(job.tasks, results, strict=True):
+        written = done.file.rows if done.file else 0
+        if done.task != task.id or written != done.records or written > claimed_records(task):
+            raise CorruptData(f"task {task.id} of job {plan.job} wrote {written} of {claimed_records(task)} records")
+    parts = {
+        "main": _part([done.file for done in results if done.file], job.arrow_schema, previous, plan, "main"),
+        "dlq": _part([done.dead for done in results if done.dead], job.arrow_schema_dlq, previous, plan, "dlq"),
+    }
+    return Result(
+        job=plan.job,
+        attempt=plan.attempt,
+        uid=plan.table.uid,
+        name=plan.table.name,
+        location=plan.table.location,
+        fingerprint=fingerprint(plan),
+        columns=job.columns,
+        rows=sum(file.rows for file in parts["main"].files),
+        dead_rows=sum(file.rows for file in parts["dlq"].files),
+        parts=parts,
+    )
+
+
+def _part(files: list[File], schema: bytes, previous: Result | None, plan: Plan, name: str) -> Part:
+    if previous is None:
+        return Part(files, schema, 0, "")
+    before = previous.parts[name]
+    if before.changed:
+        return Part(files, schema, previous.job, plan.table.result)
+    return Part(files, schema, before.previous_job, before.previous_result)
+
+
+def _staged(plan: Plan, result: Result, key: str, blobs: Blobs, progress: Progress) -> CommitRequest:
+    """Write the metadata of both tables; the request that makes it visible."""
+    catalog = StagingCatalog(blobs)
+    base = {"main": plan.table.iceberg, "dlq": plan.table.iceberg_dlq}
+    pointers = {}
+    summary = {
+        "polynya.job": str(plan.job),
+        "polynya.attempt": plan.attempt,
+        "polynya.table-uid": plan.table.uid,
+        "polynya.result": key,
+    }
+    for name, part in result.parts.items():
+        pointers[name] = base[name]
+        if part.changed:
+            pointers[name] = stage(
+                catalog,
+                f"{plan.table.name}{'__dlq' if name == 'dlq' else ''}",
+                base[name],
+                f"{blobs.uri(plan.table.location)}/{name}",
+                schema=pa.ipc.read_schema(pa.BufferReader(part.arrow_schema)),
+                files=part.files,
+                summary=summary,
+            )
+        progress(f"staged-{name}", pointers[name])
+    return CommitRequest(
+        uid=plan.table.uid,
+        job=plan.job,
+        attempt=plan.attempt,
+        base_iceberg=base["main"],
+        base_iceberg_dlq=base["dlq"],
+        iceberg=pointers["main"],
+        iceberg_dlq=pointers["dlq"],
+        result=key,
+        rows=result.rows,
+        dead_rows=result.dead_rows,
+    )
+
+
+def _missing(blobs: Blobs, last: Result, name: str) -> list[Result]:
+    """Results that the Delta log lacks, oldest first."""
+    there = delta.committed_job(blobs, f"{last.location}/{name}", delta.app_id(last.uid, name))
+    found: list[Result] = []
+    result: Result | None = last
+    while result is not None and result.job > there:
+        part = result.parts[name]
+        if part.changed:
+            found.append(result)
+        result = load_result(blobs, part.previous_result) if part.previous_result else None
+    return found[::-1]
+
+
+def _folder(plan: Plan) -> str:
+    return f"{plan.table.location}/jobs/{plan.job:012d}"
+
+
+def _size(plan: Plan) -> str:
+    return f"{sum(part.length for part in plan.ranges) / 1e6:,.1f} MB"
+
+
+def cores_here() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

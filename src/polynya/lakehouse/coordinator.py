@@ -1,0 +1,130 @@
+"""What a driver asks of the server: plans, the one pointer move, and giving up."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.lakehouse.plan import Plan, TableRef
+
+_PLAN_SECONDS = 120.0  # the server flushes first
+_CALL_SECONDS = 30.0
+_COMMIT_TRIES = 5
+
+
+class NoSuchTable(PolynyaError):
+    """The server knows no such table."""
+
+
+class CommitRequest(msgspec.Struct, frozen=True):
+    """Move the pointers of a table and its dead letters, and its job number, if it is still as the plan found it."""
+
+    uid: str
+    job: int
+    attempt: str
+    base_iceberg: str
+    base_iceberg_dlq: str
+    iceberg: str
+    iceberg_dlq: str
+    result: str  # key of the result object
+    rows: int
+    dead_rows: int
+
+
+class Coordinator(Protocol):
+    """Calls block. Each can be repeated."""
+
+    def tables(self) -> list[TableRef]:
+        """All tables. Raises Unavailable."""
+        ...
+
+    def plan(self, name: str) -> Plan | None:
+        """The open job's plan, or a new one; None: nothing to do. Raises NoSuchTable, Unavailable."""
+        ...
+
+    def commit(self, name: str, request: CommitRequest) -> TableRef:
+        """The table afterwards, whoever's job it was that moved it (`result` tells). Raises NoSuchTable, OutcomeUnknown."""
+        ...
+
+    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
+        """The job's ranges are free again, unless it was committed. Raises NoSuchTable, Unavailable."""
+        ...
+
+
+class _Tables(msgspec.Struct):
+    tables: list[TableRef]
+
+
+class _State(msgspec.Struct):
+    table: TableRef
+
+
+class HttpCoordinator:
+    """The server's admin port (plans and commits) and base port (the list of tables)."""
+
+    def __init__(self, admin_url: str, base_url: str, client: httpx.Client | None = None) -> None:
+        self._admin = admin_url.rstrip("/")
+        self._base = base_url.rstrip("/")
+        self._client = client or httpx.Client(timeout=_CALL_SECONDS)
+
+    def tables(self) -> list[TableRef]:
+        return msgspec.json.decode(self._call("GET", f"{self._base}/v1/tables").content, type=_Tables).tables
+
+    def plan(self, name: str) -> Plan | None:
+        answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS)
+        return None if answer.status_code == 204 else msgspec.json.decode(answer.content, type=Plan)
+
+    def commit(self, name: str, request: CommitRequest) -> TableRef:
+        fault: Unavailable | None = None
+        for _ in range(_COMMIT_TRIES):
+            try:
+                return self._state(self._call("POST", self._url(name, "commit"), request, allowed=(200, 409)))
+            except Unavailable as failed:
+                fault = failed
+        raise OutcomeUnknown(
+            f"the commit of job {request.job} of '{name}' may or may not have been applied: {fault}. Run it again"
+        ) from fault
+
+    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
+        body = {"uid": uid, "job": job, "reason": reason}
+        return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _url(self, name: str, verb: str) -> str:
+        return f"{self._admin}/v1/admin/tables/{quote(name, safe='')}/{verb}"
+
+    def _state(self, answer: httpx.Response) -> TableRef:
+        return msgspec.json.decode(answer.content, type=_State).table
+
+    def _call(
+        self, method: str, url: str, body: object = None, seconds: float = _CALL_SECONDS, *, allowed: tuple[int, ...] = (200, 204)
+    ) -> httpx.Response:
+        content = None if body is None else msgspec.json.encode(body)
+        try:
+            answer = self._client.request(
+                method, url, content=content, timeout=seconds, headers={"content-type": "application/json"} if content else {}
+            )
+        except httpx.TransportError as fault:
+            raise Unavailable(f"no answer from {url}: {fault}. Is the server running, and is this its admin port?") from fault
+        if answer.status_code in allowed:
+            return answer
+        told = _told(answer)
+        if answer.status_code == 404:
+            raise NoSuchTable(told)
+        if answer.status_code >= 500 or answer.status_code in (408, 429):
+            raise Unavailable(f"{url} answered {answer.status_code}: {told}")
+        raise PolynyaError(f"{url} answered {answer.status_code}: {told}")
+
+
+def _told(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]

@@ -1,0 +1,155 @@
+"""The Delta log over the same files, by deltalake. It follows the Iceberg pointer and can be brought up to it at any time, by anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from polynya.base.errors import Unavailable
+from polynya.lakehouse.blobs import Blobs, LocalBlobs
+from polynya.lakehouse.task import File
+
+_TRIES = 5
+_TEXT_CHARACTERS_MAX = 32  # longer bounds of strings are left out: Delta would want them rounded
+_MEASURED_MAX = 32  # columns with statistics, as Delta itself does
+
+
+def app_id(table_uid: str, part: str) -> str:
+    """The application id of a table's log: a table dropped and made again has another."""
+    return f"polynya-{table_uid}-{part}"
+
+
+def committed_job(blobs: Blobs, location: str, app: str) -> int:
+    """The last job in the log, 0 when there is none."""
+    try:
+        return _open(blobs, location).transaction_version(app) or 0
+    except TableNotFoundError:
+        return 0
+
+
+def append(blobs: Blobs, location: str, app: str, job: int, *, schema: pa.Schema, files: Sequence[File]) -> None:
+    """Add a job's files to the log, unless it or a later job is there. Jobs come in order. Raises Unavailable."""
+    wanted = DeltaSchema.from_arrow(pa.schema([field.remove_metadata() for field in _plain(schema)]))
+    fault: Exception | None = None
+    for _ in range(_TRIES):
+        try:
+            table = _opened(blobs, location, wanted)
+            if (table.transaction_version(app) or 0) < job:
+                table = _widened(blobs, location, table, wanted)
+                _commit(table, app, job, wanted, location, files)
+            blobs.sync_folder(f"{location}/_delta_log")
+            return
+        except CommitFailedError as raced:
+            fault = raced
+        except (DeltaError, OSError) as failed:
+            fault = failed
+    raise Unavailable(f"the Delta log of {location} could not be written: {fault}. The next run repairs it") from fault
+
+
+def _commit(table: DeltaTable, app: str, job: int, wanted: DeltaSchema, location: str, files: Sequence[File]) -> None:
+    """The version of an application is not enforced by the log, but of two commits on one base with the same application one fails."""
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    adds: list[AddAction | RemoveAction] = [
+        AddAction(file.key.removeprefix(f"{location}/"), file.size, {}, now_ms, True, statistics(file)) for file in files
+    ]
+    table.create_write_transaction(
+        adds,
+        mode="append",
+        schema=wanted,
+        commit_properties=CommitProperties(
+            custom_metadata={"polynya.job": str(job)}, max_commit_retries=0, app_transactions=[Transaction(app, job)]
+        ),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    )
+
+
+def statistics(file: File) -> str:
+    """Delta's statistics of a file, from its Parquet footer: counts, bounds and nulls of flat columns."""
+    footer = pq.read_metadata(pa.BufferReader(file.footer))
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(min(footer.num_columns, _MEASURED_MAX)):
+        path = footer.schema.column(number).path
+        if "." in path:
+            continue
+        found = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        if not found or any(one is None or not one.has_null_count for one in found):
+            continue
+        nulls[path] = sum(one.null_count for one in found)
+        bounds = [(one.min, one.max) for one in found if one.has_min_max]
+        empty = sum(1 for at, one in enumerate(found) if one.null_count == footer.row_group(at).num_rows)
+        if bounds and len(bounds) + empty == len(found):
+            low, high = _bound(min(low for low, _ in bounds), up=False), _bound(max(high for _, high in bounds), up=True)
+            if low is not None and high is not None:
+                least[path], most[path] = low, high
+    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls})
+
+
+def _bound(value: Any, *, up: bool) -> Any:
+    """A bound as Delta spells it; None where it has no exact spelling."""
+    if isinstance(value, datetime):
+        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+        millis = -(-micros // 1000) if up else micros // 1000
+        return _spelled(millis)
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_CHARACTERS_MAX else None
+    return None if isinstance(value, bytes | bool) else value
+
+
+_MICROSECOND = datetime.resolution
+
+
+def _spelled(millis: int) -> str | None:
+    try:
+        moment = datetime.fromtimestamp(millis / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{millis % 1000:03d}Z" if moment.year >= 1000 else None
+
+
+def _open(blobs: Blobs, location: str) -> DeltaTable:
+    return DeltaTable(_address(blobs, location), storage_options=blobs.storage_options())
+
+
+def _address(blobs: Blobs, location: str) -> str:
+    return blobs.uri(location).removeprefix("file://") if isinstance(blobs, LocalBlobs) else blobs.uri(location)
+
+
+def _opened(blobs: Blobs, location: str, wanted: DeltaSchema) -> DeltaTable:
+    try:
+        return _open(blobs, location)
+    except TableNotFoundError:
+        return DeltaTable.create(_address(blobs, location), schema=wanted, mode="ignore", storage_options=blobs.storage_options() or None)
+
+
+def _widened(blobs: Blobs, location: str, table: DeltaTable, wanted: DeltaSchema) -> DeltaTable:
+    """Columns are only ever added, so adding all of them again adds what is missing."""
+    if table.schema().to_json() == wanted.to_json():
+        return table
+    table.alter.add_columns(
+        list(wanted.fields), post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+    )
+    return _open(blobs, location)
+
+
+def _plain(schema: pa.Schema) -> list[pa.Field]:
+    """The fields without Parquet field ids: Delta would take them for column mapping."""
+    return [pa.field(field.name, _plain_type(field.type)) for field in schema]
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
+    return kind

@@ -1,0 +1,270 @@
+"""Iceberg metadata by pyiceberg, staged: everything is written, nothing is visible until the server moves the pointer."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata, parquet_path_to_id_mapping
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, CreateTableTransaction, StagedTable, Table, Transaction
+from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from polynya.lakehouse.blobs import Blobs
+from polynya.lakehouse.task import File
+
+KEPT_SNAPSHOTS = 20
+EXPIRE_EVERY_JOBS = 100  # one expiry costs half a second, commits stay flat in between
+_LEAF = pa.types
+_TYPES: list[tuple[Any, IcebergType]] = [
+    (_LEAF.is_int64, LongType()),
+    (_LEAF.is_float64, DoubleType()),
+    (_LEAF.is_string, StringType()),
+    (_LEAF.is_timestamp, TimestamptzType()),
+    (_LEAF.is_boolean, BooleanType()),
+    (_LEAF.is_binary, BinaryType()),
+]
+
+
+class StagingCatalog(NoopCatalog, MetastoreCatalog):
+    """A catalog of one job: its commits write metadata files and remember where; no commit fails, so pyiceberg deletes nothing."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__("polynya")
+        self._io = BlobIO(blobs)
+        self.staged: dict[str, str] = {}  # new pointer by table name
+
+    def open(self, name: str, pointer: str) -> Table:
+        """The table as it is at a pointer."""
+        metadata = FromInputFile.table_metadata(self._io.new_input(pointer))
+        return Table(("polynya", name), metadata, pointer, self._io, self)
+
+    def create_transaction(self, name: str, schema: Schema, location: str) -> CreateTableTransaction:
+        """Make a table at a location."""
+        return MetastoreCatalog.create_table_transaction(self, ("polynya", name), schema, location, properties=table_properties(location))
+
+    def commit_table(self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]) -> CommitTableResponse:
+        current = None if isinstance(table, StagedTable) else table
+        staged = self._update_and_stage_table(current, table.name(), requirements, updates)
+        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        self.staged[table.name()[-1]] = staged.metadata_location
+        return CommitTableResponse(metadata=staged.metadata, **{"metadata-location": staged.metadata_location})
+
+    def update_namespace_properties(
+        self, namespace: Any, removals: set[str] | None = None, updates: Any = EMPTY_DICT
+    ) -> PropertiesUpdateSummary:
+        raise NotImplementedError
+
+    def _load_file_io(self, properties: Any = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return self._io
+
+
+class BlobIO(FileIO):
+    """pyiceberg's files, through the object store: what it wrote is durable."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__()
+        self._blobs = blobs
+
+    def new_input(self, location: str) -> InputFile:
+        return _Input(location, self._blobs)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Output(location, self._blobs)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """A driver deletes nothing."""
+
+
+class _Input(InputFile):
+    def __init__(self, location: str, blobs: Blobs) -> None:
+        super().__init__(location)
+        self._blobs = blobs
+
+    def __len__(self) -> int:
+        return len(self._blobs.get(self._blobs.key(self.location)))
+
+    def exists(self) -> bool:
+        return len(self) >= 0
+
+    def open(self, seekable: bool = True) -> Any:
+        return io.BytesIO(self._blobs.get(self._blobs.key(self.location)))
+
+
+class _Output(OutputFile):
+    def __init__(self, location: str, blobs: Blobs) -> None:
+        super().__init__(location)
+        self._blobs = blobs
+
+    def __len__(self) -> int:
+        return len(self.to_input_file())
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        return _Input(self.location, self._blobs)
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Stream(self._blobs, self._blobs.key(self.location))
+
+
+class _Stream(io.BytesIO):
+    def __init__(self, blobs: Blobs, key: str) -> None:
+        super().__init__()
+        self._blobs = blobs
+        self._key = key
+
+    def close(self) -> None:
+        if not self.closed:
+            self._blobs.put(self._key, self.getvalue())
+            super().close()
+
+
+def table_properties(location: str) -> dict[str, str]:
+    """Properties of a table that is committed to every few seconds, and whose files belong to Delta and to the streams too."""
+    return {
+        "format-version": "2",
+        "write.metadata.path": f"{location}/_iceberg",
+        "write.data.path": f"{location}/data",
+        "commit.manifest-merge.enabled": "true",
+        "commit.manifest.min-count-to-merge": "20",
+        "write.metadata.previous-versions-max": "5",
+        "write.metadata.delete-after-commit.enabled": "false",
+        "write.metadata.metrics.max-inferred-column-defaults": "600",
+        "write.metadata.metrics.column.value": "none",
+        "write.metadata.metrics.column.key": "none",
+        "write.metadata.metrics.column.headers.element.key": "none",
+        "write.metadata.metrics.column.headers.element.value": "none",
+        "gc.enabled": "false",
+    }
+
+
+def with_field_ids(catalog: StagingCatalog, pointer: str, location: str, wanted: pa.Schema) -> pa.Schema:
+    """`wanted` with the Parquet field ids that it will have in the table at `pointer` ("" makes one)."""
+    transaction = _widened(catalog, "job", pointer, location, wanted)
+    schema = transaction.table_metadata.schema()
+    return pa.schema([_identified(wanted.field(field.name), field) for field in schema.fields if field.name in wanted.names])
+
+
+def stage(
+    catalog: StagingCatalog, name: str, pointer: str, location: str, *, schema: pa.Schema, files: Sequence[File], summary: dict[str, str]
+) -> str:
+    """Write the metadata of an append of files to the table at `pointer`; the new pointer. `schema` has field ids."""
+    transaction = _widened(catalog, name, pointer, location, schema)
+    metadata = transaction.table_metadata
+    if not _same(schema, metadata.schema()):
+        raise AssertionError("the table's field ids are not those that the files were written with")
+    if files:
+        append = transaction.update_snapshot(snapshot_properties=summary).merge_append()
+        for data_file in _data_files(catalog, files, metadata):
+            append.append_data_file(data_file)
+        append.commit()
+    if pointer and int(summary["polynya.job"]) % EXPIRE_EVERY_JOBS == 0:
+        _expire(transaction)
+    transaction.commit_transaction()
+    return catalog.staged.get(name, pointer)
+
+
+def iceberg_schema(wanted: pa.Schema) -> Schema:
+    """The Iceberg schema of an Arrow one; ids are provisional."""
+    numbers = itertools.count(1)
+    return Schema(*[_nested_field(field, numbers) for field in wanted])
+
+
+def _widened(catalog: StagingCatalog, name: str, pointer: str, location: str, wanted: pa.Schema) -> Transaction:
+    if not pointer:
+        return catalog.create_transaction(name, iceberg_schema(wanted), location)
+    transaction = catalog.open(name, pointer).transaction()
+    with transaction.update_schema() as update:
+        update.union_by_name(iceberg_schema(wanted))
+    return transaction
+
+
+def _nested_field(field: pa.Field, numbers: Any) -> NestedField:
+    return NestedField(field_id=next(numbers), name=field.name, field_type=_iceberg_type(field.type, numbers), required=False)
+
+
+def _iceberg_type(kind: pa.DataType, numbers: Any) -> IcebergType:
+    if pa.types.is_struct(kind):
+        return StructType(*[_nested_field(field, numbers) for field in kind])
+    if pa.types.is_list(kind):
+        number = next(numbers)
+        return ListType(element_id=number, element=_iceberg_type(kind.value_type, numbers), element_required=False)
+    return next(made for test, made in _TYPES if test(kind))
+
+
+def _identified(field: pa.Field, known: NestedField) -> pa.Field:
+    return pa.field(field.name, _identified_type(field.type, known.field_type), metadata=_id(known.field_id))
+
+
+def _identified_type(kind: pa.DataType, known: Any) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        inner = {child.name: child for child in known.fields}
+        return pa.struct([_identified(field, inner[field.name]) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _identified_type(kind.value_type, known.element_type), metadata=_id(known.element_id)))
+    return kind
+
+
+def _id(number: int) -> dict[str, str]:
+    return {"PARQUET:field_id": str(number)}
+
+
+def _same(schema: pa.Schema, known: Schema) -> bool:
+    again = pa.schema([_identified(schema.field(field.name), field) for field in known.fields if field.name in schema.names])
+    return again.equals(schema, check_metadata=True)
+
+
+def _data_files(catalog: StagingCatalog, files: Sequence[File], metadata: Any) -> list[DataFile]:
+    plan = compute_statistics_plan(metadata.schema(), metadata.properties)
+    mapping = parquet_path_to_id_mapping(metadata.schema())
+    found = []
+    for file in files:
+        footer = pq.read_metadata(pa.BufferReader(file.footer))
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, mapping)
+        found.append(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=catalog._io._blobs.uri(file.key),
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                file_size_in_bytes=file.size,
+                sort_order_id=None,
+                spec_id=metadata.default_spec_id,
+                equality_ids=None,
+                key_metadata=None,
+                **statistics.to_serialized_dict(),
+            )
+        )
+    return found
+
+
+def _expire(transaction: Transaction) -> None:
+    """Keep the last snapshots; metadata only, the server finds the files."""
+    snapshots = sorted(transaction.table_metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    old = [snapshot.snapshot_id for snapshot in snapshots[:-KEPT_SNAPSHOTS]]
+    if old:
+        ExpireSnapshots(transaction).by_ids(old).commit()

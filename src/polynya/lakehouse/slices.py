@@ -1,0 +1,182 @@
+"""Ranges of packs to blocks of rows: one array a column, without a loop over records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polynya.base.errors import CorruptData
+from polynya.lakehouse.blobs import Blobs
+from polynya.lakehouse.plan import Range
+from polynya.lakehouse.rows import TIMESTAMP
+from polynya.stream.commands import Encoding
+from polynya.wire.pack import parse_slice
+
+BLOCK_BYTES = 16 << 20  # payload decoded at once: large enough for pyarrow, small enough for several workers
+HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+BASE_TYPES: dict[str, pa.DataType] = {
+    "stream": pa.string(),
+    "incarnation": pa.int64(),
+    "offset": pa.int64(),
+    "byte_offset": pa.int64(),
+    "batch": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "append_time": TIMESTAMP,
+    "key": pa.binary(),
+    "headers": HEADERS,
+    "value": pa.binary(),
+}
+_CONTROL = 2  # batch flag: takes record numbers but is no row (F15)
+_GAP_BYTES_MAX = 1 << 20  # between two slices of a pack that are fetched together
+
+Positions = npt.NDArray[np.int64]
+
+
+class Rows(msgspec.Struct):
+    """The claimed records of one slice."""
+
+    part: Range
+    offsets: Positions  # record numbers
+    byte_offsets: Positions
+    batches: Positions  # first record of the append
+    timestamps_ms: Positions
+    append_times_ms: Positions
+    data: npt.NDArray[np.uint8]  # payload of these records
+    ends: Positions  # of the records in `data`
+
+
+class Block(msgspec.Struct):
+    """Rows of one encoding and shape, to be decoded together."""
+
+    parts: list[Rows]
+    shape: int
+    json: bool
+
+
+def read_rows(part: Range, stored: bytes) -> Rows:
+    """The claimed rows of a slice's stored bytes. Raises CorruptData."""
+    found = parse_slice(stored, part.crc)
+    if found.records != part.records or len(found.payload) != part.length or found.encoding != part.encoding:
+        raise CorruptData(f"the slice of '{part.stream}' at record {part.record} in {part.pack} is not the one that was planned")
+    per_batch = np.frombuffer(found.batch_records, np.uint32).astype(np.int64)
+    lengths = found.batch_lengths if found.record_lengths is None else found.record_lengths
+    ends = np.cumsum(np.frombuffer(lengths, np.uint32), dtype=np.int64)
+    appended = np.frombuffer(found.append_times_ms, np.int64)
+    own = np.frombuffer(found.record_times_ms, np.int64)
+    first = np.cumsum(per_batch) - per_batch
+    begin = part.skip
+    end = part.records if part.take < 0 else part.skip + part.take
+    rows = Rows(
+        part,
+        part.record + np.arange(begin, end, dtype=np.int64),
+        part.byte + np.concatenate((np.zeros(1, np.int64), ends[:-1]))[begin:end],
+        part.record + np.repeat(first, per_batch)[begin:end],
+        np.repeat(np.where(own == 0, appended, own), per_batch)[begin:end],
+        np.repeat(appended, per_batch)[begin:end],
+        np.frombuffer(found.payload, np.uint8),
+        ends[begin:end],
+    )
+    start = int(ends[begin - 1]) if begin else 0
+    rows.data = rows.data[start : int(ends[end - 1])]
+    rows.ends = rows.ends - start
+    control = np.frombuffer(found.batch_flags, np.uint32) & _CONTROL
+    return _without(rows, np.repeat(control != 0, per_batch)[begin:end]) if control.any() else rows
+
+
+def read_blocks(blobs: Blobs, ranges: Sequence[Range], shapes: Sequence[int]) -> Iterator[Block]:
+    """The rows of a task's ranges in order, gathered to about `BLOCK_BYTES`."""
+    gathered: list[Rows] = []
+    size, kind = 0, (0, False)
+    for (part, stored), shape in zip(_fetch(blobs, ranges), shapes, strict=True):
+        own = (shape, part.encoding == Encoding.JSON)
+        if gathered and (own != kind or size + part.length > BLOCK_BYTES):
+            yield Block(gathered, *kind)
+            gathered, size = [], 0
+        kind = own
+        gathered.append(read_rows(part, stored))
+        size += part.length
+    if gathered:
+        yield Block(gathered, *kind)
+
+
+def joined(block: Block) -> tuple[npt.NDArray[np.uint8], Positions]:
+    """The payload of a block in one writable array, and the records' ends."""
+    data = np.concatenate([rows.data for rows in block.parts])
+    sizes = np.cumsum([0] + [len(rows.data) for rows in block.parts])
+    return data, np.concatenate([rows.ends + sizes[at] for at, rows in enumerate(block.parts)])
+
+
+def base_columns(block: Block, data: npt.NDArray[np.uint8], ends: Positions) -> dict[str, pa.Array]:
+    """Our columns of a block, by name; `stream` is dictionary-encoded."""
+    parts = block.parts
+    count = len(ends)
+    counts = [len(rows.ends) for rows in parts]
+    numbers = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+    return {
+        "stream": pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array([rows.part.stream for rows in parts])).cast(pa.string()),
+        "incarnation": pa.array(np.repeat(np.array([rows.part.uid for rows in parts], np.int64), counts)),
+        "offset": pa.array(np.concatenate([rows.offsets for rows in parts])),
+        "byte_offset": pa.array(np.concatenate([rows.byte_offsets for rows in parts])),
+        "batch": pa.array(np.concatenate([rows.batches for rows in parts])),
+        "timestamp": _times(np.concatenate([rows.timestamps_ms for rows in parts])),
+        "append_time": _times(np.concatenate([rows.append_times_ms for rows in parts])),
+        "key": pa.nulls(count, pa.binary()),
+        "headers": pa.nulls(count, HEADERS),
+        "value": _values(data, ends, block.json),
+    }
+
+
+def _values(data: npt.NDArray[np.uint8], ends: Positions, json: bool) -> pa.Array:
+    offsets = np.concatenate((np.zeros(1, np.int64), ends)).astype(np.int32)
+    whole = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pc.binary_slice(whole, 0, -1) if json else whole
+
+
+def _times(milliseconds: Positions) -> pa.Array:
+    return pa.array(milliseconds * 1000).cast(TIMESTAMP)
+
+
+def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
+    """The rows without those of control batches."""
+    lengths = np.diff(rows.ends, prepend=0)
+    keep = ~dropped
+    return Rows(
+        rows.part,
+        rows.offsets[keep],
+        rows.byte_offsets[keep],
+        rows.batches[keep],
+        rows.timestamps_ms[keep],
+        rows.append_times_ms[keep],
+        rows.data[np.repeat(keep, lengths)],
+        np.cumsum(lengths[keep]),
+    )
+
+
+def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes]]:
+    """Each range with its stored bytes; neighbours in a pack come with one request."""
+    at = 0
+    while at < len(ranges):
+        end = at + 1
+        first = ranges[at]
+        while (
+            end < len(ranges)
+            and _adjacent(ranges[end - 1], ranges[end])
+            and (ranges[end].offset + ranges[end].stored - first.offset <= BLOCK_BYTES)
+        ):
+            end += 1
+        last = ranges[end - 1]
+        data = memoryview(blobs.get_range(first.pack, first.offset, last.offset + last.stored - first.offset))
+        for part in ranges[at:end]:
+            start = part.offset - first.offset
+            yield part, bytes(data[start : start + part.stored])
+        at = end
+
+
+def _adjacent(one: Range, next_one: Range) -> bool:
+    gap = next_one.offset - one.offset - one.stored
+    return one.pack == next_one.pack and 0 <= gap <= _GAP_BYTES_MAX

@@ -1,0 +1,93 @@
+"""The pipeline on Spark: the only file that imports pyspark. One `mapInArrow` over plan rows; records never become JVM rows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+import polynya
+from polynya.base.errors import ConfigError
+from polynya.lakehouse.blobs import open_blobs
+from polynya.lakehouse.commit import cores_here
+from polynya.lakehouse.java import find_java_home
+from polynya.lakehouse.plan import Job
+from polynya.lakehouse.task import TaskResult, run_task
+from polynya.objectstore import StoreSettings
+
+_TASK_TRIES = 3
+
+
+class SparkRunner:
+    """A long-lived session. `master` is Spark's; by default all cores of this machine."""
+
+    def __init__(self, master: str = "", *, jars: str = "", settings: dict[str, str] | None = None) -> None:
+        self.cores = cores_here()
+        self.session = _session(master or f"local[{self.cores},{_TASK_TRIES}]", jars, settings or {})
+        if master:
+            self.cores = max(1, self.session.sparkContext.defaultParallelism)
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        """Run the tasks of the plan object at `key`, each as a Spark task with one plan row."""
+        rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
+        found = rows.mapInArrow(_worker(job.plan.store, key), "result binary").collect()
+        results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
+        return sorted(results, key=lambda result: result.task)
+
+    def close(self) -> None:
+        self.session.stop()
+
+
+def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a Spark task runs: plan rows in, commit rows out."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        blobs = open_blobs(store)
+        job: Job | None = None
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                job = job or msgspec.json.decode(blobs.get(key), type=Job)
+                result = msgspec.json.encode(run_task(job, job.tasks[number], blobs))
+                yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], names=["result"])
+
+    return work
+
+
+def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
+    """A quiet session that binds to the loopback only."""
+    os.environ["JAVA_HOME"] = find_java_home()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    package = str(Path(polynya.__file__).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if package not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([package, *filter(None, paths)])
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as fault:
+        raise ConfigError("the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'") from fault
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder = SparkSession.builder.master(master).appName("polynya-lake")
+    for name, value in (_SETTINGS | ({"spark.jars": jars} if jars else {}) | settings).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",  # a second copy of a task would write a file that nobody names
+    "spark.python.worker.reuse": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+}

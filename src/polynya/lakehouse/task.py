@@ -1,0 +1,237 @@
+"""One task: ranges in, one Parquet file (and one of dead letters) out. Runs in a Spark worker, or anywhere else."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from polynya.lakehouse.assemble import arrow_type
+from polynya.lakehouse.blobs import Blobs, Upload
+from polynya.lakehouse.decode import Decoded, Schema, decode
+from polynya.lakehouse.plan import Job, Task, claimed
+from polynya.lakehouse.rows import Problem
+from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
+from polynya.lakehouse.slices import BASE_TYPES, BLOCK_BYTES, Block, base_columns, joined, read_blocks
+
+DLQ_TYPES: dict[str, pa.DataType] = {
+    **{name: BASE_TYPES[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")},
+    "reason": pa.string(),
+    "field": pa.string(),
+    "message": pa.string(),
+    "value": pa.binary(),
+}
+UNMEASURED = ("value", "key", "headers")  # no statistics: they would be as large as the values
+_SAMPLE_ROWS = 4096
+_DISTINCT_SHARE = 4  # a dictionary pays when a value repeats at least this often
+_MESSAGE_FIELDS_MAX = 8
+
+
+class File(msgspec.Struct, frozen=True):
+    """A Parquet file that was written and is durable."""
+
+    key: str
+    rows: int
+    size: int
+    footer: bytes  # Parquet's own metadata of the file: the matter of both formats' statistics
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    """A commit row. With `wishes` nothing was written: the job must be planned again with them."""
+
+    task: int
+    records: int
+    bytes: int
+    file: File | None = None
+    dead: File | None = None
+    wishes: list[Column] = []
+
+
+def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
+    """Decode the task's ranges and write them, or report what has no column."""
+    pa.set_cpu_count(1)  # Spark runs one task a core
+    out = _Output(job, task, blobs)
+    columns, wishes = job.columns, list[Column]()
+    records = size = 0
+    try:
+        for block in read_blocks(blobs, task.ranges, task.shapes):
+            data, ends = joined(block)
+            size += len(data)
+            schema = Schema(columns, job.shapes[block.shape], discover=job.discover, full=job.full)
+            decoded = decode(data, ends, schema) if block.json else _undecoded(columns, len(ends))
+            if decoded.wishes:
+                columns = adopt(columns, decoded.wishes)
+                wishes += decoded.wishes
+            if not wishes:
+                out.add(block, data, ends, decoded)
+            records += len(ends)
+        if wishes:
+            out.abort()
+            return TaskResult(task.id, records, size, wishes=wishes)
+        return TaskResult(task.id, records, size, *out.close())
+    except BaseException:
+        out.abort()
+        raise
+
+
+def claimed_records(task: Task) -> int:
+    """Records that the task's ranges claim, control batches included."""
+    return sum(claimed(part) for part in task.ranges)
+
+
+class _Output:
+    """The task's two files, made when the first row comes."""
+
+    def __init__(self, job: Job, task: Task, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._location = job.plan.table.location
+        self._name = f"{job.plan.job:012d}-{job.plan.attempt}-{task.id:05d}-{secrets.token_hex(8)}.parquet"
+        self._schema = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema))
+        self._schema_dlq = pa.ipc.read_schema(pa.BufferReader(job.arrow_schema_dlq))
+        self._main: _Writer | None = None
+        self._dead: _Writer | None = None
+        self._gathered: list[pa.Table] = []
+        self._gathered_bytes = 0
+
+    def add(self, block: Block, data: Any, ends: Any, decoded: Decoded) -> None:
+        if not len(ends):
+            return
+        base = base_columns(block, data, ends)
+        arrays = [base[name] for name in OUR_COLUMNS] + decoded.arrays
+        self._gathered.append(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= BLOCK_BYTES // 2:
+            self._flush()
+        if decoded.problems:
+            self._dead = self._dead or _Writer(self._blobs, f"{self._location}/dlq/data/{self._name}", self._schema_dlq)
+            self._dead.write(_dead_letters(base, decoded.problems, self._schema_dlq))
+
+    def close(self) -> tuple[File | None, File | None]:
+        self._flush()
+        return self._main.close() if self._main else None, self._dead.close() if self._dead else None
+
+    def abort(self) -> None:
+        for writer in (self._main, self._dead):
+            if writer is not None:
+                writer.abort()
+
+    def _flush(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.concat_tables(self._gathered).combine_chunks()
+        self._gathered, self._gathered_bytes = [], 0
+        self._main = self._main or _Writer(self._blobs, f"{self._location}/main/data/{self._name}", self._schema, table)
+        self._main.write(table)
+
+
+class _Writer:
+    """A Parquet file on its way to the store."""
+
+    def __init__(self, blobs: Blobs, key: str, schema: pa.Schema, sample: pa.Table | None = None) -> None:
+        self._key = key
+        self._upload = blobs.open_upload(key)
+        self._sink = _Sink(self._upload)
+        self._metadata: list[Any] = []
+        self._open = True
+        self._parquet = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=_dictionary_columns(schema, sample),
+            write_statistics=[path for path in _leaf_paths(schema) if path.split(".")[0] not in UNMEASURED],
+            store_schema=False,
+            metadata_collector=self._metadata,
+        )
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._parquet.write_table(table, row_group_size=max(1, len(table)))
+        self.rows += len(table)
+
+    def close(self) -> File:
+        self._parquet.close()
+        self._upload.close()
+        self._open = False
+        footer = pa.BufferOutputStream()
+        self._metadata[0].write_metadata_file(footer)
+        return File(self._key, self.rows, self._sink.size, footer.getvalue().to_pybytes())
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            self._upload.abort()
+
+
+class _Sink:
+    """What pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self._upload.write(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return self.size
+
+
+def _undecoded(columns: list[Column], count: int) -> Decoded:
+    """Rows of streams that are not JSON: no typed values, nothing wrong with that."""
+    return Decoded([pa.nulls(count, arrow_type(column)) for column in columns], {}, [])
+
+
+def _dead_letters(base: dict[str, pa.Array], problems: dict[int, list[Problem]], schema: pa.Schema) -> pa.Table:
+    numbers = np.array(sorted(problems), np.int64)
+    found = [problems[int(row)] for row in numbers]
+    indices = pa.array(numbers)
+    arrays = {name: base[name].take(indices) for name in DLQ_TYPES if name in base}
+    arrays["reason"] = pa.array([problem[0].reason for problem in found], pa.string())
+    arrays["field"] = pa.array([problem[0].field or None for problem in found], pa.string())
+    arrays["message"] = pa.array([_message(problem) for problem in found], pa.string())
+    return pa.Table.from_arrays([arrays[name] for name in DLQ_TYPES], schema=schema)
+
+
+def _message(problems: list[Problem]) -> str:
+    told = [f"{problem.field}: {problem.message}" if problem.field else problem.message for problem in problems[:_MESSAGE_FIELDS_MAX]]
+    more = len(problems) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more else "")
+
+
+def _dictionary_columns(schema: pa.Schema, sample: pa.Table | None) -> list[str]:
+    """Columns whose values repeat. Dictionaries of others cost time and then are given up."""
+    chosen = ["stream", "incarnation", "append_time", "timestamp", "batch", "reason", "field"]
+    if sample is not None:
+        head = sample.slice(0, _SAMPLE_ROWS)
+        for name in schema.names[len(OUR_COLUMNS) :]:
+            kind = schema.field(name).type
+            if not pa.types.is_nested(kind) and pc.count_distinct(head[name]).as_py() * _DISTINCT_SHARE <= len(head):
+                chosen.append(name)
+    return [name for name in chosen if name in schema.names]
+
+
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    return [path for field in schema for path in _paths(field.name, field.type)]
+
+
+def _paths(path: str, kind: pa.DataType) -> list[str]:
+    if pa.types.is_struct(kind):
+        return [inner for field in kind for inner in _paths(f"{path}.{field.name}", field.type)]
+    if pa.types.is_list(kind):
+        return _paths(f"{path}.list.element", kind.value_type)
+    return [path]

@@ -1,0 +1,164 @@
+"""Packs, a coordinator in memory, and readers: what the tests of the lakehouse share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import Any
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
+
+from polynya.lakehouse.blobs import Blobs, LocalBlobs, open_blobs
+from polynya.lakehouse.coordinator import CommitRequest, NoSuchTable
+from polynya.lakehouse.plan import Job, Plan, Range, TableRef
+from polynya.lakehouse.task import TaskResult, run_task
+from polynya.objectstore import StoreSettings
+from polynya.stream.commands import Encoding
+from polynya.stream.model import HotBatch
+from polynya.wire.pack import PackBuilder, build_slice
+
+CLUSTER = "c1"
+T0 = 1_700_000_000_000
+
+
+class Source:
+    """Streams whose appends go to packs, as a flusher would write them."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.tails: dict[str, tuple[int, int, int]] = {}  # name: uid, record, byte
+        self.pending: list[Range] = []
+        self.records: list[tuple[str, int, int, bytes]] = []  # stream, uid, offset, value
+        self._uids = iter(range(1 << 32, 1 << 33))
+
+    def append(self, stream: str, *batches: list[bytes], encoding: int = Encoding.JSON) -> None:
+        """One slice in a pack of its own with these batches."""
+        self.append_many({stream: list(batches)}, encoding=encoding)
+
+    def append_many(self, streams: dict[str, list[list[bytes]]], encoding: int = Encoding.JSON) -> None:
+        """One pack with a slice for each stream."""
+        builder = PackBuilder()
+        key = f"{CLUSTER}/packs/20231114-22/1-{secrets.token_hex(16)}"
+        for stream, batches in streams.items():
+            uid, record, byte = self.tails.get(stream) or (next(self._uids), 0, 0)
+            first_record, first_byte, hot = record, byte, []
+            for number, values in enumerate(batches):
+                payload = b"".join(value + b"," for value in values) if encoding == Encoding.JSON else b"".join(values)
+                sizes = [len(value) + (encoding == Encoding.JSON) for value in values]
+                lengths = b"".join(size.to_bytes(4, "little") for size in sizes) if len(values) > 1 else b""
+                time_ms = T0 + record + number
+                crc = google_crc32c.value(payload)
+                hot.append(HotBatch(record, byte, len(values), payload, lengths, crc, time_ms, 0, encoding, 0))
+                self.records += [(stream, uid, record + at, value) for at, value in enumerate(values)]
+                record, byte = record + len(values), byte + len(payload)
+            entry = builder.add(uid, 1, build_slice(encoding, first_record, first_byte, hot))
+            self.pending.append(
+                Range(stream, uid, 1, "application/json", encoding, first_record, first_byte, entry.records, entry.length, key,
+                      entry.offset, entry.stored, entry.crc)
+            )  # fmt: skip
+            self.tails[stream] = (uid, record, byte)
+        parts, _ = builder.finish(home_group=1, created_ms=T0)
+        self.blobs.put(key, b"".join(parts))
+
+
+class MemoryCoordinator:
+    """The server's side, as docs/formats/tables.md asks for it."""
+
+    def __init__(self, settings: StoreSettings, source: Source, name: str = "flights") -> None:
+        self.settings = settings
+        self.source = source
+        self.table = TableRef("7001", name, "", f"{CLUSTER}/tables/7001")
+        self.open: tuple[int, list[Range]] | None = None
+        self.jobs = 0
+        self.attempt = ""
+        self.abandoned: list[str] = []
+        self._lock = threading.Lock()
+
+    def tables(self) -> list[TableRef]:
+        return [self.table]
+
+    def plan(self, name: str) -> Plan | None:
+        with self._lock:
+            if name != self.table.name:
+                raise NoSuchTable(f"there is no table '{name}'")
+            if self.open is None:
+                if not self.source.pending:
+                    return None
+                self.jobs += 1
+                self.open = (self.jobs, self.source.pending)
+                self.source.pending = []
+            return Plan(self.table, self.open[0], secrets.token_hex(16), self.settings, self.open[1])
+
+    def commit(self, name: str, request: CommitRequest) -> TableRef:
+        with self._lock:
+            same_base = (request.base_iceberg, request.base_iceberg_dlq) == (self.table.iceberg, self.table.iceberg_dlq)
+            if self.open is not None and self.open[0] == request.job and request.uid == self.table.uid and same_base:
+                self.table = msgspec.structs.replace(
+                    self.table, job=request.job, iceberg=request.iceberg, iceberg_dlq=request.iceberg_dlq, result=request.result
+                )
+                self.attempt = request.attempt
+                self.open = None
+            return self.table
+
+    def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
+        with self._lock:
+            if self.open is not None and self.open[0] == job:
+                self.abandoned.append(reason)
+                self.source.pending = self.open[1] + self.source.pending
+                self.open = None
+            return self.table
+
+
+class InlineRunner:
+    """Runs tasks here, one after the other."""
+
+    def __init__(self, blobs: Blobs, cores: int = 2) -> None:
+        self.blobs = blobs
+        self.cores = cores
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        assert msgspec.json.decode(self.blobs.get(key), type=Job) == job
+        return [run_task(job, task, self.blobs) for task in job.tasks]
+
+
+class Lake:
+    """A store, a source and a coordinator in one folder."""
+
+    def __init__(self, root: str) -> None:
+        os.makedirs(root, exist_ok=True)
+        self.settings = StoreSettings(backend="local", root=root)
+        self.blobs = open_blobs(self.settings)
+        assert isinstance(self.blobs, LocalBlobs)
+        self.source = Source(self.blobs)
+        self.coordinator = MemoryCoordinator(self.settings, self.source)
+        self.runner = InlineRunner(self.blobs)
+
+    def iceberg(self, part: str = "main") -> pa.Table:
+        table = self.coordinator.table
+        pointer = table.iceberg if part == "main" else table.iceberg_dlq
+        return StaticTable.from_metadata(pointer).scan().to_arrow()
+
+    def delta(self, part: str = "main") -> pa.Table:
+        return DeltaTable(f"{self.settings.root}/{self.coordinator.table.location}/{part}").to_pyarrow_table()
+
+    def check_exactly_once(self) -> None:
+        """Every record appended is in both tables once, with its exact bytes."""
+        wanted = sorted(self.source.records)
+        for table in (self.iceberg(), self.delta()):
+            names = ["stream", "incarnation", "offset", "value"]
+            found = sorted(zip(*(table[name].to_pylist() for name in names), strict=True))
+            assert found == wanted
+        assert keys(self.iceberg("dlq")) == keys(self.delta("dlq"))
+
+
+def keys(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(table["incarnation"].to_pylist(), table["offset"].to_pylist(), table["reason"].to_pylist(), strict=True))
+
+
+def quiet(step: str, told: str) -> None:
+    """A progress callback that says nothing."""
