@@ -1,0 +1,50 @@
+# What there is to do here. `make` alone prints the list; each target sets up what it needs and is quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/.stamps
+UV := $(shell uv --version 2>/dev/null)
+BENCH ?=
+ARGS ?=
+STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench setup format clean
+
+help:  ## this list
+	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
+	@echo
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
+	@$(BIN)/polynya demo $(ARGS)
+
+test: $(STAMPS)/dev  ## everything that CI checks (about fifteen minutes on two cores)
+	@$(STATIC)
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
+	@$(STATIC)
+	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not process and not spark and not conformance" $(ARGS)
+
+bench: $(STAMPS)/dev  ## the benchmarks of docs/benchmarks.md (BENCH=name runs one of them)
+	@$(PY) -m bench $(BENCH) $(ARGS)
+
+setup: $(STAMPS)/dev  ## only set everything up
+
+format: $(STAMPS)/dev  ## format the code
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+clean:  ## remove what the targets made here (not ./polynya-data)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@if [ -n '$(UV)' ]; then uv venv --quiet --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
+
+$(STAMPS)/%: pyproject.toml | $(PY)
+	@echo "setting up $(VENV) [$*] (once; the first time takes a minute or two)"
+	@if [ -n '$(UV)' ]; then uv pip install --quiet --python $(PY) -e '.[$*]'; else $(PY) -m pip install --quiet --disable-pip-version-check -e '.[$*]'; fi
+	@mkdir -p $(STAMPS) && touch $@

@@ -1,0 +1,103 @@
+"""The part of the style that a machine can check: sizes, first lines, banned calls with what to write instead, left-over marks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+MARKS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+
+BANNED = {  # call -> what to write instead
+    "asyncio.wait_for": "`async with asyncio.timeout(...)`: wait_for may swallow a cancellation or lose a result",
+    "asyncio.ensure_future": "a task of a TaskGroup, so that it has an owner",
+    "os.system": "subprocess.run with a list",
+    "eval": "a parser",
+    "exec": "a function",
+    "datetime.utcnow": "datetime.now(UTC)",
+}
+BANNED_IN_TESTS = {
+    "time.sleep": "wait for the event, or poll with a deadline through `polling.wait_until`",
+}
+BANNED_MODULES = {"pickle": "msgspec", "shelve": "msgspec", "marshal": "msgspec"}
+ALLOWED = {  # (file, call): why
+    ("src/polynya/node/supervisor.py", "asyncio.ensure_future"): "two waits of one coroutine that are cancelled by it",
+    ("tests/node/test_health.py", "time.sleep"): "the stall that is measured",
+    ("tests/node/test_supervisor.py", "time.sleep"): "polls a process, with a deadline",
+    ("tests/polling.py", "time.sleep"): "the one place that polls",
+    ("tests/s3_server.py", "time.sleep"): "waits for a foreign server, with a deadline",
+}
+
+
+def name_of(node: ast.expr) -> str:
+    """`a.b.c` of a dotted expression, else an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := name_of(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
+def banned(path: Path, text: str) -> Iterator[str]:
+    """What a file calls or imports that it should not, each with the replacement."""
+    rules = BANNED | (BANNED_IN_TESTS if path.is_relative_to(ROOT / "tests") else {})
+    where = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = name_of(node.func)
+            if name in rules and (where, name) not in ALLOWED:
+                yield f"{where}:{node.lineno}: {name}: write {rules[name]}"
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        yield from (f"{where}:{node.lineno}: {name}: write {BANNED_MODULES[name]}" for name in names if name in BANNED_MODULES)
+
+
+def long_functions(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {lines} lines"
+
+
+def test_no_file_is_long() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES + TESTS}
+    assert not {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
+
+
+def test_no_function_is_long() -> None:
+    assert not [line for path in SOURCES for line in long_functions(path)]
+
+
+def test_every_module_says_its_duty_in_its_first_line() -> None:
+    for path in SOURCES + TESTS:
+        assert path.read_text().startswith('"""'), f"{path.relative_to(ROOT)} does not begin with a docstring"
+
+
+def test_nothing_banned_is_called() -> None:
+    assert not [line for path in SOURCES + TESTS for line in banned(path, path.read_text())]
+
+
+def test_no_marks_are_left_over() -> None:
+    left = [path for path in SOURCES + TESTS if MARKS.search(path.read_text())]
+    assert not left
+
+
+def test_rooms_hold_no_logic_in_their_essays() -> None:
+    for path in SOURCES:
+        if path.name == "__init__.py" and path.parent.name != "polynya":
+            for node in ast.parse(path.read_text()).body:
+                assert isinstance(node, ast.Expr | ast.Import | ast.ImportFrom | ast.Assign), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(1)", "import asyncio\nasyncio.wait_for(x, 1)", "import pickle", "eval('1')"])
+def test_the_bans_can_fail(code: str) -> None:
+    assert list(banned(ROOT / "tests" / "x.py", code))
