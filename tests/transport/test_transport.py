@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
-from polynya.transport import Push, Reply, Transport, link, peer, transport
+from polynya.transport import Push, Reply, Transport, door, link, peer, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
@@ -231,6 +231,24 @@ def test_unsent_bytes_are_bounded_and_recover(tmp_path, monkeypatch):
             assert 5 <= len(answers) <= 8 and all(isinstance(answer, Unavailable) for answer in answers)
             await until(lambda: len(answers) == 10)
             assert await asking.call(1, ECHO, b"again") == b"again"
+
+    run(story())
+
+
+def test_an_answer_too_large_is_an_error_and_not_the_end_of_the_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(door, "FRAME_BYTES_MAX", 1000)
+
+    async def story():
+        async with pair(tmp_path) as (asking, answering):
+            answering.on_stream(COUNT, lambda body, push, core: push.item(bytes(1001)))
+            assert await asking.call(1, ECHO, bytes(1000)) == bytes(1000)
+            with pytest.raises(OutcomeUnknown, match="1001 bytes, more than the 1000"):
+                await asking.call(1, ECHO, bytes(1001))
+            ends: list[BaseException | None] = []
+            asking.subscribe(1, COUNT, b"", lambda item: None, ends.append)
+            await until(lambda: ends)
+            assert isinstance(ends[0], OutcomeUnknown)
+            assert asking.counters()["failed"] == 0
 
     run(story())
 

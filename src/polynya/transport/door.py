@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.transport.errors import encode_error
-from polynya.transport.link import PROTOCOL_VERSION, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, Link, Type
 
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
@@ -32,8 +32,8 @@ class Push:
         """One message. If too much is unsent the subscription ends with Unavailable, and `on_cancel` is called."""
         if not self.open:
             return
-        if self._guest.link.full:
-            self.end(Unavailable("this subscriber reads too slowly"))
+        if self._guest.link.full or len(body) > FRAME_BYTES_MAX:
+            self.end(_too_large(body) if len(body) > FRAME_BYTES_MAX else Unavailable("this subscriber reads too slowly"))
             self.on_cancel()
         else:
             self._guest.link.send(Type.ITEM, 0, self._ident, body)
@@ -123,6 +123,8 @@ class Guest:
             push.end(error)
 
     def _reply(self, ident: int, answer: bytes | BaseException) -> None:
+        if not isinstance(answer, BaseException) and len(answer) > FRAME_BYTES_MAX:
+            answer = _too_large(answer)
         if isinstance(answer, BaseException):
             number, text = encode_error(answer)
             self.link.send(Type.ERROR, number, ident, text)
@@ -161,6 +163,12 @@ class Door:
 def _no_reply(answer: bytes | BaseException) -> None:
     if isinstance(answer, BaseException):
         log.warning("a one-way message failed", extra={"error": str(answer)})
+
+
+def _too_large(body: bytes) -> OutcomeUnknown:
+    """Sent in place of what the other side would take for garbage, and drop the connection for."""
+    log.error("an answer is too large to send", extra={"bytes": len(body), "bytes_max": FRAME_BYTES_MAX})
+    return OutcomeUnknown(f"the answer has {len(body)} bytes, more than the {FRAME_BYTES_MAX} that fit into a message")
 
 
 def _nothing() -> None:

@@ -52,9 +52,10 @@ class Link(asyncio.Protocol):
         self._out_bytes = 0
         self._paused = False  # the socket's buffer is over the bound
         self._flush_scheduled = False
-        self._pieces: list[bytes] = []  # of a frame that is not whole yet
-        self._have = 0
-        self._need = 0
+        self._rest = b""  # of a header that is not whole yet
+        self._head = (0, 0, 0)  # type, kind, id of a frame whose body is not whole yet …
+        self._pieces: list[bytes] = []  # … the body so far …
+        self._missing = 0  # … and how much of it is to come
 
     def send(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         """Queue one frame; it leaves at the end of this pass of the loop. Ignored when the connection is down."""
@@ -102,33 +103,45 @@ class Link(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self._pieces:
-            self._pieces.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
         position, end = 0, len(data)
-        unpack, on_frame = HEADER.unpack_from, self._on_frame
-        need = HEADER_BYTES
-        while end - position >= HEADER_BYTES:
-            length, type_, kind, ident = unpack(data, position)
-            body_end = position + HEADER_BYTES + length
-            if body_end > end:
-                if length > FRAME_BYTES_MAX:
-                    self.close()
-                    return
-                need = HEADER_BYTES + length
-                break
-            on_frame(type_, kind, ident, data[position + HEADER_BYTES : body_end])
-            position = body_end
-            if not self.up:
+        if self._missing:
+            position = self._missing
+            if end < position:
+                self._pieces.append(data)
+                self._missing -= end
                 return
+            self._pieces.append(data if end == position else data[:position])
+            self._finish()
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+            end = len(data)
+        unpack, on_frame = HEADER.unpack_from, self._on_frame
+        while end - position >= HEADER_BYTES and self.up:
+            length, type_, kind, ident = unpack(data, position)
+            position += HEADER_BYTES
+            if length > end - position:
+                self._begin((type_, kind, ident), length, data[position:])
+                return
+            on_frame(type_, kind, ident, data[position : position + length])
+            position += length
         if position < end:
-            rest = data[position:]
-            self._pieces.append(rest)
-            self._have, self._need = len(rest), need
+            self._rest = data[position:]
+
+    def _begin(self, head: tuple[int, int, int], length: int, first: bytes) -> None:
+        """A frame whose body is not all here: its pieces are joined once, at the end."""
+        if length > FRAME_BYTES_MAX:
+            self.close()
+            return
+        self._head = head
+        self._pieces.append(first)
+        self._missing = length - len(first)
+
+    def _finish(self) -> None:
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._missing = 0
+        self._on_frame(*self._head, body)
 
     def _flush(self) -> None:
         self._flush_scheduled = False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.transport.errors import decode_error
-from polynya.transport.link import PROTOCOL_VERSION, QUEUE_BYTES_MAX, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, QUEUE_BYTES_MAX, Link, Type
 
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
@@ -136,6 +136,7 @@ class Peer:
     def _take(self, type_: int, kind: int, body: bytes) -> int:
         """Send or keep one frame; its id, 0 when it is refused."""
         link = self._link
+        assert len(body) <= FRAME_BYTES_MAX, f"a message of {len(body)} bytes: the largest request is much smaller"
         if len(self._calls) >= CALLS_MAX or (link is not None and link.full):
             self.refused += 1
             return 0
