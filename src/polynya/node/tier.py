@@ -1,0 +1,89 @@
+"""The object tier of a core: the store, proven and claimed, and what reads, fills and cleans it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from polynya.base.errors import ConfigError
+from polynya.cold import Collector, CollectorSettings, ColdReader, Flusher, FlushSettings
+from polynya.node.config import ColdConfig, Config
+from polynya.node.groups import CoreGroups
+from polynya.node.start import CoreStart
+from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
+
+START_TRIES = 5
+log = logging.getLogger("polynya.tier")
+
+
+def store_settings(config: Config) -> StoreSettings:
+    """The settings of the store as another process can open it."""
+    cold = config.cold
+    return StoreSettings(
+        backend=cold.backend,
+        root=str(config.objects_path) if cold.backend == "local" else cold.root,
+        s3_bucket=cold.s3_bucket or "",
+        s3_region=cold.s3_region or "",
+        s3_endpoint=cold.s3_endpoint or "",
+        s3_access_key_id=cold.s3_access_key_id or "",
+        s3_secret_access_key=cold.s3_secret_access_key or "",
+        s3_session_token=cold.s3_session_token or "",
+    )
+
+
+def flush_settings(cold: ColdConfig) -> FlushSettings:
+    return FlushSettings(
+        from_bytes=cold.flush_from_bytes,
+        pack_bytes_max=cold.pack_bytes_max,
+        age_ms_max=cold.flush_max_age_ms,
+        interval_ms=cold.flush_interval_ms,
+        concurrency=cold.flush_max_concurrency,
+    )
+
+
+class Tier:
+    """Of one core. Made by `open_tier`; None in its place is the backend `none`."""
+
+    def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Any) -> None:
+        cluster = start.birth.cluster_id
+        self.store = store
+        self.reader = ColdReader(store)
+        self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
+        self.collector = Collector(
+            groups,
+            store,
+            CollectorSettings(),
+            packs_prefix=f"{cluster}/packs/",
+            in_flight=self.flusher.in_flight,
+            owns_root=lambda: owns_root(store, claim),
+            sweep_deletes=start.birth.history == 1,
+        )
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs for ever beside the core."""
+        return [self.flusher.run(), self.collector.run()]
+
+    async def close(self) -> None:
+        await self.reader.close()
+        await self.store.close()
+
+
+async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
+    """Open the store, prove that it honours conditions, and take its root. Raises ConfigError when it cannot work."""
+    store = open_store(store_settings(start.config))
+    if store is None:
+        return None
+    for attempt in range(START_TRIES):
+        try:
+            if start.core == 0:
+                await prove_conditional_writes(store)
+            claim = await claim_root(store, start.birth.cluster_id, start.birth.history, start.start_id)
+            return Tier(store, start, groups, claim)
+        except StoreUnavailable as error:
+            if attempt == START_TRIES - 1:
+                raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
+            log.warning("the object store does not answer yet", extra={"error": str(error)})
+            await asyncio.sleep(2**attempt * 0.5)
+    raise AssertionError
