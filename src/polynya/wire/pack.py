@@ -226,6 +226,7 @@ class Slice:
     def __init__(self, data: bytes, header: _Header) -> None:
         self.encoding = header.encoding
         self.records = header.records
+        self.stored = len(data)
         self.base_record = header.base_record
         self.base_byte = header.base_byte
         view = memoryview(data)
