@@ -81,6 +81,7 @@ def test_a_slice_gives_its_batches_back() -> None:
     assert found.producers == {1: ("producer", 2, 40), 2: ("producer", 2, 41)}
     for batch in batches:
         batch.place = 0
+        batch.producer = None
     again = found.hot_batches(record=50, byte=9000)
     assert list(again) == batches
     assert again[1:2] == batches[1:2]

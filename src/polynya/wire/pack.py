@@ -226,6 +226,7 @@ class Slice:
     def __init__(self, data: bytes, header: _Header) -> None:
         self.encoding = header.encoding
         self.records = header.records
+        self.stored = len(data)
         self.base_record = header.base_record
         self.base_byte = header.base_byte
         view = memoryview(data)
@@ -274,7 +275,8 @@ class Slice:
         return self.payload[self.positions[begin] : self.positions[end]]
 
     def hot_batches(self, *, record: int, byte: int) -> Sequence[HotBatch]:
-        """The batches as they were, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`)."""
+        """The batches, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`). Without producers: no
+        reader asks for them (see `producers`)."""
         return _Batches(self, record, byte)
 
 
@@ -304,8 +306,7 @@ class _Batches(Sequence[HotBatch]):
         payload: Any = source.payload[positions[number] : positions[number + 1]]
         return HotBatch(
             self._record + first, self._byte + positions[number], last - first, payload, lengths, source.batch_crcs[number],
-            source.append_times_ms[number], source.record_times_ms[number], source.encoding, 0, source.producers.get(number),
-            source.batch_flags[number],
+            source.append_times_ms[number], source.record_times_ms[number], source.encoding, 0, None, source.batch_flags[number],
         )  # fmt: skip
 
 

@@ -1,0 +1,26 @@
+"""Old bytes as packs in the object store: what is flushed when, how it is read back, and when it is deleted.
+
+A flush takes whole hot batches, oldest first, of many streams into one pack: put the object, log `PackWritten` in the pack's home
+group, then log `PublishSlices` in every group with slices in it. Only that log entry takes the batches out of memory. The collector
+deletes what all groups have released, after a grace, and sweeps objects that no log knows.
+
+Invariants:
+
+* Bytes leave the hot tier only after the object that holds them was acknowledged by the store.
+* A stream is in at most one pack on its way, so that its slices are published in order; the machine refuses any other order.
+* Every step can be repeated, and a crash between any two leaves either nothing, an object that the sweep finds (put, not logged), or a
+  pack whose groups are asked again whether they hold it (logged, not published).
+* An object is deleted only by the owner of the store's root, when its home group has condemned it, the grace is over, and the snapshots
+  that recovery would start from no longer need it (F12, F20).
+* A reader believes a slice only when its CRC is right.
+
+`planner` is pure; `flusher`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
+"""
+
+from polynya.cold.collector import Collector, CollectorSettings
+from polynya.cold.flusher import Flusher
+from polynya.cold.groups import Groups
+from polynya.cold.planner import FlushSettings
+from polynya.cold.reader import ColdReader, PackGone
+
+__all__ = ["ColdReader", "Collector", "CollectorSettings", "FlushSettings", "Flusher", "Groups", "PackGone"]

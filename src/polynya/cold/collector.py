@@ -1,0 +1,151 @@
+"""The end of packs (F20): settle what crashes left open, delete what is condemned, sweep what no log knows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.cold.groups import Groups
+from polynya.objectstore.api import ObjectStore, StoreUnavailable
+from polynya.stream.commands import PackDeleted, PublishSlices
+from polynya.wire.pack import home_group_of
+
+log = logging.getLogger("polynya.cold")
+
+SETTLE_MAX = 256  # questions to groups in one pass
+DELETE_MAX = 256  # objects in one pass
+ORPHANS_MAX = 10_000  # in one sweep; the next finds more
+
+
+class CollectorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of the collector, in ms of log time."""
+
+    interval_ms: int = 10_000
+    grace_ms: int = 60_000  # condemned packs stay for readers that are at them
+    snapshot_wait_ms: int = 60_000  # releases pending this long ask for snapshots (F12)
+    settle_after_ms: int = 30_000  # younger packs may still be on their way through another start's log
+    orphan_ms: int = 3_600_000  # younger objects may still be logged
+    sweep_every_ms: int = 3_600_000
+
+
+class CollectCounters(msgspec.Struct):
+    """What metrics show; only growing."""
+
+    deleted: int = 0
+    settled: int = 0
+    orphans: int = 0  # found; deleted if the sweep may
+    failures: int = 0
+
+
+class Collector:
+    """One per core. `owns_root` is asked before every deletion; `in_flight` are the flusher's packs."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        store: ObjectStore,
+        settings: CollectorSettings,
+        *,
+        packs_prefix: str,
+        in_flight: AbstractSet[str],
+        owns_root: Callable[[], Awaitable[bool]],
+        sweep_deletes: bool,
+    ) -> None:
+        """`packs_prefix` is the folder `{cluster id}/packs/`. `sweep_deletes` is False in a history that began with a restore: then
+        orphans are only reported."""
+        self.counters = CollectCounters()
+        self._groups = groups
+        self._store = store
+        self._settings = settings
+        self._packs_prefix = packs_prefix
+        self._in_flight = in_flight
+        self._owns_root = owns_root
+        self._sweep_deletes = sweep_deletes
+        self._next_sweep_ms = 0
+
+    async def run(self) -> None:
+        """Collect for ever."""
+        while True:
+            await self.collect()
+            await asyncio.sleep(self._settings.interval_ms / 1000)
+
+    async def collect(self) -> None:
+        """One pass. What fails is left for the next."""
+        for step in (self._settle, self._delete, self._sweep_now_and_then):
+            try:
+                await step()
+            except (StoreUnavailable, Unavailable, OutcomeUnknown) as fault:
+                self.counters.failures += 1
+                log.warning("collecting packs stopped, to go on later: %s", fault)
+
+    async def _settle(self) -> None:
+        """A pack was logged but a group neither holds nor released it: its publish was lost in a crash. Ask the group to say so."""
+        now_ms = self._groups.now_ms()
+        machines = self._groups.machines()
+        open_questions = [
+            (group, key, home)
+            for home, machine in machines.items()
+            for key, pack in machine.packs.items()
+            if key not in self._in_flight and pack.written_ms + self._settings.settle_after_ms <= now_ms
+            for group in pack.groups
+            if group in machines and key not in machines[group].held and key not in machines[group].released
+        ]
+        for group, key, home in open_questions[:SETTLE_MAX]:
+            await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], now_ms))
+            self.counters.settled += 1
+
+    async def _delete(self) -> None:
+        """Objects first, then the log: a crash between the two repeats the deletion."""
+        now_ms = self._groups.now_ms()
+        covered_ms = self._groups.covered_ms()
+        self._ask_for_snapshots(now_ms, covered_ms)
+        before_ms = min(now_ms - self._settings.grace_ms, covered_ms)
+        condemned = [(home, key) for home, machine in self._groups.machines().items() for key in machine.condemned(before_ms)][:DELETE_MAX]
+        if not condemned or not await self._owns_root():
+            return
+        await self._store.delete([key for _, key in condemned])
+        for home, key in condemned:
+            await self._groups.propose(home, PackDeleted(key))
+            self.counters.deleted += 1
+
+    def _ask_for_snapshots(self, now_ms: int, covered_ms: int) -> None:
+        overdue_ms = now_ms - self._settings.snapshot_wait_ms
+        for machine in self._groups.machines().values():
+            for key in machine.condemned(overdue_ms):
+                if machine.packs[key].condemned_ms > covered_ms:
+                    self._groups.want_snapshots()
+                    return
+
+    async def _sweep_now_and_then(self) -> None:
+        now_ms = self._groups.now_ms()
+        if now_ms >= self._next_sweep_ms:
+            await self.sweep()
+            self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
+
+    async def sweep(self) -> list[str]:
+        """Orphans: old objects of home groups of this core that their logs do not know. Deleted, if this start may."""
+        now_ms = self._groups.now_ms()
+        orphans = []
+        async for info in self._store.list(self._packs_prefix):
+            home = home_group_of(info.key)
+            machine = self._groups.machines().get(home) if home is not None else None
+            if machine is None or info.key in machine.packs or info.key in self._in_flight:
+                continue
+            if info.modified_ms + self._settings.orphan_ms <= now_ms:
+                orphans.append(info.key)
+            if len(orphans) == ORPHANS_MAX:
+                break
+        self.counters.orphans += len(orphans)
+        if not orphans:
+            return []
+        if self._sweep_deletes and await self._owns_root():
+            await self._store.delete(orphans)
+            log.info("deleted %d objects that no log knows", len(orphans))
+        else:
+            log.warning("%d objects are known to no log, the first is %s: this start may not delete them", len(orphans), orphans[0])
+        return orphans

@@ -1,0 +1,261 @@
+"""The shell that flushes a core: collect candidates, build packs, put them, publish their slices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from secrets import token_bytes
+from typing import TypeVar
+
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.cold.groups import Groups
+from polynya.cold.planner import Candidate, FlushSettings, PackPlan, choose, plan_packs
+from polynya.objectstore.api import ObjectStore, StoreError, StoreUnavailable, put_again
+from polynya.stream.commands import Command, PackWritten, PublishSlices
+from polynya.stream.model import ColdSlice, HotBatch, Stream
+from polynya.stream.replies import Reply
+from polynya.wire.pack import PackBuilder, build_slice, pack_key
+
+log = logging.getLogger("polynya.cold")
+
+TRIES = 3  # of one step of a flush, with the same key and command
+BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
+BACKOFF_SECONDS_MAX = 30.0
+THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in well under a millisecond
+AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
+
+T = TypeVar("T")
+Tails = dict[tuple[int, int], int]  # (group, uid) -> first record that need not be flushed
+
+
+class FlushCounters(msgspec.Struct):
+    """What metrics show; only growing."""
+
+    packs: int = 0
+    slices: int = 0
+    bytes: int = 0  # of payload, published
+    failures: int = 0  # packs given up, to be planned again
+    refused: int = 0  # slices that a group would not take: the stream had changed meanwhile
+
+
+class Flusher:
+    """One per core. `run` is its task; `flush_now` may be called beside it."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        store: ObjectStore,
+        settings: FlushSettings,
+        cluster_id: str,
+        *,
+        random: Callable[[int], bytes] = token_bytes,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.counters = FlushCounters()
+        self.in_flight: set[str] = set()  # keys of packs on their way: the collector leaves them alone
+        self._groups = groups
+        self._store = store
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._random = random
+        self._sleep = sleep
+        self._busy: set[int] = set()  # uids in packs on their way
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._ended = asyncio.Event()  # set, and replaced, whenever a pack has ended
+        self._wake = asyncio.Event()
+        self._failures = 0  # passes in a row with a pack that failed
+        self._age_scan_ms = 0
+
+    async def run(self) -> None:
+        """Flush what is due, for ever. Faults of store and log are met with patience; damage in memory (CorruptData) is raised."""
+        if not self._settings.interval_ms:
+            return
+        while True:
+            due = await self.flush_due()
+            if self._failures:
+                await self._sleep(self._pause())
+            elif not due:
+                await self._wait(self._settings.interval_ms / 1000)
+
+    def wake(self) -> None:
+        """Look at once: many hot bytes have come in."""
+        self._wake.set()
+
+    async def flush_due(self) -> int:
+        """One pass; the number of packs published."""
+        outcomes = await self._flush_all(plan_packs(self._due(), self._settings))
+        self._failures = self._failures + 1 if None in outcomes else 0
+        return sum(outcome is True for outcome in outcomes)
+
+    async def flush_now(self, prefix: str | None = None) -> None:
+        """Everything hot at this moment, of the streams whose canonical names begin with `prefix`, is published when this returns.
+
+        Raises StoreUnavailable when the store or the log fails again and again."""
+        tails = self._tails(prefix)
+        failures = 0
+        while tails := self._still_hot(tails):
+            ended = self._ended
+            plans = plan_packs(self._candidates(tails), self._settings)
+            if not plans:
+                await ended.wait()  # others have them on their way
+                continue
+            if True in await self._flush_all(plans):
+                failures = 0
+                continue
+            failures += 1
+            if failures == TRIES:
+                raise StoreUnavailable("hot bytes could not be moved to the object store; they are safe in the journal: try again later")
+            await self._sleep(BACKOFF_SECONDS * 2**failures)
+
+    # Choosing.
+
+    def _due(self) -> list[Candidate]:
+        """Cheap while nothing is due: the bytes are counted by the machines, ages are looked at now and then."""
+        now_ms = self._groups.now_ms()
+        enough = sum(machine.hot_bytes for machine in self._groups.machines().values()) >= self._settings.from_bytes
+        if not enough and now_ms < self._age_scan_ms:
+            return []
+        self._age_scan_ms = now_ms + self._settings.age_ms_max // AGE_SCANS
+        return choose(self._candidates(), self._settings, now_ms)
+
+    def _candidates(self, only: Tails | None = None) -> list[Candidate]:
+        found = []
+        for group, machine in self._groups.machines().items():
+            for stream, hot in machine.flush_candidates():
+                if stream.uid not in self._busy and (only is None or (group, stream.uid) in only):
+                    found.append(_candidate(group, stream, list(hot)))
+        return found
+
+    def _tails(self, prefix: str | None) -> Tails:
+        return {
+            (group, stream.uid): stream.next_record
+            for group, machine in self._groups.machines().items()
+            for stream, _ in machine.flush_candidates()
+            if prefix is None or stream.name.startswith(prefix)
+        }
+
+    def _still_hot(self, tails: Tails) -> Tails:
+        """Those of which a batch before the tail is hot."""
+        machines = self._groups.machines()
+        left = {}
+        for (group, uid), record in tails.items():
+            machine = machines.get(group)
+            stream = machine.by_uid.get(uid) if machine else None
+            if stream is not None and stream.hot and stream.hot[0].record < record:
+                left[group, uid] = record
+        return left
+
+    # Flushing.
+
+    async def _flush_all(self, plans: list[PackPlan]) -> list[bool | None]:
+        """For each pack: whether anything of it was published, None when it failed. Its streams are busy until all have ended: a caller
+        that is cancelled leaves none behind."""
+        uids = {uid for plan in plans for uid in plan.uids}
+        self._busy |= uids
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                flushes = [tasks.create_task(self._flush(plan)) for plan in plans]
+        finally:
+            self._busy -= uids
+            self._ended.set()
+            self._ended = asyncio.Event()
+        return [flush.result() for flush in flushes]
+
+    async def _flush(self, plan: PackPlan) -> bool | None:
+        try:
+            async with self._slots:
+                return await self._carry_out(plan)
+        except (StoreError, Unavailable, OutcomeUnknown) as fault:
+            self.counters.failures += 1
+            log.warning("a pack of %d bytes was not published and will be planned again: %s", plan.size, fault)
+            return None
+
+    async def _carry_out(self, plan: PackPlan) -> bool:
+        now_ms = self._groups.now_ms()
+        terms = {group: self._groups.term(group) for group in plan.groups}
+        key = pack_key(self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=self._random(16))
+        if plan.size < THREAD_FROM_BYTES:
+            parts, slices = build_pack(plan, key, now_ms)
+        else:
+            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms)
+        self.in_flight.add(key)
+        try:
+            await self._insist(lambda: put_again(self._store, key, parts))
+            await self._propose(plan.home_group, PackWritten(key, plan.groups, now_ms))
+            self.counters.packs += 1
+            return await self._publish(key, plan, slices, terms)
+        finally:
+            self.in_flight.discard(key)
+
+    async def _publish(self, key: str, plan: PackPlan, slices: list[ColdSlice], terms: dict[int, int]) -> bool:
+        """Into all groups at once. One that fails leaves the others alone; the collector asks it again whether it holds the pack."""
+        members: dict[int, list[tuple[int, ColdSlice]]] = {}
+        for each, cold in zip(plan.slices, slices, strict=True):
+            members.setdefault(each.group, []).append((each.uid, cold))
+        now_ms = self._groups.now_ms()
+        commands = {group: PublishSlices(key, plan.home_group, terms[group], listed, now_ms) for group, listed in members.items()}
+        replies = await asyncio.gather(*(self._propose_or_fault(group, command) for group, command in commands.items()))
+        published = sum(
+            self._count(members[group], reply) for group, reply in zip(commands, replies, strict=True) if isinstance(reply, Reply)
+        )
+        for reply in replies:
+            if not isinstance(reply, Reply):
+                raise reply
+        return published > 0
+
+    def _count(self, members: list[tuple[int, ColdSlice]], reply: Reply) -> int:
+        accepted = [members[position][1] for position in reply.detail or ()]
+        self.counters.slices += len(accepted)
+        self.counters.bytes += sum(cold.length for cold in accepted)
+        self.counters.refused += len(members) - len(accepted)
+        return len(accepted)
+
+    async def _propose_or_fault(self, group: int, command: Command) -> Reply | Unavailable | OutcomeUnknown:
+        try:
+            return await self._propose(group, command)
+        except (Unavailable, OutcomeUnknown) as fault:
+            return fault
+
+    async def _propose(self, group: int, command: Command) -> Reply:
+        return await self._insist(lambda: self._groups.propose(group, command))
+
+    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """A step that may be repeated, a few times."""
+        for attempt in range(TRIES - 1):
+            try:
+                return await step()
+            except (StoreUnavailable, Unavailable, OutcomeUnknown):
+                await self._sleep(BACKOFF_SECONDS * 2**attempt)
+        return await step()
+
+    # Waiting.
+
+    def _pause(self) -> float:
+        return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(self._failures, 16))
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+
+def build_pack(plan: PackPlan, key: str, now_ms: int) -> tuple[list[bytes], list[ColdSlice]]:
+    """The object's parts, and for each planned slice its entry of the index. Pure, and may run in a thread: hot batches never change."""
+    builder = PackBuilder()
+    found = []
+    for each in plan.slices:
+        head = each.batches[0]
+        built = build_slice(each.encoding, head.record, head.byte, each.batches)
+        entry = builder.add(each.uid, each.group, built, path=each.path, content_type=each.content_type)
+        found.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+    parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
+    return parts, found
+
+
+def _candidate(group: int, stream: Stream, batches: list[HotBatch]) -> Candidate:
+    return Candidate(group, stream.uid, stream.name, stream.content_type, stream.encoding, not stream.cold, batches)

@@ -1,0 +1,36 @@
+"""What the cold tier asks of a core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Reply
+
+
+class Groups(Protocol):
+    """The groups that this core leads."""
+
+    def machines(self) -> Mapping[int, Machine]:
+        """By group number."""
+        ...
+
+    def term(self, group: int) -> int: ...
+
+    async def propose(self, group: int, command: Command) -> Reply:
+        """Through the log. Raises Unavailable (not applied, nor will it be) or OutcomeUnknown."""
+        ...
+
+    def now_ms(self) -> int:
+        """Log time."""
+        ...
+
+    def covered_ms(self) -> int:
+        """Everything that any of the groups logged up to this log time is in a snapshot that recovery would start from."""
+        ...
+
+    def want_snapshots(self) -> None:
+        """Releases wait for snapshots: take them soon."""
+        ...

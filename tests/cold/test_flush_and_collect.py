@@ -1,0 +1,447 @@
+"""From hot to cold to gone: nothing is lost, published twice or left behind, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from cold_world import GROUPS, CoreWorld, FaultyStore
+
+from polynya.base.errors import CorruptData, Unavailable
+from polynya.base.names import group_of
+from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, PackGone
+from polynya.objectstore import StoreUnavailable
+from polynya.stream.commands import PackWritten, PublishSlices
+from polynya.wire.pack import read_footer
+
+CLUSTER = "c1"
+SETTINGS = FlushSettings(from_bytes=4000, pack_bytes_max=4000, slice_bytes_max=500, age_ms_max=10_000, interval_ms=1000, concurrency=2)
+
+
+async def no_sleep(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def is_owner() -> bool:
+    return True
+
+
+class Tier:
+    """A world and its cold tier."""
+
+    def __init__(self, store: FaultyStore | None = None, settings: FlushSettings = SETTINGS) -> None:
+        self.world = CoreWorld()
+        self.store = store or FaultyStore()
+        self.flusher = Flusher(self.world, self.store, settings, CLUSTER, sleep=no_sleep)
+        self.reader = ColdReader(self.store)
+        self.collector = self.new_collector()
+        self.written: dict[str, bytes] = {}
+
+    def new_collector(
+        self, settings: CollectorSettings | None = None, *, owner: Callable[[], object] = is_owner, sweep_deletes: bool = True
+    ) -> Collector:
+        return Collector(
+            self.world, self.store, settings or CollectorSettings(), packs_prefix=f"{CLUSTER}/packs/", in_flight=self.flusher.in_flight,
+            owns_root=owner, sweep_deletes=sweep_deletes,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def append(self, name: str, payload: bytes) -> None:
+        if name not in self.written:
+            self.world.create(name)
+            self.written[name] = b""
+        self.world.append(name, payload)
+        self.written[name] += payload
+
+    def fill(self, streams: int = 7, appends: int = 9) -> None:
+        for number in range(appends):
+            for stream in range(streams):
+                self.append(f"default/s{stream}", b"%d-%d;" % (stream, number) * 40)
+
+    async def check(self) -> None:
+        """Every stream reads as written; its index is contiguous, and each pack in it is counted."""
+        for name, payload in self.written.items():
+            assert await self.world.read(name, self.reader) == payload
+            stream = self.world.machines()[group_of(name, GROUPS)].streams[name]
+            at = 0
+            for cold in stream.cold or []:
+                assert cold.record == at
+                at += cold.records
+            assert at == (stream.hot[0].record if stream.hot else stream.next_record)
+
+    async def settle_all(self) -> None:
+        """What a quiet hour does."""
+        self.flusher._failures = 0
+        for _ in range(3):
+            self.world.now += 4_000_000
+            for key, (data, version, _) in self.store.objects.items():
+                self.store.objects[key] = (data, version, self.world.now - 4_000_000)
+            await self.collector.collect()
+            self.world.deliver()
+
+
+def play(story: Callable[[], object]) -> None:
+    asyncio.run(story())  # type: ignore[arg-type]
+
+
+def test_a_flush_moves_everything_and_all_reads_back() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.fill()
+        await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == 0
+        await tier.check()
+        tier.fill(appends=2)
+        await tier.check()
+        assert tier.flusher.counters.bytes + tier.world.hot_bytes() == sum(map(len, tier.written.values()))
+        assert not tier.flusher.in_flight
+
+    play(story)
+
+
+def test_only_streams_under_the_prefix_are_flushed_on_demand() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a/1", b"x")
+        tier.append("default/b/1", b"y")
+        await tier.flusher.flush_now("default/a/")
+        assert tier.world.hot_bytes() == 1
+        assert next(machine.hot for machine in tier.world.machines().values() if machine.hot).keys() == {
+            tier.world.machines()[group_of("default/b/1", GROUPS)].streams["default/b/1"].uid
+        }
+        await tier.flusher.flush_now("default/nothing/")
+        await tier.check()
+
+    play(story)
+
+
+def test_packs_are_self_describing() -> None:
+    async def story() -> None:
+        tier = Tier(settings=FlushSettings(slice_bytes_max=400))
+        tier.fill(streams=2, appends=5)
+        await tier.flusher.flush_now()
+        ((key, (data, _, _)),) = tier.store.objects.items()
+        footer = read_footer(data)
+        assert key.startswith("c1/packs/20231114-22/")
+        assert {entry.path for entry in footer.entries if entry.base_record == 0} == {"default/s0", "default/s1"}
+        assert all(entry.content_type == ("text/plain" if entry.base_record == 0 else "") for entry in footer.entries)
+        assert len(footer.entries) == 6
+
+    play(story)
+
+
+def test_nothing_happens_before_it_is_due() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"x" * 3999)
+        assert await tier.flusher.flush_due() == 0
+        tier.append("default/b", b"y")
+        assert await tier.flusher.flush_due() == 1
+        assert tier.world.hot_bytes() == 1  # half of the bound is let stand: the small one waits for company
+        tier.world.now += 9_999
+        assert await tier.flusher.flush_due() == 0
+        tier.world.now += 400
+        assert await tier.flusher.flush_due() == 1
+        assert tier.world.hot_bytes() == 0
+        await tier.check()
+
+    play(story)
+
+
+def test_the_loop_flushes_by_itself_and_when_woken() -> None:
+    async def story() -> None:
+        tier = Tier(settings=FlushSettings(from_bytes=100, interval_ms=3_600_000))
+        task = asyncio.create_task(tier.flusher.run())
+        tier.append("default/a", b"x" * 100)
+        await until(lambda: tier.world.hot_bytes() == 0)
+        await turns(50)
+        tier.append("default/a", b"x" * 100)
+        await turns(50)
+        assert tier.world.hot_bytes() == 100  # the next look is an hour away
+        tier.flusher.wake()
+        await until(lambda: tier.world.hot_bytes() == 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await tier.check()
+
+    play(story)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_appends_during_a_flush_stay_in_order() -> None:
+    async def story() -> None:
+        tier = Tier()
+        for round_number in range(20):
+            tier.fill(streams=3, appends=2)
+            flushes = [asyncio.create_task(tier.flusher.flush_now()) for _ in range(3)]
+            await turns(round_number)
+            tier.fill(streams=3, appends=1)
+            await asyncio.gather(*flushes)
+            await tier.check()
+        assert tier.flusher.counters.refused == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_any_call_of_the_store_may_fail(after: bool) -> None:
+    async def story(number: int) -> int:
+        tier = Tier(FaultyStore(number, after=after))
+        tier.fill()
+        await tier.flusher.flush_now()
+        tier.fill(appends=1)
+        await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == 0
+        assert tier.flusher.counters.bytes == sum(map(len, tier.written.values()))
+        assert tier.flusher.counters.failures == 0, "one failed call is repeated under the same key"
+        calls = tier.store.calls
+        tier.store.fail_at = 0
+        await tier.check()
+        for name in list(tier.written)[1:]:
+            tier.world.delete(name)
+            del tier.written[name]
+        tier.world.deliver()
+        tier.store.fail_at = tier.store.calls + number
+        await tier.settle_all()
+        tier.store.fail_at = 0
+        await tier.settle_all()
+        await tier.check()
+        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+        assert set(tier.store.objects) == live
+        return calls
+
+    number = 1
+    while asyncio.run(story(number)) >= number:
+        number += 1
+    assert number > 3
+
+
+@pytest.mark.parametrize("how", ["before", "after", "lost"])
+@pytest.mark.parametrize("in_a_row", [1, 3])
+def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
+    """Three in a row make the flusher give the pack up; it is planned again, and the lost one is settled and deleted."""
+
+    async def story(number: int) -> int:
+        tier = Tier()
+        tier.world.fail = lambda nth, command: how if number <= nth < number + in_a_row else ""
+        tier.fill()
+        await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == 0
+        calls = len(tier.world.proposed)
+        tier.world.fail = lambda nth, command: ""
+        await tier.settle_all()
+        await tier.check()
+        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+        assert set(tier.store.objects) == live
+        assert {key for m in tier.world.machines().values() for key in m.packs} == live
+        return calls
+
+    number = 1
+    while asyncio.run(story(number)) >= number:
+        number += 1
+    assert number > 5
+
+
+def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"once")
+        late: list[tuple[int, PublishSlices]] = []
+
+        def lose(number: int, command: object) -> str:
+            if isinstance(command, PublishSlices) and len(late) < 3:
+                late.append(tier.world.proposed[-1])  # type: ignore[arg-type]
+                return "lost"
+            return ""
+
+        tier.world.fail = lose
+        await tier.flusher.flush_now()
+        await tier.settle_all()
+        for group, command in late:
+            assert tier.world.apply(group, command).detail == []
+        await tier.check()
+        assert len(tier.store.objects) == 1
+
+    play(story)
+
+
+def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.store.down = True
+        tier.fill()
+        with pytest.raises(StoreUnavailable, match="try again"):
+            await tier.flusher.flush_now()
+        assert await tier.flusher.flush_due() == 0
+        assert tier.flusher._failures == 1
+        assert tier.flusher._pause() == 0.5
+        hot = tier.world.hot_bytes()
+        assert hot == sum(map(len, tier.written.values()))
+        assert not any(isinstance(command, PackWritten) for _, command in tier.world.proposed)
+        tier.store.down = False
+        await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == 0
+        await tier.flusher.flush_due()
+        assert tier.flusher._failures == 0
+        await tier.check()
+
+    play(story)
+
+
+def test_a_caller_that_leaves_blocks_nobody() -> None:
+    async def story() -> None:
+        for later in range(12):
+            tier = Tier()
+            tier.fill(streams=5, appends=3)
+            leaving = asyncio.create_task(tier.flusher.flush_now())
+            await turns(later)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            async with asyncio.timeout(10):
+                await tier.flusher.flush_now()
+            assert tier.world.hot_bytes() == 0
+            await tier.settle_all()
+            await tier.check()
+            live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+            assert set(tier.store.objects) == live
+
+    play(story)
+
+
+def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
+    async def story() -> None:
+        for later in range(12):
+            tier = Tier()
+            tier.append("default/a", b"x")
+            tier.append("default/b", b"y")
+            flush = asyncio.create_task(tier.flusher.flush_now())
+            await turns(later)
+            for name in list(tier.written):
+                tier.world.delete(name)
+            tier.written.clear()
+            await flush
+            tier.world.deliver()
+            await tier.settle_all()
+            assert tier.store.objects == {}
+            assert not any(machine.packs for machine in tier.world.machines().values())
+
+    play(story)
+
+
+def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.fill(streams=5, appends=3)
+        tier.world.log_turns = 20
+        eager = tier.new_collector(CollectorSettings(orphan_ms=-(10**15), settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+        flush = asyncio.create_task(tier.flusher.flush_now())
+        while not flush.done():
+            await eager.collect()
+            tier.world.deliver()
+        await flush
+        await eager.collect()
+        assert (eager.counters.orphans, eager.counters.settled, eager.counters.deleted) == (0, 0, 0)
+        await tier.check()
+
+    play(story)
+
+
+def test_damage_in_memory_is_raised_and_not_packed() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"good")
+        (stream,) = tier.world.machines()[group_of("default/a", GROUPS)].streams.values()
+        assert stream.hot
+        stream.hot[0].payload = b"goof"
+        with pytest.raises(ExceptionGroup) as fault:
+            await tier.flusher.flush_now()
+        assert fault.group_contains(CorruptData) if hasattr(fault, "group_contains") else fault.value.subgroup(CorruptData)
+        assert tier.store.objects == {}
+
+    play(story)
+
+
+def test_condemned_packs_wait_for_grace_snapshots_and_ownership() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"x")
+        await tier.flusher.flush_now()
+        tier.world.now += 1000
+        tier.world.delete("default/a")
+        tier.world.deliver()
+        await tier.collector.collect()
+        assert len(tier.store.objects) == 1, "the grace is not over"
+        tier.world.covered = tier.world.now - 1
+        tier.world.now += 60_000
+        await tier.collector.collect()
+        assert len(tier.store.objects) == 1, "a snapshot still needs it"
+        assert tier.world.snapshots_wanted == 1
+        tier.world.covered = None
+
+        async def not_owner() -> bool:
+            return False
+
+        await tier.new_collector(owner=not_owner).collect()
+        assert len(tier.store.objects) == 1, "another start owns the root"
+        await tier.collector.collect()
+        assert tier.store.objects == {}
+        assert tier.collector.counters.deleted == 1
+        assert not any(machine.packs for machine in tier.world.machines().values())
+
+    play(story)
+
+
+def test_the_sweep_finds_orphans_of_its_own_groups_only() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"x")
+        await tier.flusher.flush_now()
+        (known,) = tier.store.objects
+        name = "00" * 16
+        for key in (
+            f"c1/packs/20200101-00/2-{name}",
+            f"c1/packs/20200101-00/9-{name}",
+            "c1/packs/20200101-00/strange",
+            f"c1/other/2-{name}",
+        ):
+            await tier.store.put(key, b"")
+            tier.store.objects[key] = (b"", 1, 0)
+        tier.store.objects[known] = (tier.store.objects[known][0], 1, 0)
+        await tier.store.put(f"c1/packs/20200101-00/3-{name}", b"young")
+        tier.store.objects[f"c1/packs/20200101-00/3-{name}"] = (b"young", 1, tier.world.now - 1000)
+        before = set(tier.store.objects)
+        assert await tier.new_collector(sweep_deletes=False).sweep() == [f"c1/packs/20200101-00/2-{name}"]
+        assert set(tier.store.objects) == before
+        await tier.collector.collect()
+        assert set(tier.store.objects) == before - {f"c1/packs/20200101-00/2-{name}"}
+        await tier.check()
+
+    play(story)
+
+
+def test_a_reader_of_a_deleted_pack_is_told_to_plan_again() -> None:
+    async def story() -> None:
+        tier = Tier()
+        tier.append("default/a", b"x")
+        await tier.flusher.flush_now()
+        (stream,) = tier.world.machines()[group_of("default/a", GROUPS)].streams.values()
+        assert stream.cold
+        tier.store.down = True
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await tier.reader.batches(stream.cold[0])
+        tier.store.down = False
+        tier.store.objects.clear()
+        with pytest.raises(PackGone):
+            await tier.reader.batches(stream.cold[0])
+
+    play(story)

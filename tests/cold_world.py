@@ -1,0 +1,151 @@
+"""A core without a journal: real machines, a log that may fail, and what the cold tier asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.names import group_of
+from polynya.cold import ColdReader
+from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
+from polynya.stream.commands import Acknowledge, Append, Batch, Command, Create, Delete, Encoding
+from polynya.stream.machine import Machine
+from polynya.stream.reading import HotPiece, ReadPlan, cut
+from polynya.stream.replies import Reply
+
+GROUPS = 3
+
+
+class CoreWorld:
+    """Implements `polynya.cold.Groups`. Time stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+        self.covered: int | None = None  # None: all that was logged
+        self.snapshots_wanted = 0
+        self.log_turns = 1  # of the loop, until a proposal is applied
+        self.proposed: list[tuple[int, Command]] = []
+        self.fail: Callable[[int, Command], str] = lambda number, command: ""  # "", "before", "after" or "lost"
+        self._machines = {group: Machine(group, GROUPS) for group in range(1, GROUPS + 1)}
+        self._place = 0
+
+    # What the cold tier sees.
+
+    def machines(self) -> dict[int, Machine]:
+        return self._machines
+
+    def term(self, group: int) -> int:
+        return 1
+
+    async def propose(self, group: int, command: Command) -> Reply:
+        for _ in range(self.log_turns):
+            await asyncio.sleep(0)
+        self.proposed.append((group, command))
+        how = self.fail(len(self.proposed), command)
+        if how == "before":
+            raise Unavailable("no")
+        if how == "lost":
+            raise OutcomeUnknown("who knows")
+        reply = self.apply(group, command)
+        if how == "after":
+            raise OutcomeUnknown("who knows")
+        return reply
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def covered_ms(self) -> int:
+        return self.now if self.covered is None else self.covered
+
+    def want_snapshots(self) -> None:
+        self.snapshots_wanted += 1
+
+    # What the tests do.
+
+    def apply(self, group: int, command: Command) -> Reply:
+        self._place += 1
+        return self._machines[group].apply(command, self._place)
+
+    def create(self, name: str) -> None:
+        self.apply(group_of(name, GROUPS), Create(name, self.now, "text/plain", Encoding.BYTES))
+
+    def append(self, name: str, payload: bytes) -> None:
+        batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
+        assert self.apply(group_of(name, GROUPS), Append(name, self.now, "text/plain", batch)).code == 0
+
+    def delete(self, name: str) -> None:
+        self.apply(group_of(name, GROUPS), Delete(name, self.now))
+
+    def deliver(self) -> None:
+        """Send all outbox messages, as the shell would."""
+        for group, machine in self._machines.items():
+            for number, (target, command) in list(machine.outbox.items()):
+                self.apply(target, command)
+                self.apply(group, Acknowledge(number))
+
+    def hot_bytes(self) -> int:
+        return sum(machine.hot_bytes for machine in self._machines.values())
+
+    async def read(self, name: str, reader: ColdReader) -> bytes:
+        """The whole stream, wherever its bytes are."""
+        machine = self._machines[group_of(name, GROUPS)]
+        stream = machine.streams[name]
+        pages = []
+        record, byte = 0, 0
+        while (record, byte) != (stream.next_record, stream.next_byte):
+            plan = machine.plan_read(stream, record, byte, bytes_max=1 << 20, whole_records=True)
+            assert isinstance(plan, ReadPlan)
+            for piece in plan.pieces:
+                if isinstance(piece, HotPiece):
+                    pages.append(bytes(piece.payload))
+                    continue
+                part = cut(await reader.batches(piece.slice), piece.want)  # type: ignore[union-attr]
+                pages += [bytes(hot.payload) for hot in part.pieces]  # type: ignore[union-attr]
+            record, byte = plan.record, plan.byte
+        return b"".join(pages)
+
+
+class FaultyStore(MemoryStore):
+    """Its N-th call fails, before it takes effect or after."""
+
+    def __init__(self, fail_at: int = 0, *, after: bool = False) -> None:
+        super().__init__()
+        self.calls = 0
+        self.down = False
+        self.fail_at = fail_at
+        self.after = after
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        return await self._maybe(super().put(key, parts))
+
+    async def get(self, key: str) -> bytes:
+        return await self._maybe(super().get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._maybe(super().get_range(key, start, length))
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        await self._maybe(asyncio.sleep(0))
+        async for info in super().list(prefix, after):
+            yield info
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._maybe(super().delete(keys))
+
+    async def _maybe(self, call: Any) -> Any:
+        self.calls += 1
+        failing = self.down or self.calls == self.fail_at
+        try:
+            await asyncio.sleep(0)
+            if failing and not self.after:
+                raise StoreUnavailable("the store fails")
+            result = await call
+        finally:
+            call.close()
+        if failing:
+            raise StoreUnavailable("the store fails afterwards")
+        return result
