@@ -1,56 +1,25 @@
 """Real files and real processes: kill -9 of a writer, the lock, short writes."""
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from writer_process import SEGMENT_BYTES, kill_writer, start_writer
 
 from polynya.wal import Journal, JournalLocked, OsFiles
-
-WRITER = """
-import sys
-from pathlib import Path
-from polynya.wal import Journal
-journal = Journal.open(Path(sys.argv[1]), journal_id=7, segment_bytes=65536)
-last = max((entry.index for entry in journal.entries()), default=0)
-print("open", last, flush=True)
-while True:
-    for _ in range(5):
-        last += 1
-        journal.stage(1, 1, last, 1, b"%09d" % last * (last % 40))
-    batch = journal.take()
-    journal.write(batch)
-    journal.synced(batch)
-    print(last, flush=True)
-"""
-
-
-def start_writer(folder: Path) -> subprocess.Popen[str]:
-    source = str(Path(__file__).parents[2] / "src")
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source}
-    )
 
 
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     acknowledged = 0
     for turns in (1, 60, 200):
-        writer = start_writer(tmp_path)
-        assert writer.stdout is not None
-        assert int(writer.stdout.readline().split()[1]) >= acknowledged
+        writer, found = start_writer(tmp_path)
+        assert found >= acknowledged and writer.stdout is not None
         for _ in range(turns):
             acknowledged = int(writer.stdout.readline())
         with pytest.raises(JournalLocked, match="in use by another process"):
             Journal.open(tmp_path, journal_id=7)
-        writer.send_signal(signal.SIGKILL)
-        rest = writer.stdout.read().split("\n")[:-1]  # whole lines only
-        acknowledged = int(rest[-1]) if rest else acknowledged
-        writer.wait()
-        writer.stdout.close()
-    journal = Journal.open(tmp_path, journal_id=7, segment_bytes=65536)
+        acknowledged = kill_writer(writer, acknowledged)
+    journal = Journal.open(tmp_path, journal_id=7, segment_bytes=SEGMENT_BYTES)
     entries = list(journal.entries())
     assert [entry.index for entry in entries] == list(range(1, len(entries) + 1)) and len(entries) >= acknowledged >= 1000
     assert all(entry.payload == b"%09d" % entry.index * (entry.index % 40) for entry in entries)
