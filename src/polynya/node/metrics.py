@@ -52,9 +52,32 @@ METRICS = (
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
     Metric("polynya_turns_total", "counter", "Journal writes, each with one fsync."),
     Metric("polynya_entries_total", "counter", "Entries written to the journal; over the turns: how well group commit batches."),
-    Metric("polynya_journal_bytes_total", "counter", "Bytes written to the journal."),
     Metric("polynya_journal_full_total", "counter", "Journal writes refused because the disk was full."),
     Metric("polynya_overloaded_total", "counter", "Commands refused because too much was in flight to the journal."),
+    Metric("polynya_inflight_bytes", "gauge", "Payload on its way to the journal."),
+    Metric("polynya_journal_segments", "gauge", "Files of the journal; they go when snapshots and flushes have covered them."),
+    Metric("polynya_journal_disk_bytes", "gauge", "Size of those files."),
+    Metric("polynya_snapshots_total", "counter", "Group snapshots written."),
+    Metric("polynya_streams", "gauge", "Streams, deleted ones that forks still need included."),
+    Metric(
+        "polynya_live_readers", "gauge", "Readers that wait for new records: SSE, long-polls, and other cores that follow a stream."
+    ),
+    Metric("polynya_hot_bytes", "gauge", "Payload in memory that is not flushed yet."),
+    Metric("polynya_hot_refused_total", "counter", "Appends refused because a group had too much that was not flushed yet."),
+    Metric("polynya_outbox", "gauge", "Messages between groups that are not confirmed yet (forks, releases of packs)."),
+    Metric("polynya_packs", "gauge", "Packs in the object store that are known."),
+    Metric("polynya_flush_packs_total", "counter", "Packs flushed to the object store."),
+    Metric("polynya_flush_slices_total", "counter", "Slices of streams in them."),
+    Metric("polynya_flush_bytes_total", "counter", "Payload in them."),
+    Metric("polynya_flush_failures_total", "counter", "Packs given up, to be planned again."),
+    Metric("polynya_flush_refused_total", "counter", "Slices that were not taken because the stream had changed meanwhile."),
+    Metric("polynya_collect_deleted_total", "counter", "Packs deleted because nobody needed them."),
+    Metric("polynya_collect_orphans_total", "counter", "Objects found that nobody knows."),
+    Metric("polynya_collect_failures_total", "counter", "Passes of the collector that failed, to be repeated."),
+    Metric("polynya_cache_hits_total", "counter", "Slices read from the block cache."),
+    Metric("polynya_cache_misses_total", "counter", "Slices that had to be fetched from the object store."),
+    Metric("polynya_cache_fetched_bytes_total", "counter", "Bytes fetched for them."),
+    Metric("polynya_cache_bytes", "gauge", "Size of the block cache."),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 
