@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from polynya.node.birth import Birth
 from polynya.node.config import Config
 from polynya.node.start import CoreStart
 
+pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 
 
@@ -64,7 +66,7 @@ def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path)
 def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
     command = [sys.executable, "-m", "polynya.node.start"]
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], env=environ, capture_output=True, timeout=10)
+    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=10)
     assert echoed.stdout == b"a b --c\n"
-    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], env=environ, capture_output=True, timeout=10)
+    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=10)
     assert orphan.returncode == 1 and orphan.stdout == b""

@@ -59,9 +59,7 @@ METRICS = (
     Metric("polynya_journal_disk_bytes", "gauge", "Size of those files."),
     Metric("polynya_snapshots_total", "counter", "Group snapshots written."),
     Metric("polynya_streams", "gauge", "Streams, deleted ones that forks still need included."),
-    Metric(
-        "polynya_live_readers", "gauge", "Readers that wait for new records: SSE, long-polls, and other cores that follow a stream."
-    ),
+    Metric("polynya_live_readers", "gauge", "Readers that wait for new records: SSE, long-polls, and other cores that follow a stream."),
     Metric("polynya_hot_bytes", "gauge", "Payload in memory that is not flushed yet."),
     Metric("polynya_hot_refused_total", "counter", "Appends refused because a group had too much that was not flushed yet."),
     Metric("polynya_outbox", "gauge", "Messages between groups that are not confirmed yet (forks, releases of packs)."),
