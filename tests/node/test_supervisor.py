@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SERVE = """
 import json, os, sys

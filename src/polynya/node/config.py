@@ -78,10 +78,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cold: ColdConfig = ColdConfig()
 
     @property
+    def objects_path(self) -> Path:
+        """The folder of the embedded object store."""
+        return Path(self.data) / (self.cold.root or "objects")
+
+    @property
     def store(self) -> StoreSettings:
         """The object store, as `polynya.objectstore.settings.open_store` wants it."""
         cold = self.cold
-        root = str(Path(self.data) / (cold.root or "objects")) if cold.backend == "local" else cold.root
+        root = str(self.objects_path) if cold.backend == "local" else cold.root
         shared = {name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"}
         return StoreSettings(root=root, **shared)
 

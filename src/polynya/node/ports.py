@@ -23,6 +23,7 @@ def take_port(host: str, port: int, *, name: str) -> socket.socket:
     placeholder = _socket(host)
     placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     placeholder.bind((host, port))
+    placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # else another's probe passes until the first core listens
     return placeholder
 
 

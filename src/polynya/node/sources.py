@@ -1,0 +1,74 @@
+"""Where the metrics come from: which counter of which room is which metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from polynya.node.core import Core
+from polynya.node.metrics import Samples
+from polynya.service.local import LocalGroups
+
+TURNS = {
+    "polynya_turns_total": "turns",
+    "polynya_entries_total": "entries",
+    "polynya_journal_full_total": "disk_full",
+    "polynya_overloaded_total": "overloaded",
+}
+FLUSHER = {
+    "polynya_flush_packs_total": "packs",
+    "polynya_flush_slices_total": "slices",
+    "polynya_flush_bytes_total": "bytes",
+    "polynya_flush_failures_total": "failures",
+    "polynya_flush_refused_total": "refused",
+}
+COLLECTOR = {
+    "polynya_collect_deleted_total": "deleted",
+    "polynya_collect_orphans_total": "orphans",
+    "polynya_collect_failures_total": "failures",
+}
+CACHE = {
+    "polynya_cache_hits_total": "hits",
+    "polynya_cache_misses_total": "misses",
+    "polynya_cache_fetched_bytes_total": "fetched_bytes",
+}
+
+
+def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]:
+    """A source that reads attributes: `names` maps metric to attribute, as the tables above."""
+
+    def read() -> Samples:
+        return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
+
+    return read
+
+
+def of_core(core: Core) -> Callable[[], Samples]:
+    """The turn loop and its journal."""
+    turns = counted(core.counters, TURNS)
+
+    def read() -> Samples:
+        segments = core.journal.segments()
+        return turns() | {
+            "polynya_inflight_bytes": core.inflight_bytes,
+            "polynya_journal_segments": len(segments),
+            "polynya_journal_disk_bytes": sum(size for _, size in segments),
+        }
+
+    return read
+
+
+def of_groups(local: LocalGroups) -> Callable[[], Samples]:
+    """The machines of this core, and their live readers."""
+
+    def read() -> Samples:
+        machines = local.machines.values()
+        return {
+            "polynya_streams": sum(len(machine.streams) for machine in machines),
+            "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
+            "polynya_outbox": sum(len(machine.outbox) for machine in machines),
+            "polynya_packs": sum(len(machine.packs) for machine in machines),
+            "polynya_live_readers": len(local.feeds),
+            "polynya_hot_refused_total": local.hot_refused,
+        }
+
+    return read

@@ -1,0 +1,72 @@
+"""The contract of a core process with its supervisor, from the side of the process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from polynya.node.birth import Birth
+from polynya.node.config import Config
+from polynya.node.start import CoreStart
+
+pytestmark = pytest.mark.process
+HERE = Path(__file__).parent
+
+
+def begin(data: Path, supervisor_pid: int) -> tuple[subprocess.Popen[bytes], int]:
+    """A fake core with this process as its supervisor, and the pipe that it reports on."""
+    report, report_fd = os.pipe()
+    start = CoreStart(
+        config=Config(data=str(data), cores=1, groups=1),
+        birth=Birth(cluster_id="c", groups=1, cores=1, created_ms=0),
+        core=0,
+        start_id="s",
+        host="127.0.0.1",
+        port=1,
+        admin_host="127.0.0.1",
+        admin_port=2,
+        run_directory=str(data),
+        supervisor_pid=supervisor_pid,
+        report_fd=report_fd,
+    )
+    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fake_core"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[report_fd], env=environ
+    )
+    os.close(report_fd)
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(start) + b"\n")
+    process.stdin.flush()
+    return process, report
+
+
+def test_a_core_reports_and_ends_when_its_supervisor_lets_go_of_the_pipe(tmp_path):
+    process, report = begin(tmp_path, os.getpid())
+    assert os.read(report, 10) == b"R"
+    assert os.read(report, 10) == b"", "the pipe is closed after the report"
+    assert process.poll() is None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
+    os.close(report)
+
+
+def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path):
+    process, report = begin(tmp_path, os.getppid())
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 1 and b"the supervisor is gone" in error
+    assert os.read(report, 10) == b""
+    assert not list(tmp_path.iterdir())
+    os.close(report)
+
+
+def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
+    command = [sys.executable, "-m", "polynya.node.start"]
+    environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=10)
+    assert echoed.stdout == b"a b --c\n"
+    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=10)
+    assert orphan.returncode == 1 and orphan.stdout == b""
