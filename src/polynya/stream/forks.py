@@ -12,7 +12,7 @@ import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
-from polynya.stream.lifetimes import is_surely_expired, remove, tail_reply
+from polynya.stream.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
 from polynya.stream.model import Pin, Stream
 from polynya.stream.reading import AT_BYTE, Refused, locate
 from polynya.stream.replies import Code, Reply
@@ -155,6 +155,8 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
         stream.pins = None
         if stream.deleted:
             remove(machine, stream, command.now_ms)
+    elif stream.deleted:
+        cut_to_pins(machine, stream, command.now_ms)
     return reply
 
 

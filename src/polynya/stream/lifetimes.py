@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
@@ -76,8 +78,29 @@ def let_go(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
     if stream.pins:
         stream.deleted = True
+        cut_to_pins(machine, stream, now_ms)
     else:
         remove(machine, stream, now_ms)
+
+
+def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
+    """Of a soft-deleted stream only what its forks inherit is kept; its tail is then the end of that."""
+    assert stream.deleted
+    assert stream.pins
+    needed = max(pin.record + (pin.prefix > 0) for pin in stream.pins.values())
+    hot = stream.hot or []
+    kept = bisect_left(hot, needed, key=attrgetter("record"))
+    if kept < len(hot):
+        machine.hot_bytes -= stream.next_byte - hot[kept].byte
+        stream.next_record, stream.next_byte = hot[kept].record, hot[kept].byte
+        stream.hot = hot[:kept] or None
+        if stream.hot is None:
+            del machine.hot[stream.uid]
+    while stream.cold and not stream.hot and stream.cold[-1].record >= needed:
+        cold = stream.cold.pop()
+        stream.next_record, stream.next_byte = cold.record, cold.byte
+        machine.drop_slice(cold.pack, now_ms)
+    stream.cold = stream.cold or None
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:

@@ -1,0 +1,37 @@
+"""The tables of docs/formats are what the code writes: each row's fields, in order."""
+
+from pathlib import Path
+
+import pytest
+
+from polynya.stream import commands, model, snapshots, tables
+
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+
+
+def rows(page: str) -> set[tuple[str, ...]]:
+    lines = (FORMATS / page).read_text().splitlines()
+    return {tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")}
+
+
+def fields(kind: type) -> str:
+    return ", ".join(kind.__struct_fields__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, commands.Command)][1:]
+)
+def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
+    assert (str(kind.__struct_config__.tag), kind.__name__, fields(kind)) in rows("commands.md")
+
+
+@pytest.mark.parametrize("kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice])
+def test_part_is_in_the_page(kind: type) -> None:
+    assert (kind.__name__, fields(kind)) in rows("commands.md")
+
+
+@pytest.mark.parametrize(
+    "kind", [snapshots.Image, model.Stream, model.HotBatch, model.Pin, model.Claim, model.Held, model.Pack, tables.Table]
+)
+def test_state_is_in_the_page(kind: type) -> None:
+    assert (kind.__name__, fields(kind)) in rows("group-state.md")
