@@ -7,6 +7,7 @@ from typing import Protocol
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.cold import PackGone
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
 from polynya.service.messages import LagQuery
@@ -232,6 +233,12 @@ class LocalGroups:
         return self._page(stream, plan, spans)
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
+        try:
+            return await self._read(group, query)
+        except PackGone:  # the index has changed since the page was planned: plan again, once
+            return await self._read(group, query)
+
+    async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
         planned = self._plan(group, query)
         if isinstance(planned, Refusal):
             return planned
