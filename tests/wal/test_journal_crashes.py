@@ -8,7 +8,7 @@ import pytest
 from fake_disk import FakeDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lives import Life, lives
+from journal_lives import Life, lives
 
 from polynya.base.errors import CorruptData
 from polynya.wal import Journal

@@ -26,7 +26,7 @@ while True:
 
 def start_writer(folder: Path) -> tuple[subprocess.Popen[str], int]:
     """The process, and the index of the last entry that it found."""
-    source = str(Path(__file__).parents[2] / "src")
+    source = str(Path(__file__).parents[1] / "src")
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(folder)],
         stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from fake_disk import FakeDisk
 from google_crc32c import value
-from lives import FOLDER, SEGMENT_BYTES, Life
+from journal_lives import FOLDER, SEGMENT_BYTES, Life
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import Journal, JournalFailed

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from writer_process import SEGMENT_BYTES, kill_writer, start_writer
+from journal_writer import SEGMENT_BYTES, kill_writer, start_writer
 
 from polynya.wal import Journal, JournalLocked, OsFiles
 
