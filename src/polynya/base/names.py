@@ -5,9 +5,7 @@ from zlib import crc32
 from polynya.base.limits import PATH_BYTES_MAX
 
 DEFAULT_BUCKET = "default"
-RESERVED_FIRST = frozenset(
-    ["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"]
-)
+RESERVED_FIRST = frozenset(["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"])
 RESERVED_LATER = frozenset(["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"])
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 

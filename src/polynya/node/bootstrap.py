@@ -42,7 +42,7 @@ def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
     gc.disable()  # recovery makes many objects and no cycles
     try:
-        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups)
+        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
     finally:
         gc.enable()
         gc.collect()

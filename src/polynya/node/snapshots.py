@@ -43,7 +43,7 @@ class Snapshotter:
             for number, group in self._core.shard.groups.items():
                 await self._one(number, group.applied_index)
                 await asyncio.sleep(PACE_SECONDS)
-            self.release()
+            await asyncio.to_thread(self._core.journal.release, self._needed_from())
             self.covered_ms = now_ms
         finally:
             self._running = False
@@ -58,11 +58,11 @@ class Snapshotter:
             self.count += 1
         self._floors[number] = floor
 
-    def release(self) -> None:
-        """Delete the journal segments below everything that is still needed."""
+    def _needed_from(self) -> int:
+        """The lowest journal segment that a recovery, or a hot batch, still needs."""
         needed = list(self._floors.values())
         for group in self._core.shard.groups.values():
             place = group.machine.needed_places()
             if place is not None:
                 needed.append(place)
-        self._core.journal.release(min(needed) >> 32)
+        return min(needed) >> 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,8 @@ from polynya.stream.machine import Machine
 from polynya.wal.journal import Journal
 from polynya.wal.snapshots import SnapshotStore
 
+log = logging.getLogger("polynya.storage")
+
 
 class Storage(msgspec.Struct):
     """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14)."""
@@ -25,9 +28,11 @@ class Storage(msgspec.Struct):
     log_ms: int
 
 
-def open_storage(folder: Path, *, core: int, cores: int, groups: int) -> Storage:
+def open_storage(folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "") -> Storage:
     """Recover the groups `g % cores == core` (group 0, the meta group, included). Raises CorruptData with the place of the damage."""
-    journal = Journal.open(folder / "journal", journal_id=core)
+    journal = Journal.open(folder / "journal", journal_id=int(cluster_id[:14] or "0", 16) << 8 | core)
+    for cut in journal.cuts:
+        log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
     snapshots = SnapshotStore(folder / "snapshots")
     latest = snapshots.latest()
     shard = Shard()

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from polynya.base.errors import ConfigError
-from polynya.cold import Collector, CollectorSettings, ColdReader, Flusher, FlushSettings
+from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
 from polynya.node.config import ColdConfig, Config
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
