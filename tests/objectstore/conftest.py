@@ -15,7 +15,7 @@ from polynya.objectstore import ObjectStore, StoreSettings, open_store
 Opener = Callable[[], ObjectStore]
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.process)])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSettings:
     if request.param == "s3":
         return StoreSettings(**request.getfixturevalue("s3_server").settings())

@@ -46,6 +46,7 @@ def test_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "s3://b/r" in asyncio.run(every_call_fails(store))
 
 
+@pytest.mark.process
 def test_wrong_credentials(s3_server: S3Server) -> None:
     settings = StoreSettings(**s3_server.settings())
     store = open_store(msgspec.structs.replace(settings, s3_secret_access_key="wrong"))

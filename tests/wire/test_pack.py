@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 
 import google_crc32c
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import Encoding
 from polynya.stream.model import HotBatch
+from polynya.stream.reading import Want, cut
 from polynya.wire.pack import (
     FOOTER_GUESS_BYTES,
     PackBuilder,
@@ -138,6 +140,43 @@ def test_packs_round_trip(streams: list[list[list[bytes]]], data: st.DataObject)
         for batch in expected:
             batch.place = 0
         assert list(found.hot_batches(record=entry.base_record, byte=entry.base_byte)) == expected
+        check_runs(found.hot_batches(record=entry.base_record, byte=entry.base_byte, run_bytes=30), expected, records)
+
+
+def check_runs(runs: Sequence[HotBatch], batches: list[HotBatch], records: list[bytes]) -> None:
+    """Runs are the same records at the same positions in larger pieces."""
+    record, byte = batches[0].record, batches[0].byte
+    found = []
+    for run in runs:
+        assert (run.record, run.byte) == (record, byte)
+        assert len(run.payload) <= 30 or (run.record, run.records) in [(batch.record, batch.records) for batch in batches]
+        lengths = struct.unpack(f"<{len(run.lengths) // 4}I", run.lengths) if run.lengths else (len(run.payload),)
+        assert len(lengths) == run.records
+        at = 0
+        for length in lengths:
+            found.append(bytes(run.payload[at : at + length]))
+            at += length
+        record += run.records
+        byte += len(run.payload)
+    assert found == records
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=4), min_size=1, max_size=8), st.data())
+def test_pages_cut_from_runs_are_those_cut_from_batches(streams: list[list[bytes]], data: st.DataObject) -> None:
+    batches = run_of(streams, record=5, byte=50)
+    meta, parts = build_slice(Encoding.BYTES, 5, 50, batches)
+    runs = parse_slice(b"".join(parts), meta.crc).hot_batches(record=5, byte=50, run_bytes=data.draw(st.integers(1, 40)))
+    until = (5 + meta.records, 50 + meta.length)
+    want = Want(data.draw(st.integers(5, until[0] - 1)), 0, data.draw(st.integers(1, 60)), data.draw(st.booleans()), until)
+    exact, merged = cut(batches, want), cut(runs, want)
+    assert (exact.begin_record, exact.begin_byte, exact.record, exact.byte) == (
+        merged.begin_record,
+        merged.begin_byte,
+        merged.record,
+        merged.byte,
+    )
+    assert b"".join(bytes(piece.payload) for piece in exact.pieces) == b"".join(bytes(piece.payload) for piece in merged.pieces)
 
 
 @pytest.fixture(scope="module")

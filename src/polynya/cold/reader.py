@@ -15,6 +15,7 @@ from polynya.stream.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
 
 Place = tuple[str, int]  # object key, offset
+RUN_BYTES = 64 * 1024  # of neighbouring small batches that a reader gets as one
 POSITION_BYTES = 8  # what a parsed slice may come to hold besides, per record
 
 
@@ -42,8 +43,8 @@ class ColdReader:
         self._fetching: dict[Place, asyncio.Task[Slice]] = {}
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
-        """The slice's batches at their positions in the stream, made as they are asked for. Raises as `slice`."""
-        return (await self.slice(cold)).hot_batches(record=cold.record, byte=cold.byte)
+        """The slice's batches at their positions in the stream, small neighbours as one, made as they are asked for. Raises as `slice`."""
+        return (await self.slice(cold)).hot_batches(record=cold.record, byte=cold.byte, run_bytes=RUN_BYTES)
 
     async def payload(self, cold: ColdSlice, begin: int, end: int) -> memoryview:
         """The stored payload of the stream's records `begin` to before `end`, all inside the slice. Raises as `slice`, ValueError."""

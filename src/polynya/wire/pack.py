@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -274,20 +275,33 @@ class Slice:
             raise ValueError(f"a slice of {self.records} records has none from {begin} to {end}")
         return self.payload[self.positions[begin] : self.positions[end]]
 
-    def hot_batches(self, *, record: int, byte: int) -> Sequence[HotBatch]:
-        """The batches, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`). Without producers: no
-        reader asks for them (see `producers`)."""
-        return _Batches(self, record, byte)
+    def hot_batches(self, *, record: int, byte: int, run_bytes: int = 0) -> Sequence[HotBatch]:
+        """The batches, each made when it is asked for, payloads as views; the slice begins at (`record`, `byte`).
+
+        With `run_bytes`, neighbours of together at most so many bytes come as one batch without a CRC: readers care for records, and
+        few large pieces cost them less. Without producers: no reader asks for them (see `producers`)."""
+        return _Batches(self, (record, byte), self._bounds(run_bytes))
+
+    def _bounds(self, run_bytes: int) -> Sequence[int]:
+        """Numbers of the batches at which runs begin, and the end."""
+        if not run_bytes:
+            return range(self.batches + 1)
+        ends = self.batch_begins[1]
+        bounds = [0]
+        while bounds[-1] < self.batches:
+            begin = bounds[-1]
+            bounds.append(max(begin + 1, bisect_right(ends, ends[begin] + run_bytes) - 1))
+        return bounds
 
 
 class _Batches(Sequence[HotBatch]):
-    def __init__(self, source: Slice, record: int, byte: int) -> None:
+    def __init__(self, source: Slice, at: tuple[int, int], bounds: Sequence[int]) -> None:
         self._source = source
-        self._record = record
-        self._byte = byte
+        self._record, self._byte = at
+        self._bounds = bounds
 
     def __len__(self) -> int:
-        return self._source.batches
+        return len(self._bounds) - 1
 
     @overload
     def __getitem__(self, index: int) -> HotBatch: ...
@@ -295,19 +309,29 @@ class _Batches(Sequence[HotBatch]):
     def __getitem__(self, index: slice) -> list[HotBatch]: ...
     def __getitem__(self, index: int | slice) -> HotBatch | list[HotBatch]:
         if isinstance(index, slice):
-            return [self._batch(number) for number in range(len(self))[index]]
-        return self._batch(range(len(self))[index])
+            return [self._run(number) for number in range(len(self))[index]]
+        return self._run(range(len(self))[index])
 
-    def _batch(self, number: int) -> HotBatch:
+    def _run(self, number: int) -> HotBatch:
         source = self._source
+        begin, end = self._bounds[number], self._bounds[number + 1]
         records, positions = source.batch_begins
-        first, last = records[number], records[number + 1]
-        lengths = b"" if source.record_lengths is None or last - first == 1 else source.record_lengths[first:last].tobytes()
-        payload: Any = source.payload[positions[number] : positions[number + 1]]
+        first, last = records[begin], records[end]
+        every_length = source.batch_lengths if source.record_lengths is None else source.record_lengths
+        payload: Any = source.payload[positions[begin] : positions[end]]
         return HotBatch(
-            self._record + first, self._byte + positions[number], last - first, payload, lengths, source.batch_crcs[number],
-            source.append_times_ms[number], source.record_times_ms[number], source.encoding, 0, None, source.batch_flags[number],
-        )  # fmt: skip
+            record=self._record + first,
+            byte=self._byte + positions[begin],
+            records=last - first,
+            payload=payload,
+            lengths=b"" if last - first == 1 else every_length[first:last].tobytes(),
+            crc=source.batch_crcs[begin] if end == begin + 1 else 0,
+            time_ms=source.append_times_ms[end - 1],
+            record_time_ms_max=source.record_times_ms[end - 1],
+            encoding=source.encoding,
+            place=0,
+            flags=source.batch_flags[begin],
+        )
 
 
 def _check_batches(encoding: int, batches: Sequence[HotBatch]) -> None:
