@@ -80,7 +80,7 @@ class MemoryCoordinator:
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableRef]:
-        return [self.table]
+        return [msgspec.structs.replace(self.table, store=StoreRef("local", self.settings.root))]
 
     def plan(self, name: str) -> Plan | None:
         with self._lock:

@@ -46,9 +46,7 @@ class StoreRef(msgspec.Struct, frozen=True, gc=False):
 
     def settings(self) -> StoreSettings:
         """As the object store spells it."""
-        return StoreSettings(
-            backend=self.kind, root=self.root, s3_bucket=self.bucket, s3_region=self.region, s3_endpoint=self.endpoint
-        )
+        return StoreSettings(backend=self.kind, root=self.root, s3_bucket=self.bucket, s3_region=self.region, s3_endpoint=self.endpoint)
 
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +60,7 @@ class TableRef(msgspec.Struct, frozen=True, gc=False):
     iceberg: str = ""
     iceberg_dlq: str = ""
     result: str = ""  # key of the last committed job's result object
+    store: StoreRef | None = None  # in the list of tables: where they can be read
 
 
 class Plan(msgspec.Struct, frozen=True):
