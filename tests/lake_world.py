@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import Blobs, LocalBlobs, open_blobs
 from polynya.lakehouse.coordinator import CommitRequest, NoSuchTable
-from polynya.lakehouse.plan import Job, Plan, Range, TableRef
+from polynya.lakehouse.plan import Job, Plan, Range, StoreRef, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
@@ -72,7 +72,7 @@ class MemoryCoordinator:
     def __init__(self, settings: StoreSettings, source: Source, name: str = "flights") -> None:
         self.settings = settings
         self.source = source
-        self.table = TableRef("7001", name, "", f"{CLUSTER}/tables/7001")
+        self.table = TableRef("7001", name, "", "tables/7001")
         self.open: tuple[int, list[Range]] | None = None
         self.jobs = 0
         self.attempt = ""
@@ -80,7 +80,7 @@ class MemoryCoordinator:
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableRef]:
-        return [self.table]
+        return [msgspec.structs.replace(self.table, store=StoreRef("local", self.settings.root))]
 
     def plan(self, name: str) -> Plan | None:
         with self._lock:
@@ -92,7 +92,7 @@ class MemoryCoordinator:
                 self.jobs += 1
                 self.open = (self.jobs, self.source.pending)
                 self.source.pending = []
-            return Plan(self.table, self.open[0], secrets.token_hex(16), self.settings, self.open[1])
+            return Plan(self.table, self.open[0], secrets.token_hex(16), StoreRef("local", self.settings.root), self.open[1])
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         with self._lock:

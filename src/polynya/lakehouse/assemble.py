@@ -45,18 +45,16 @@ def assemble(
     return [made[column.name] if column.name in made else pa.nulls(count, arrow_type(column)) for column in columns]
 
 
-def unknown_rows(
-    columns: Sequence[Column], found: dict[str, pa.Array], shape: dict[str, str], mask: Mask, path: str = "", depth: int = 1
-) -> None:
-    """Set `mask` where a field without a column holds something that has a type."""
+def unknown_rows(columns: Sequence[Column], found: dict[str, pa.Array], mask: Mask, *, most: int, depth: int = 1) -> None:
+    """Set `mask` where a field without a column holds something that may have a type; for up to `most` rows a field."""
     fields = by_field(columns)
     for field, array in found.items():
         there = fields.get(field)
         if there is None:
             if _has_type(array.type, depth):
-                mask |= _typed_rows(array, depth)
+                mask[np.flatnonzero(_typed_rows(array, depth))[:most]] = True
         else:
-            _unknown_within(there, array, shape, mask, (f"{path}{field}", depth))
+            _unknown_within(there, array, mask, most, depth)
 
 
 def _parse_type(there: dict[str, Column], shape: dict[str, str], path: str) -> pa.DataType:
@@ -84,6 +82,8 @@ def _group(there: dict[str, Column], shape: dict[str, str], path: str) -> str:
 def _field(there: dict[str, Column], array: pa.Array, shape: dict[str, str], redo: Mask, path: str) -> dict[str, pa.Array]:
     """Arrays by column name of one field as read."""
     kind = array.type
+    if pa.types.is_floating(kind):
+        redo |= _numpy(pc.invert(pc.fill_null(pc.is_finite(array), True)))  # the reader takes NaN, which is no JSON
     if pa.types.is_float64(kind) and LONG in there:
         return _split_numbers(there, array, redo)
     if pa.types.is_floating(kind):
@@ -140,15 +140,14 @@ def _list(column: Column, array: pa.Array, redo: Mask) -> pa.Array:
     return pa.ListArray.from_arrays(array.offsets, values, type=arrow_type(column), mask=_nulls(array))
 
 
-def _unknown_within(there: dict[str, Column], array: pa.Array, shape: dict[str, str], mask: Mask, where: tuple[str, int]) -> None:
-    path, depth = where
+def _unknown_within(there: dict[str, Column], array: pa.Array, mask: Mask, most: int, depth: int) -> None:
     if pa.types.is_struct(array.type) and STRUCT in there:
         found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        unknown_rows(there[STRUCT].children, found, shape, mask, f"{path}\0", depth + 1)
+        unknown_rows(there[STRUCT].children, found, mask, most=most, depth=depth + 1)
     elif pa.types.is_list(array.type) and LIST in there:
         inner = np.zeros(len(array.values), np.bool_)
         element = there[LIST].children[0]
-        _unknown_within({element.type: element}, array.values, {}, inner, ("", depth + 1))
+        _unknown_within({element.type: element}, array.values, inner, most, depth + 1)
         if inner.any():
             mask |= _parents(array, inner)
 
@@ -162,7 +161,7 @@ def _has_type(kind: pa.DataType, depth: int) -> bool:
 
 
 def _typed_rows(array: pa.Array, depth: int) -> Mask:
-    """Where the value is more than null, {} and []."""
+    """Where the value is more than null, {} and []; or a list of such, which is looked at more closely later."""
     if not _has_type(array.type, depth):
         return np.zeros(len(array), np.bool_)
     if pa.types.is_struct(array.type):
@@ -171,7 +170,7 @@ def _typed_rows(array: pa.Array, depth: int) -> Mask:
             found |= _typed_rows(child, depth + 1)
         return found
     if pa.types.is_list(array.type):
-        return _parents(array, _typed_rows(array.values, depth + 1))
+        return _numpy(pc.fill_null(pc.greater(pc.list_value_length(array), 0), False))
     return _numpy(array.is_valid())
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse import delta
 from polynya.lakehouse.blobs import Blobs
 from polynya.lakehouse.coordinator import CommitRequest, Coordinator
@@ -19,6 +19,7 @@ from polynya.lakehouse.plan import Job, Plan, TableRef, check_plan
 from polynya.lakehouse.prepare import fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column
 from polynya.lakehouse.task import File, TaskResult, claimed_records
+from polynya.objectstore import NotFound
 
 ROUNDS_MAX = 3  # a job is planned again wider at most twice
 PARTS = ("main", "dlq")
@@ -29,10 +30,15 @@ Progress = Callable[[str, str], None]
 STEPS = ("planned", "schema", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "delta-dlq")
 
 
+class RangesGone(PolynyaError):
+    """An object of the plan does not exist any more: abandon the job and ask for a new plan."""
+
+
 class Runner(Protocol):
     """Runs a job's tasks somewhere."""
 
-    cores: int
+    @property
+    def cores(self) -> int: ...
 
     def run(self, job: Job, key: str) -> list[TaskResult]:
         """One result for each task, in order; `key` names the job's plan object."""
@@ -136,7 +142,10 @@ def fingerprint(plan: Plan) -> str:
 def _produce(plan: Plan, runner: Runner, blobs: Blobs, progress: Progress) -> str:
     """Run the tasks, wider if they ask for it; the key of the result object."""
     previous = load_result(blobs, plan.table.result) if plan.table.result else None
-    fixed = fix_schema(blobs, plan, previous.columns if previous else [])
+    try:
+        fixed = fix_schema(blobs, plan, previous.columns if previous else [])
+    except NotFound as missing:
+        raise RangesGone(f"the plan's object {missing} is gone") from None
     for number in range(ROUNDS_MAX):
         last = number == ROUNDS_MAX - 1
         job = make_job(blobs, plan, fixed, cores=runner.cores, round_number=number, discover=not last)
@@ -145,15 +154,18 @@ def _produce(plan: Plan, runner: Runner, blobs: Blobs, progress: Progress) -> st
         blobs.put(key, msgspec.json.encode(job))
         progress("plan-object", key)
         results = runner.run(job, key)
+        for result in results:
+            if result.gone:
+                raise RangesGone(f"the plan's object {result.gone} is gone")
         wishes = [wished for result in results for wished in result.wishes]
         if not wishes:
             break
         fixed = widened(fixed, wishes)
         progress("schema", f"{len(wishes)} more fields were found: running again with columns for them")
     progress("ran", f"{sum(result.records for result in results):,} records")
-    result = _result(plan, job, results, previous)
+    made = _result(plan, job, results, previous)
     key = f"{_folder(plan)}/{plan.attempt}.result.json"
-    blobs.put(key, msgspec.json.encode(result))
+    blobs.put(key, msgspec.json.encode(made))
     progress("result-object", key)
     return key
 

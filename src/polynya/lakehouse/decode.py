@@ -19,7 +19,7 @@ from polynya.lakehouse.schema import Column, Seen, observe, wish
 _ROW = re.compile(r"in row (\d+)")
 _SLOW_SHARE = 100  # a block with more misfits than one in this many is decoded record by record from there on
 _SLOW_LEAST = 8  # failed parses that any block may cost
-_SAMPLE_ROWS = 256  # rows looked at for each block that holds unknown fields
+_SAMPLE_ROWS = 64  # rows looked at for each unknown field of a block
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -127,14 +127,7 @@ class _Block:
         first = int(self._ends[begin - 1]) if begin else 0
         size = int(self._ends[end - 1]) - first
         try:
-            table = pajson.read_json(
-                pa.BufferReader(self._buffer.slice(first, size)),
-                read_options=pajson.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 12)),
-                parse_options=pajson.ParseOptions(
-                    explicit_schema=self._parse_schema,
-                    unexpected_field_behavior="ignore" if self._schema.full else "infer",
-                ),
-            )
+            table = self._read(first, size, "ignore" if self._schema.full else "infer")
         except pa.ArrowInvalid as fault:
             match = _ROW.search(str(fault))
             row = begin + int(match[1]) if match else -1
@@ -144,12 +137,26 @@ class _Block:
         self._take(begin, end, table)
         return None
 
+    def _read(self, first: int, size: int, unexpected: str) -> pa.Table:
+        return pajson.read_json(
+            pa.BufferReader(self._buffer.slice(first, size)),
+            read_options=pajson.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 12)),
+            parse_options=pajson.ParseOptions(explicit_schema=self._parse_schema, unexpected_field_behavior=unexpected),
+        )
+
     def _take(self, begin: int, end: int, table: pa.Table) -> None:
         known = self._parse_schema.names
         mask = np.zeros(end - begin, np.bool_)
         if not self._schema.full:
-            found = {name: _one(table[name]) for name in table.column_names}
-            unknown_rows(self._schema.columns, found, self._schema.shape, mask)
+            try:
+                table.validate()
+                found = {name: _one(table[name]) for name in table.column_names}
+                most = _SAMPLE_ROWS if self._schema.discover else len(mask)
+                unknown_rows(self._schema.columns, found, mask, most=most)
+            except pa.ArrowInvalid:  # the reader infers an array that begins with nulls wrongly: [null, 1]
+                first = int(self._ends[begin - 1]) if begin else 0
+                table = self._read(first, int(self._ends[end - 1]) - first, "ignore")
+                mask[:] = True
         self.taken.append(np.arange(begin, end, dtype=np.int64))
         self._tables.append(_known(table.select(known), self._parse_schema))
         self._unknown.append(mask)
@@ -192,7 +199,7 @@ class _Join:
     def join(self, parsed: Positions, arrays: list[pa.Array], redo: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]) -> Decoded:
         if unknown.any():
             if self._schema.discover:
-                for row in parsed[np.flatnonzero(unknown)][:_SAMPLE_ROWS]:
+                for row in parsed[np.flatnonzero(unknown)]:
                     observe(self._seen, self._value(int(row))[0])
             else:
                 redo = redo | unknown

@@ -35,17 +35,32 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     take: int = -1  # claimed records; -1: all that follow
 
 
+class StoreRef(msgspec.Struct, frozen=True, gc=False):
+    """Where objects are, without credentials: those are the runner's own."""
+
+    kind: str  # "local" or "s3"
+    root: str  # absolute folder, or key prefix in the bucket ("" none)
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""
+
+    def settings(self) -> StoreSettings:
+        """As the object store spells it."""
+        return StoreSettings(backend=self.kind, root=self.root, s3_bucket=self.bucket, s3_region=self.region, s3_endpoint=self.endpoint)
+
+
 class TableRef(msgspec.Struct, frozen=True, gc=False):
     """A table as the server knows it. Pointers are URIs of Iceberg metadata files, "" before the first job."""
 
     uid: str
     name: str
     prefix: str
-    location: str  # key of the table's folder in the store: "CLUSTER/tables/UID"
+    location: str  # key of the table's folder in the store: "tables/UID"
     job: int = 0  # the last committed job
     iceberg: str = ""
     iceberg_dlq: str = ""
     result: str = ""  # key of the last committed job's result object
+    store: StoreRef | None = None  # in the list of tables: where they can be read
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -54,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True):
     table: TableRef
     job: int
     attempt: str  # 32 hex digits, of this driver alone
-    store: StoreSettings  # without credentials: those are the runner's own
+    store: StoreRef
     ranges: list[Range]
     version: int = 1
 

@@ -36,7 +36,7 @@ class SparkRunner:
     def run(self, job: Job, key: str) -> list[TaskResult]:
         """Run the tasks of the plan object at `key`, each as a Spark task with one plan row."""
         rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
-        found = rows.mapInArrow(_worker(job.plan.store, key), "result binary").collect()
+        found = rows.mapInArrow(_worker(job.plan.store.settings(), key), "result binary").collect()
         results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
         return sorted(results, key=lambda result: result.task)
 

@@ -18,6 +18,7 @@ from polynya.lakehouse.plan import Job, Task, claimed
 from polynya.lakehouse.rows import Problem
 from polynya.lakehouse.schema import OUR_COLUMNS, Column, adopt
 from polynya.lakehouse.slices import BASE_TYPES, BLOCK_BYTES, Block, base_columns, joined, read_blocks
+from polynya.objectstore import NotFound
 
 DLQ_TYPES: dict[str, pa.DataType] = {
     **{name: BASE_TYPES[name] for name in ("stream", "incarnation", "offset", "byte_offset", "timestamp", "append_time")},
@@ -50,6 +51,7 @@ class TaskResult(msgspec.Struct, frozen=True):
     file: File | None = None
     dead: File | None = None
     wishes: list[Column] = []
+    gone: str = ""  # an object of the plan that is not there any more
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
@@ -74,6 +76,9 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
             out.abort()
             return TaskResult(task.id, records, size, wishes=wishes)
         return TaskResult(task.id, records, size, *out.close())
+    except NotFound as missing:
+        out.abort()
+        return TaskResult(task.id, records, size, gone=str(missing))
     except BaseException:
         out.abort()
         raise

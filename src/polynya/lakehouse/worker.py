@@ -1,0 +1,153 @@
+"""`polynya compact` and `polynya lake run`: jobs for tables, once or for ever."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from polynya.base.errors import PolynyaError
+from polynya.lakehouse.blobs import open_blobs
+from polynya.lakehouse.commit import Outcome, Progress, RangesGone, Runner, repair, run_job
+from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
+from polynya.lakehouse.plan import Job
+from polynya.lakehouse.task import TaskResult
+
+JOBS_MAX = 1000  # of one table in one shot: streams may grow faster than they are compacted
+LAST_JOB_BYTES = 32 << 20  # a smaller job was not cut short by the server's limit on plans, so it was the last
+NEW_PLANS_MAX = 3  # for one table whose plans name objects that are gone
+BACKOFF_SECONDS_MAX = 60.0
+
+RunnerFactory = Callable[[], Runner]
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT came. Every step of a job can be repeated, so it may come anywhere."""
+
+
+class LazyRunner:
+    """Starts a runner when the first job needs one: a Spark session costs seconds."""
+
+    def __init__(self, factory: RunnerFactory) -> None:
+        self._factory = factory
+        self._runner: Runner | None = None
+
+    @property
+    def cores(self) -> int:
+        return self._started().cores
+
+    def run(self, job: Job, key: str) -> list[TaskResult]:
+        return self._started().run(job, key)
+
+    def close(self) -> None:
+        close = getattr(self._runner, "close", None)
+        self._runner = None
+        if close is not None:
+            close()
+
+    def _started(self) -> Runner:
+        self._runner = self._runner or self._factory()
+        return self._runner
+
+
+def compact(
+    coordinator: Coordinator, tables: Sequence[str], factory: RunnerFactory, progress: Progress, *, runner: LazyRunner | None = None
+) -> list[Outcome]:
+    """Bring tables (none named: all) up to what is acknowledged now. Raises NoSuchTable and what a job raises."""
+    own = runner or LazyRunner(factory)
+    try:
+        known = {table.name: table for table in coordinator.tables()}
+        for name in tables:
+            if name not in known:
+                raise NoSuchTable(f"there is no table '{name}'. The tables are: {', '.join(sorted(known)) or 'none'}")
+        outcomes: list[Outcome] = []
+        for name in tables or sorted(known):
+            done = _compact_table(coordinator, name, own, progress)
+            store = known[name].store
+            if not done and store is not None:
+                repair(open_blobs(store.settings()), known[name])
+            outcomes += done
+        return outcomes
+    finally:
+        if runner is None:
+            own.close()
+
+
+def run_worker(
+    coordinator: Coordinator,
+    tables: Sequence[str],
+    factory: RunnerFactory,
+    progress: Progress,
+    *,
+    interval_seconds: float,
+    stop: threading.Event | None = None,
+) -> None:
+    """Keep tables fresh until `stop` is set, or SIGTERM or SIGINT comes. Faults are told and tried again, later each time."""
+    stop = stop or threading.Event()
+    runner = LazyRunner(factory)
+    faults = 0
+    try:
+        with stop_on_signals():
+            while not stop.is_set():
+                try:
+                    compact(coordinator, tables, factory, progress, runner=runner)
+                    faults = 0
+                except (PolynyaError, OSError) as fault:
+                    faults += 1
+                    progress("failed", f"{fault}; trying again in {_wait(interval_seconds, faults):.0f} s")
+                except Exception as fault:  # Spark's own: its session may be broken
+                    faults += 1
+                    runner.close()
+                    progress("failed", f"{type(fault).__name__}: {fault}; starting Spark anew in {_wait(interval_seconds, faults):.0f} s")
+                stop.wait(_wait(interval_seconds, faults))
+    except Stopped:
+        progress("stopped", "asked to stop; what was not finished the next run repeats")
+    finally:
+        runner.close()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Stopped; only in the main thread, elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_stopped(number: int, frame: Any) -> None:
+        raise Stopped
+
+    before = {number: signal.signal(number, raise_stopped) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    gone = 0
+    for _ in range(JOBS_MAX):
+        plan = coordinator.plan(name)
+        if plan is None:
+            break
+        blobs = open_blobs(plan.store.settings())
+        try:
+            outcomes.append(run_job(plan, coordinator, runner, blobs, progress))
+        except RangesGone as missing:
+            gone += 1
+            if gone >= NEW_PLANS_MAX:
+                raise
+            progress("abandoned", f"{missing}: asking for a new plan")
+            coordinator.abandon(name, plan.table.uid, plan.job, str(missing))
+            continue
+        if outcomes[-1].bytes < LAST_JOB_BYTES:
+            break
+    return outcomes
+
+
+def _wait(interval_seconds: float, faults: int) -> float:
+    """Twice as long after each fault in a row."""
+    return interval_seconds if not faults else min(BACKOFF_SECONDS_MAX, max(1.0, interval_seconds) * 2.0**faults)
