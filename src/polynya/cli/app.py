@@ -1,0 +1,123 @@
+"""The `polynya` command: its verbs, found lazily, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+import polynya
+from polynya.cli import exits
+
+VERBS = {  # name: (module, what --help says), in the order of the list
+    "serve": ("serve", "Start a node and serve until it is told to stop."),
+    "create": ("streams", "Create a stream."),
+    "append": ("append", "Append records to a stream, from arguments or stdin."),
+    "read": ("read", "Read what a stream holds."),
+    "tail": ("read", "Follow a stream as it grows."),
+    "info": ("streams", "Say what is known of a stream."),
+    "ls": ("streams", "List streams."),
+    "fork": ("streams", "Make a new stream that begins as another one."),
+    "close": ("streams", "Close a stream: nothing can be appended any more."),
+    "rm": ("streams", "Delete streams."),
+    "table": ("tables", "Make and list tables."),
+    "compact": ("tables", "Bring tables up to date now."),
+    "lake": ("tables", "Keep tables up to date."),
+    "sql": ("tables", "Ask a question of a table."),
+    "demo": ("demo", "Play the main job on real input, from streams to tables."),
+}
+EPILOG = f"""
+\b
+Exit codes:
+  {exits.OK}    done
+  {exits.REFUSED}    refused: the message says why
+  {exits.USAGE}    the command line or a setting is wrong
+  {exits.UNREACHABLE}    the server cannot be reached, or cannot answer now: nothing was applied
+  {exits.UNKNOWN}    the outcome is unknown: it may or may not have been applied
+  {exits.INTERRUPTED}  interrupted
+
+\b
+The server is that of --server, else of POLYNYA_SERVER, else http://127.0.0.1:4437.
+Data goes to stdout, notices and errors to stderr.
+"""
+
+
+class Verbs(click.Group):
+    """Loads the module of a verb when that verb is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"polynya.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " 'polynya --help' lists the commands."
+            raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(polynya.__version__, prog_name="polynya", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Append and tail streams over HTTP, and find every stream again as a table.
+
+    \b
+    polynya serve                                    start a node here
+    polynya create orders                            make a stream of JSON records
+    echo '{"item": 7}' | polynya append orders       append to it
+    polynya tail orders --offset start               follow it
+    polynya table create orders --prefix orders      make it a table
+    polynya compact && polynya sql "select * from orders"
+    """
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    try:
+        code = cli.main(arguments, prog_name="polynya", standalone_mode=False)
+        _leave(code if isinstance(code, int) else exits.OK)
+    except exits.Ended as ended:
+        click.echo(_spelled(ended), err=True)
+        _leave(ended.exit_code)
+    except click.ClickException as error:
+        error.show()
+        _leave(exits.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        _leave(exits.INTERRUPTED)
+    except BrokenPipeError:
+        _broken_pipe()
+
+
+def _spelled(ended: exits.Ended) -> str:
+    tail = f" [{ended.code}]" if ended.code else ""
+    tail += f" (request {ended.request_id})" if ended.request_id else ""
+    return f"polynya: {ended.message}{tail}" + (f"\n  {ended.hint}" if ended.hint else "")
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _broken_pipe()
+    sys.exit(code)
+
+
+def _broken_pipe() -> NoReturn:
+    """The reader has gone: leave without a word, and without a second error when the interpreter flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(exits.BROKEN_PIPE)

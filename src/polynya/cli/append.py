@@ -1,0 +1,189 @@
+"""`polynya append`: records from arguments or stdin, in batches, each exactly once."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
+
+import click
+import httpx
+import msgspec
+
+from polynya.cli import exits, output
+from polynya.cli.client import JSON_TYPE, NOT_SENT, Client, is_json, server_option, stream_path
+from polynya.cli.streams import facts_of
+from polynya.cli.values import DURATION
+
+BATCH_BYTES = 1 << 20  # of lines in one append
+BATCH_LINES = 10_000
+LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
+RETRY_PAUSE_SECONDS = 0.1
+RETRY_PAUSE_SECONDS_MAX = 2.0
+
+
+@click.command("append")
+@click.argument("stream")
+@click.argument("records", nargs=-1)
+@click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line.")
+@click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
+@click.option("--close", is_flag=True, help="Close the stream after the last record.")
+@click.option("--retry", metavar="DURATION", type=DURATION, default="30s", show_default=True, help="Repeat what got no answer for so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was appended as JSON.")
+@server_option
+def append_command(
+    client: Client, stream: str, records: tuple[str, ...], whole: bool, create: bool, close: bool, retry: int, as_json: bool
+) -> None:
+    """Append RECORDS, or the lines of stdin, to STREAM.
+
+    Into a JSON stream each argument or line is one record (empty lines are passed over); into another one bytes go as they are, line by
+    line. Lines are gathered into batches while the server is busy, and each batch is sent again until the server has answered for it: as
+    an idempotent producer's, so that a repeat is never stored twice.
+
+    \b
+    polynya append orders '{"item": 7}' '{"item": 8}'
+    jq -c '.[]' orders.json | polynya append orders --create
+    tail -F access.log | polynya append logs/web-1
+    polynya append pictures/cat --whole < cat.jpg
+    """
+    if create and client.send("HEAD", stream_path(stream)).status_code == 404:
+        client.call("PUT", stream_path(stream), headers={"content-type": "application/octet-stream" if whole else JSON_TYPE})
+    content_type = str(facts_of(client, stream)["content_type"])
+    producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
+    try:
+        for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
+            producer.append(lines)
+    finally:
+        if producer.batches or sys.exc_info()[0] is None:
+            _report(producer, stream, as_json=as_json)
+    if close:
+        client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+        output.notice(f"closed {stream}")
+
+
+class Producer:
+    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known."""
+
+    def __init__(self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool) -> None:
+        self._client = client
+        self._stream = stream
+        self._content_type = content_type
+        self._retry_seconds = retry_seconds
+        self._id = f"cli-{secrets.token_hex(8)}"
+        self.lines_are_records = lines_are_records
+        self.batches = 0
+        self.records = 0
+        self.bytes = 0
+        self.offset = ""
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`, `exits.Unknown`."""
+        body = b"[%s]" % b",".join(line.strip() for line in lines) if self.lines_are_records else b"".join(lines)
+        headers = {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(self.batches), "content-type": self._content_type}
+        answer = self._sent(body, headers)
+        if not answer.is_success:
+            raise self._refused(answer, lines)
+        self.batches += 1
+        self.records += len(lines)
+        self.bytes += len(body)
+        self.offset = answer.headers.get("stream-next-offset", self.offset)
+
+    def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        """The answer to an append, sent again as long as there is none that says what happened."""
+        deadline = time.monotonic() + self._retry_seconds
+        pause = RETRY_PAUSE_SECONDS
+        perhaps = False  # an attempt may have been applied
+        while True:
+            try:
+                answer = self._client.send("POST", stream_path(self._stream), headers=headers, content=body)
+                if answer.status_code not in (408, 429, 500, 502, 503, 504):
+                    return answer
+                failure = self._client.refused(answer)
+                perhaps |= answer.status_code not in (429, 503)
+            except httpx.TransportError as error:
+                failure = self._client.failed(error, applied=True)
+                perhaps |= not isinstance(error, NOT_SENT)
+            if time.monotonic() + pause > deadline:
+                raise exits.Unknown(failure.message, code=failure.code, hint=self._progress()) if perhaps else failure
+            time.sleep(pause)
+            pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+
+    def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
+        if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
+            shown = lines[bad].strip()[:100].decode(errors="replace")
+            return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=self._progress())
+        return self._client.refused(answer, stream=self._stream)
+
+    def _progress(self) -> str:
+        return f"Before it {output.counted(self.records, 'record')} were appended; the batch that failed begins after them."
+
+
+def _first_bad(lines: Sequence[bytes]) -> int | None:
+    """The index of the first line that is no JSON value by itself."""
+    for index, line in enumerate(lines):
+        try:
+            msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return index
+    return None
+
+
+def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iterator[list[bytes]]:
+    if records:
+        yield [record.encode() + (b"" if records_only else b"\n") for record in records]
+        return
+    source = sys.stdin.buffer
+    if source.isatty():
+        output.notice("reading records from the terminal, one a line; Ctrl-D ends")
+    if whole:
+        yield [source.read()]
+    else:
+        yield from gathered(source, keep=(lambda line: bool(line.strip())) if records_only else bool)
+
+
+def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+    """The lines of `source` that are to be kept, in batches: what has come so far, so that a slow source is sent at once and a fast one
+    in large pieces. A thread reads; it is bounded by `LINES_READ_AHEAD`."""
+    waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(LINES_READ_AHEAD)
+
+    def read() -> None:
+        try:
+            for line in source:
+                waiting.put(line)
+        except BaseException as error:  # noqa: BLE001 (handed over)
+            waiting.put(error)
+        waiting.put(None)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    ended = False
+    while not ended:
+        batch: list[bytes] = []
+        size = 0
+        item = waiting.get()
+        while True:
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                ended = True
+                break
+            if keep(item):
+                batch.append(item)
+                size += len(item)
+            if len(batch) >= BATCH_LINES or size >= BATCH_BYTES or waiting.empty():
+                break
+            item = waiting.get()
+        if batch:
+            yield batch
+
+
+def _report(producer: Producer, stream: str, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"records": producer.records} if producer.lines_are_records else {}
+        output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})
+    else:
+        what = output.counted(producer.records, "record") if producer.lines_are_records else output.size(producer.bytes)
+        output.notice(f"appended {what} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")

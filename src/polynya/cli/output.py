@@ -1,0 +1,61 @@
+"""Writing for people and for scripts: data to stdout, notices to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def data(raw: bytes) -> None:
+    """Bytes to stdout as they are, at once."""
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
+
+
+def json_line(value: Any) -> None:
+    """One JSON value and a newline to stdout."""
+    import msgspec
+
+    data(msgspec.json.encode(value) + b"\n")
+
+
+def notice(text: str) -> None:
+    """A line to stderr."""
+    click.echo(text, err=True)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns to stdout, as wide as they need to be; numbers to the right. Nothing for no rows."""
+    if not rows:
+        return
+    texts = [list(heads)] + [[_text(cell) for cell in row] for row in rows]
+    right = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(heads))]
+    widths = [max(len(line[at]) for line in texts) for at in range(len(heads))]
+    for line in texts:
+        cells = [text.rjust(width) if to_right else text.ljust(width) for text, width, to_right in zip(line, widths, right, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the loop returns")
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)

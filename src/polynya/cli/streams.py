@@ -1,0 +1,171 @@
+"""The plain verbs on streams: create, info, ls, fork, close, rm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from polynya.cli import exits, output
+from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
+from polynya.cli.values import DURATION, offset_of
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command("create")
+@click.argument("stream")
+@click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
+@click.option("--ttl", metavar="DURATION", type=DURATION, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
+@click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
+@as_json
+@server_option
+def create_command(client: Client, stream: str, content_type: str, ttl: int | None, expires_at: str | None, as_json: bool) -> None:
+    """Create STREAM. It is no error if it exists with the same settings.
+
+    \b
+    polynya create orders
+    polynya create logs/web-1 --content-type text/plain --ttl 7d
+    """
+    headers = {"content-type": content_type}
+    if ttl is not None:
+        headers["stream-ttl"] = str(ttl)
+    if expires_at is not None:
+        headers["stream-expires-at"] = expires_at
+    answer = client.call("PUT", stream_path(stream), headers=headers)
+    _say(client, stream, "created" if answer.status_code == 201 else "is there already", created=answer.status_code == 201, as_json=as_json)
+
+
+@click.command("info")
+@click.argument("stream")
+@as_json
+@server_option
+def info_command(client: Client, stream: str, as_json: bool) -> None:
+    """Say what is known of STREAM: content type, tail offset, whether it is closed, when it expires.
+
+    \b
+    polynya info orders
+    polynya info orders --json | jq -r .offset
+    """
+    facts = facts_of(client, stream)
+    if as_json:
+        output.json_line(facts)
+    else:
+        for key, value in facts.items():
+            if value is not None:
+                shown = ("yes" if value else "no") if isinstance(value, bool) else value
+                click.echo(f"{key.replace('_', ' '):<14}{shown}")
+
+
+@click.command("ls")
+@click.argument("prefix", default="")
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many streams.")
+@as_json
+@server_option
+def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
+    """List the streams whose names begin with PREFIX, in order of name; with --json one object a line.
+
+    \b
+    polynya ls
+    polynya ls flights/ --json | jq -r .name
+    """
+    count = 0
+    after = ""
+    while limit is None or count < limit:
+        wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
+        page = client.names(prefix, after=after, limit=wanted)
+        for row in page["streams"]:
+            output.json_line(row) if as_json else click.echo(row["name"])
+        count += len(page["streams"])
+        after = page.get("next") or ""
+        if not after:
+            break
+    if not count:
+        output.notice(f"no streams under '{prefix}'" if prefix else "no streams yet: 'polynya create NAME' makes one")
+
+
+@click.command("fork")
+@click.argument("new")
+@click.option("--from", "source", metavar="STREAM", required=True, help="The stream to begin with.")
+@click.option("--offset", metavar="OFFSET", help="Where to branch off: an offset that a read gave, or 'start'. Default: the tail.")
+@as_json
+@server_option
+def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
+    """Make NEW a stream that begins with what another one holds up to an offset; from there on each goes its own way.
+
+    \b
+    polynya fork experiment --from orders
+    polynya fork before-noon --from orders --offset 0000000000000120_0000000000004711
+    """
+    headers = {"stream-forked-from": stream_path(source)}
+    if offset is not None:
+        headers["stream-fork-offset"] = offset_of(offset, fork=True)
+    answer = client.call("PUT", stream_path(new), headers=headers, stream=source)
+    created = answer.status_code == 201
+    _say(client, new, f"forked from {source}" if created else "is there already", created=created, as_json=as_json)
+
+
+@click.command("close")
+@click.argument("stream")
+@as_json
+@server_option
+def close_command(client: Client, stream: str, as_json: bool) -> None:
+    """Close STREAM: it stays readable, but nothing can be appended any more, and those who follow it are told the end.
+
+    \b
+    polynya close orders
+    """
+    answer = client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+    if as_json:
+        output.json_line({"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")})
+    else:
+        output.notice(f"closed {stream} at offset {answer.headers.get('stream-next-offset')}")
+
+
+@click.command("rm")
+@click.argument("streams", nargs=-1, required=True)
+@click.option("--force", "-f", is_flag=True, help="Streams that are not there are no error.")
+@as_json
+@server_option
+def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Delete STREAMS, all or up to the first that cannot be deleted. What is in tables already stays there.
+
+    \b
+    polynya rm orders
+    polynya ls scratch/ | xargs polynya rm --force
+    """
+    for stream in streams:
+        deleted = True
+        try:
+            client.call("DELETE", stream_path(stream), stream=stream)
+        except exits.Refused as refused:
+            if not (force and refused.status in (404, 410)):
+                raise
+            deleted = False
+        if as_json:
+            output.json_line({"name": stream, "deleted": deleted})
+        else:
+            output.notice(f"deleted {stream}" if deleted else f"{stream} was not there")
+
+
+def facts_of(client: Client, stream: str) -> dict[str, Any]:
+    """What HEAD says of a stream; raises `exits.Refused` when there is none."""
+    headers = client.call("HEAD", stream_path(stream), stream=stream).headers
+    ttl = headers.get("stream-ttl")
+    return {
+        "name": stream,
+        "url": client.server + stream_path(stream),
+        "content_type": headers.get("content-type"),
+        "offset": headers.get("stream-next-offset"),
+        "closed": headers.get("stream-closed", "").lower() == "true",
+        "ttl_seconds": int(ttl) if ttl else None,
+        "expires_at": headers.get("stream-expires-at"),
+        "incarnation": headers.get("stream-incarnation"),
+    }
+
+
+def _say(client: Client, stream: str, what: str, *, created: bool, as_json: bool) -> None:
+    if as_json:
+        output.json_line({**facts_of(client, stream), "created": created})
+    else:
+        output.notice(f"{stream} {what}: {client.server}{stream_path(stream)}")
