@@ -6,9 +6,12 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.transport import Push, Reply, Transport, door, link, peer, transport
@@ -385,19 +388,21 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
     run(story())
 
 
-def test_frames_in_any_pieces_are_the_same_frames():
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the loops' fixture
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
+def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():
-        frames = [(Type.CALL, 3, number, os.urandom(number * 7 % 50)) for number in range(40)]
         stream = b"".join(HEADER.pack(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames)
-        for step in (1, 2, 14, 15, 16, 17, 64, len(stream)):
-            got: list[tuple[int, int, int, bytes]] = []
-            receiver = link.Link(lambda: None, lambda *frame, got=got: got.append(frame), lambda: None)
-            receiver.up = True
-            for begin in range(0, len(stream), step):
-                receiver.data_received(stream[begin : begin + step])
-            assert got == frames
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+        got: list[tuple[int, int, int, bytes]] = []
+        receiver = link.Link(lambda: None, lambda *frame: got.append(frame), lambda: None)
+        receiver.up = True
+        for begin, end in pairwise([0, *cuts, len(stream)]):
+            if end > begin:
+                receiver.data_received(stream[begin:end])
+        assert got == frames
 
-    run(story())
+    asyncio.run(story())
 
 
 def test_a_large_frame_in_small_pieces_is_not_copied_each_time():
