@@ -8,7 +8,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
-from polynya.base.errors import PolynyaError
+from polynya.base.errors import CorruptData, PolynyaError
 from polynya.node import sources
 from polynya.node.clock import LogClock
 from polynya.node.core import Core
@@ -16,7 +16,7 @@ from polynya.node.doors import Doors
 from polynya.node.groups import CoreGroups
 from polynya.node.health import Health
 from polynya.node.snapshots import Snapshotter
-from polynya.node.start import EXIT_STORAGE, CoreStart
+from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.local import LocalGroups
@@ -24,7 +24,9 @@ from polynya.service.node import NodeService
 from polynya.service.settle import Settler
 from polynya.service.tables import Tables
 from polynya.transport import Transport
+from polynya.wal import JournalFailed
 
+EXIT_FAULT = 1  # a bug: a restart may help
 HOUSEKEEPING_SECONDS = 0.2
 SETTLE_EVERY = 25  # housekeeping rounds
 SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
@@ -124,5 +126,7 @@ def _ended(task: asyncio.Task[None]) -> None:
 
 
 def _fail_stop(error: BaseException) -> None:
+    """Only a restart reads the disk again; only some ends can be mended by one."""
     log.critical("this core goes down", exc_info=error)
-    os._exit(EXIT_STORAGE)
+    code = EXIT_STORAGE if isinstance(error, OSError | JournalFailed) else EXIT_CORRUPT if isinstance(error, CorruptData) else EXIT_FAULT
+    os._exit(code)

@@ -25,7 +25,7 @@ log = logging.getLogger("polynya.core")
 def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
     start = read_start()
-    logs.setup(start.config.log.level, start.config.log.format)
+    logs.setup(start.config.log.level, start.config.log.format, core=start.core)
     try:
         storage = _open(start)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -27,10 +27,10 @@ Done = Callable[[Reply | BaseException], None]
 class CoreCounters:
     """Plain numbers, read at scrape time."""
 
-    __slots__ = ("bytes_written", "disk_full", "entries", "overloaded", "turns")
+    __slots__ = ("disk_full", "entries", "overloaded", "turns")
 
     def __init__(self) -> None:
-        self.turns = self.entries = self.bytes_written = self.disk_full = self.overloaded = 0
+        self.turns = self.entries = self.disk_full = self.overloaded = 0
 
 
 class Core:
