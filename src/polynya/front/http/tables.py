@@ -74,7 +74,7 @@ class TableRoutes:
     async def admin(self, method: str, segments: list[str], body: bytes) -> Answer:
         """`POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
         if len(segments) != 2 or method != "POST":
-            raise TableRefused(404, "NOT_FOUND", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
+            raise TableRefused(404, "NO_ROUTE", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
         name, verb = segments
         if verb == "plan":
             job = await self._tables.plan(name)
@@ -85,7 +85,7 @@ class TableRoutes:
             given_up = _read(body, _Abandon)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
-        raise TableRefused(404, "NOT_FOUND", f"drivers know plan, commit and abandon, not '{verb}'")
+        raise TableRefused(404, "NO_ROUTE", f"drivers know plan, commit and abandon, not '{verb}'")
 
     async def _commit(self, asked: _Commit) -> Answer:
         uid = _uid(asked.uid)
@@ -119,7 +119,7 @@ class TableRoutes:
         lag = await self._tables.lag(table)
         behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
         location = f"tables/{table.uid}"
-        described = {
+        return {
             **_ref(table),
             "delta": f"{location}/main",
             "delta_dlq": f"{location}/dlq",
@@ -131,7 +131,6 @@ class TableRoutes:
             "behind_seconds": round(behind, 3),
             "committed_ms": table.committed_ms,
         }
-        return described
 
 
 def _ref(table: Table) -> dict[str, Any]:
