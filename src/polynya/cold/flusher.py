@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from secrets import token_bytes
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
 from polynya.cold.planner import Candidate, FlushSettings, PackPlan, choose, plan_packs
@@ -26,6 +28,9 @@ TRIES = 3  # of one step of a flush, with the same key and command
 BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
 BACKOFF_SECONDS_MAX = 30.0
 THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in well under a millisecond
+YIELD_SECONDS = 0.0001
+PRESSURE_BYTES_MIN = 16 * limits.MIB  # from here, and 4 times `from_bytes`, on the rest of an interval is not waited for
+PRESSURE_POLL_SECONDS = 0.05
 AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
 
 T = TypeVar("T")
@@ -116,8 +121,7 @@ class Flusher:
     def _due(self) -> list[Candidate]:
         """Cheap while nothing is due: the bytes are counted by the machines, ages are looked at now and then."""
         now_ms = self._groups.now_ms()
-        enough = sum(machine.hot_bytes for machine in self._groups.machines().values()) >= self._settings.from_bytes
-        if not enough and now_ms < self._age_scan_ms:
+        if self._hot_bytes() < self._settings.from_bytes and now_ms < self._age_scan_ms:
             return []
         self._age_scan_ms = now_ms + self._settings.age_ms_max // AGE_SCANS
         return choose(self._candidates(), self._settings, now_ms)
@@ -181,7 +185,7 @@ class Flusher:
         if plan.size < THREAD_FROM_BYTES:
             parts, slices = build_pack(plan, key, now_ms)
         else:
-            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms)
+            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, _let_the_loop_run)
         self.in_flight.add(key)
         try:
             await self._insist(lambda: put_again(self._store, key, parts))
@@ -238,14 +242,22 @@ class Flusher:
         return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(self._failures, 16))
 
     async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        """For so long, until `wake`, or until a burst has filled the hot tier far beyond the bound."""
+        deadline = time.monotonic() + seconds
+        pressure = max(PRESSURE_BYTES_MIN, 4 * self._settings.from_bytes)
+        while (left := deadline - time.monotonic()) > 0 and not self._wake.is_set() and self._hot_bytes() < pressure:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, PRESSURE_POLL_SECONDS)):
+                    await self._wake.wait()
         self._wake.clear()
 
+    def _hot_bytes(self) -> int:
+        return sum(machine.hot_bytes for machine in self._groups.machines().values())
 
-def build_pack(plan: PackPlan, key: str, now_ms: int) -> tuple[list[bytes], list[ColdSlice]]:
-    """The object's parts, and for each planned slice its entry of the index. Pure, and may run in a thread: hot batches never change."""
+
+def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> tuple[list[bytes], list[ColdSlice]]:
+    """The object's parts, and for each planned slice its entry of the index. May run in a thread: hot batches never change. `between` is
+    called after each slice."""
     builder = PackBuilder()
     found = []
     for each in plan.slices:
@@ -253,8 +265,14 @@ def build_pack(plan: PackPlan, key: str, now_ms: int) -> tuple[list[bytes], list
         built = build_slice(each.encoding, head.record, head.byte, each.batches)
         entry = builder.add(each.uid, each.group, built, path=each.path, content_type=each.content_type)
         found.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+        between()
     parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
     return parts, found
+
+
+def _let_the_loop_run() -> None:
+    """A real, short sleep: a thread that only offers the interpreter takes it back before the loop wakes, up to 5 ms long."""
+    time.sleep(YIELD_SECONDS)
 
 
 def _candidate(group: int, stream: Stream, batches: list[HotBatch]) -> Candidate:
