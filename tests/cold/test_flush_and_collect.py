@@ -167,6 +167,25 @@ def test_the_loop_flushes_by_itself_and_when_woken() -> None:
     play(story)
 
 
+def test_a_burst_is_not_left_waiting_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.cold.flusher.PRESSURE_BYTES_MIN", 300)
+    monkeypatch.setattr("polynya.cold.flusher.PRESSURE_POLL_SECONDS", 0.001)
+
+    async def story() -> None:
+        tier = Tier(settings=FlushSettings(from_bytes=100, interval_ms=3_600_000))
+        task = asyncio.create_task(tier.flusher.run())
+        await turns(5)
+        tier.append("default/a", b"x" * 399)
+        await turns(50)
+        assert tier.world.hot_bytes() == 399
+        tier.append("default/a", b"x")
+        await until(lambda: tier.world.hot_bytes() == 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    play(story)
+
+
 async def turns(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.cold.planner import Candidate, FlushSettings, choose, cut_runs, plan_packs
+from polynya.cold.planner import SLICES_MAX, STREAMS_MAX, Candidate, FlushSettings, Waiting, choose, cut_runs, plan_packs
 from polynya.stream.model import HotBatch
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=8)
 
 
-def candidate(uid: int, lengths: list[int], *, time_ms: int = 0, group: int = 1, first: bool = True) -> Candidate:
+def candidate(uid: int, lengths: list[int], *, group: int = 1, first: bool = True) -> Candidate:
     batches = []
     byte = 1000
     for number, length in enumerate(lengths):
-        batches.append(HotBatch(number, byte, 1, bytes(length), b"", 0, time_ms + number, 0, 0, 0))
+        batches.append(HotBatch(number, byte, 1, bytes(length), b"", 0, number, 0, 0, 0))
         byte += length
     return Candidate(group, uid, f"default/{uid}", "text/plain", 0, first, batches)
 
@@ -24,22 +24,38 @@ def settings(**changes: int) -> FlushSettings:
     return FlushSettings(**{"from_bytes": 100, "pack_bytes_max": 100, "slice_bytes_max": 40, "age_ms_max": 1000} | changes)
 
 
+def waiting(uid: int, size: int, oldest_ms: int = 0) -> Waiting:
+    return Waiting(1, uid, size, oldest_ms)
+
+
 def test_the_largest_go_first_until_half_of_the_bound_is_left() -> None:
-    candidates = [candidate(1, [30]), candidate(2, [50]), candidate(3, [10]), candidate(4, [40])]
-    assert [each.uid for each in choose(candidates, settings(), 0)] == [2, 4]
-    assert choose(candidates, settings(from_bytes=131), 0) == []
+    found = [waiting(1, 30), waiting(2, 50), waiting(3, 10), waiting(4, 40)]
+    assert [each.uid for each in choose(found, settings(), 0)] == [2, 4]
+    assert choose(found, settings(from_bytes=131), 0) == []
 
 
 def test_among_equals_the_older_goes_first() -> None:
-    candidates = [candidate(1, [50], time_ms=3), candidate(2, [50], time_ms=1), candidate(3, [50], time_ms=2)]
-    assert [each.uid for each in choose(candidates, settings(), 10)] == [2, 3]
+    found = [waiting(1, 50, 3), waiting(2, 50, 1), waiting(3, 50, 2)]
+    assert [each.uid for each in choose(found, settings(), 10)] == [2, 3]
 
 
 def test_old_bytes_go_however_few() -> None:
-    candidates = [candidate(1, [1], time_ms=0), candidate(2, [1], time_ms=500)]
-    assert choose(candidates, settings(), 999) == []
-    assert [each.uid for each in choose(candidates, settings(), 1000)] == [1]
-    assert [each.uid for each in choose(candidates, settings(), 1500)] == [1, 2]
+    found = [waiting(1, 1, 500), waiting(2, 1, 0)]
+    assert choose(found, settings(), 999) == []
+    assert [each.uid for each in choose(found, settings(), 1000)] == [2]
+    assert [each.uid for each in choose(found, settings(), 1500)] == [2, 1]
+
+
+def test_one_planning_takes_a_bounded_number_the_oldest_first() -> None:
+    found = [waiting(uid, 1, 10_000 - uid) for uid in range(STREAMS_MAX + 5)]
+    for now_ms, from_bytes in ((1_000_000, 1 << 20), (0, 1)):
+        chosen = choose(found, settings(from_bytes=from_bytes), now_ms)
+        assert {each.uid for each in chosen} == set(range(5, STREAMS_MAX + 5))
+
+
+def test_one_pack_has_a_bounded_number_of_slices() -> None:
+    packs = plan_packs([candidate(uid, [0]) for uid in range(SLICES_MAX + 1)], settings())
+    assert [len(pack.slices) for pack in packs] == [SLICES_MAX, 1]
 
 
 def test_a_large_stream_takes_one_pack_and_the_small_ones_the_next() -> None:

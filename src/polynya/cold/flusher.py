@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from secrets import token_bytes
 from typing import TypeVar
 
 import msgspec
 
+from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
-from polynya.cold.planner import Candidate, FlushSettings, PackPlan, choose, plan_packs
+from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan, Waiting, choose, plan_packs
 from polynya.objectstore.api import ObjectStore, StoreError, StoreUnavailable, put_again
 from polynya.stream.commands import Command, PackWritten, PublishSlices
-from polynya.stream.model import ColdSlice, HotBatch, Stream
+from polynya.stream.model import ColdSlice, Stream
 from polynya.stream.replies import Reply
 from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
@@ -26,6 +28,12 @@ TRIES = 3  # of one step of a flush, with the same key and command
 BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
 BACKOFF_SECONDS_MAX = 30.0
 THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in well under a millisecond
+YIELD_SECONDS = 0.0001
+YIELD_BATCHES = 256  # packed between two pauses, about 0.3 ms
+SLICE_COST_BATCHES = 10  # of a slice by itself
+PRESSURE_BYTES_MIN = 16 * limits.MIB  # from here, and 4 times `from_bytes`, on the rest of an interval is not waited for
+PRESSURE_POLL_SECONDS = 0.05
+SURVEY_STREAMS = 4096  # looked at in one go
 AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
 
 T = TypeVar("T")
@@ -87,7 +95,7 @@ class Flusher:
 
     async def flush_due(self) -> int:
         """One pass; the number of packs published."""
-        outcomes = await self._flush_all(plan_packs(self._due(), self._settings))
+        outcomes = await self._flush_all(plan_packs(await self._due(), self._settings))
         self._failures = self._failures + 1 if None in outcomes else 0
         return sum(outcome is True for outcome in outcomes)
 
@@ -95,10 +103,13 @@ class Flusher:
         """Everything hot at this moment, of the streams whose canonical names begin with `prefix`, is published when this returns.
 
         Raises StoreUnavailable when the store or the log fails again and again."""
-        tails = self._tails(prefix)
+        tails = await self._tails(prefix)
         failures = 0
-        while tails := self._still_hot(tails):
+        while True:
             ended = self._ended
+            tails = await self._still_hot(tails)
+            if not tails:
+                return
             plans = plan_packs(self._candidates(tails), self._settings)
             if not plans:
                 await ended.wait()  # others have them on their way
@@ -113,41 +124,66 @@ class Flusher:
 
     # Choosing.
 
-    def _due(self) -> list[Candidate]:
+    async def _due(self) -> list[Candidate]:
         """Cheap while nothing is due: the bytes are counted by the machines, ages are looked at now and then."""
         now_ms = self._groups.now_ms()
-        enough = sum(machine.hot_bytes for machine in self._groups.machines().values()) >= self._settings.from_bytes
-        if not enough and now_ms < self._age_scan_ms:
+        if self._hot_bytes() < self._settings.from_bytes and now_ms < self._age_scan_ms:
             return []
         self._age_scan_ms = now_ms + self._settings.age_ms_max // AGE_SCANS
-        return choose(self._candidates(), self._settings, now_ms)
+        waiting: list[Waiting] = []
+        async for group, streams in self._hot_streams():
+            waiting += [
+                Waiting(group, stream.uid, stream.next_byte - stream.hot[0].byte, stream.hot[0].time_ms)
+                for stream in streams
+                if stream.hot and stream.uid not in self._busy
+            ]
+        chosen = choose(waiting, self._settings, now_ms)
+        if len(chosen) == STREAMS_MAX:
+            self._age_scan_ms = now_ms  # there may be more
+        return self._candidates([(each.group, each.uid) for each in chosen])
 
-    def _candidates(self, only: Tails | None = None) -> list[Candidate]:
-        found = []
-        for group, machine in self._groups.machines().items():
-            for stream, hot in machine.flush_candidates():
-                if stream.uid not in self._busy and (only is None or (group, stream.uid) in only):
-                    found.append(_candidate(group, stream, list(hot)))
-        return found
+    async def _tails(self, prefix: str | None) -> Tails:
+        tails = {}
+        async for group, streams in self._hot_streams():
+            for stream in streams:
+                if prefix is None or stream.name.startswith(prefix):
+                    tails[group, stream.uid] = stream.next_record
+        return tails
 
-    def _tails(self, prefix: str | None) -> Tails:
-        return {
-            (group, stream.uid): stream.next_record
-            for group, machine in self._groups.machines().items()
-            for stream, _ in machine.flush_candidates()
-            if prefix is None or stream.name.startswith(prefix)
-        }
+    async def _hot_streams(self) -> AsyncIterator[tuple[int, list[Stream]]]:
+        """All streams with hot batches, some at a time: there may be a hundred thousand."""
+        for group, machine in list(self._groups.machines().items()):
+            streams = list(machine.hot.values())
+            for begin in range(0, len(streams), SURVEY_STREAMS):
+                yield group, streams[begin : begin + SURVEY_STREAMS]
+                await asyncio.sleep(0)
 
-    def _still_hot(self, tails: Tails) -> Tails:
+    async def _still_hot(self, tails: Tails) -> Tails:
         """Those of which a batch before the tail is hot."""
-        machines = self._groups.machines()
         left = {}
-        for (group, uid), record in tails.items():
-            machine = machines.get(group)
-            stream = machine.by_uid.get(uid) if machine else None
+        for number, ((group, uid), record) in enumerate(tails.items()):
+            if number % SURVEY_STREAMS == SURVEY_STREAMS - 1:
+                await asyncio.sleep(0)
+            stream = self._stream(group, uid)
             if stream is not None and stream.hot and stream.hot[0].record < record:
                 left[group, uid] = record
         return left
+
+    def _candidates(self, chosen: Iterable[tuple[int, int]]) -> list[Candidate]:
+        """At most `STREAMS_MAX` of them, as they are now, without those on their way."""
+        found: list[Candidate] = []
+        for group, uid in chosen:
+            stream = self._stream(group, uid)
+            if stream is not None and stream.hot and uid not in self._busy:
+                first = not stream.cold
+                found.append(Candidate(group, uid, stream.name, stream.content_type, stream.encoding, first, list(stream.hot)))
+                if len(found) == STREAMS_MAX:
+                    break
+        return found
+
+    def _stream(self, group: int, uid: int) -> Stream | None:
+        machine = self._groups.machines().get(group)
+        return machine.by_uid.get(uid) if machine else None
 
     # Flushing.
 
@@ -181,7 +217,7 @@ class Flusher:
         if plan.size < THREAD_FROM_BYTES:
             parts, slices = build_pack(plan, key, now_ms)
         else:
-            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms)
+            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, _let_the_loop_run)
         self.in_flight.add(key)
         try:
             await self._insist(lambda: put_again(self._store, key, parts))
@@ -238,24 +274,38 @@ class Flusher:
         return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(self._failures, 16))
 
     async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        """For so long, until `wake`, or until a burst has filled the hot tier far beyond the bound."""
+        deadline = time.monotonic() + seconds
+        pressure = max(PRESSURE_BYTES_MIN, 4 * self._settings.from_bytes)
+        while (left := deadline - time.monotonic()) > 0 and not self._wake.is_set() and self._hot_bytes() < pressure:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, PRESSURE_POLL_SECONDS)):
+                    await self._wake.wait()
         self._wake.clear()
 
+    def _hot_bytes(self) -> int:
+        return sum(machine.hot_bytes for machine in self._groups.machines().values())
 
-def build_pack(plan: PackPlan, key: str, now_ms: int) -> tuple[list[bytes], list[ColdSlice]]:
-    """The object's parts, and for each planned slice its entry of the index. Pure, and may run in a thread: hot batches never change."""
+
+def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> tuple[list[bytes], list[ColdSlice]]:
+    """The object's parts, and for each planned slice its entry of the index. May run in a thread: hot batches never change. `between` is
+    called now and then."""
     builder = PackBuilder()
     found = []
+    work = 0
     for each in plan.slices:
         head = each.batches[0]
         built = build_slice(each.encoding, head.record, head.byte, each.batches)
         entry = builder.add(each.uid, each.group, built, path=each.path, content_type=each.content_type)
         found.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+        work += len(each.batches) + SLICE_COST_BATCHES
+        if work >= YIELD_BATCHES:
+            between()
+            work = 0
     parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
     return parts, found
 
 
-def _candidate(group: int, stream: Stream, batches: list[HotBatch]) -> Candidate:
-    return Candidate(group, stream.uid, stream.name, stream.content_type, stream.encoding, not stream.cold, batches)
+def _let_the_loop_run() -> None:
+    """A real, short sleep: a thread that only offers the interpreter takes it back before the loop wakes, up to 5 ms long."""
+    time.sleep(YIELD_SECONDS)

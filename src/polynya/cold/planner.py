@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from operator import attrgetter
 
 import msgspec
 
 from polynya.base import limits
 from polynya.stream.model import HotBatch
+
+STREAMS_MAX = 4096  # of one planning: what follows it blocks the loop for a few milliseconds
+SLICES_MAX = 1024  # of one pack: applying their publication is one step of the machine
+_OLDEST = attrgetter("oldest_ms")
 
 
 class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +27,17 @@ class FlushSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = limits.FLUSH_MAX_CONCURRENCY
 
 
+class Waiting(msgspec.Struct, gc=False):
+    """A stream with hot batches, as the survey of all of them notes it."""
+
+    group: int
+    uid: int
+    size: int  # hot bytes
+    oldest_ms: int  # append time of its first hot batch
+
+
 class Candidate(msgspec.Struct, gc=False):
-    """A stream with hot batches, as it was when planning began. `batches` are contiguous and of one encoding."""
+    """A stream chosen to be flushed, with its hot batches as they are now: contiguous and of one encoding."""
 
     group: int
     uid: int
@@ -31,12 +46,6 @@ class Candidate(msgspec.Struct, gc=False):
     encoding: int
     first: bool  # nothing of it is in a pack yet
     batches: Sequence[HotBatch]
-
-    @property
-    def size(self) -> int:
-        """Bytes of payload."""
-        last = self.batches[-1]
-        return last.byte + len(last.payload) - self.batches[0].byte
 
 
 class SlicePlan(msgspec.Struct, gc=False):
@@ -66,23 +75,29 @@ class PackPlan(msgspec.Struct, gc=False):
         return sorted({each.group for each in self.slices})
 
 
-def choose(candidates: Iterable[Candidate], settings: FlushSettings, now_ms: int) -> list[Candidate]:
-    """Those due: whose oldest byte is too old; and, while more than half of `from_bytes` would stay hot, the largest of the rest (few
-    large slices keep the index small), the older first among equals."""
-    sized = [(candidate.size, candidate) for candidate in candidates]
-    total = sum(size for size, _ in sized)
-    aged = [each for each in sized if each[1].batches[0].time_ms + settings.age_ms_max <= now_ms]
-    rest = [each for each in sized if each[1].batches[0].time_ms + settings.age_ms_max > now_ms]
-    chosen = aged
-    if total >= settings.from_bytes:
-        left = total - sum(size for size, _ in aged)
-        rest.sort(key=lambda each: (-each[0], each[1].batches[0].time_ms))
-        for each in rest:
+def choose(waiting: Iterable[Waiting], settings: FlushSettings, now_ms: int) -> list[Waiting]:
+    """Those due, at most `STREAMS_MAX`: whose oldest byte is too old; and, while more than half of `from_bytes` would stay hot, the
+    largest of the rest, by powers of two (few large slices keep the index small), the older first among them. Linear in their number."""
+    aged: list[Waiting] = []
+    by_size: dict[int, list[Waiting]] = {}
+    total = 0
+    for each in waiting:
+        total += each.size
+        if each.oldest_ms + settings.age_ms_max <= now_ms:
+            aged.append(each)
+        else:
+            by_size.setdefault(each.size.bit_length(), []).append(each)
+    chosen = nsmallest(STREAMS_MAX, aged, key=_OLDEST)
+    if total < settings.from_bytes:
+        return chosen
+    left = total - sum(each.size for each in chosen)
+    for size in sorted(by_size, reverse=True):
+        for each in nsmallest(STREAMS_MAX - len(chosen), by_size[size], key=_OLDEST):
             if left <= settings.from_bytes // 2:
-                break
-            left -= each[0]
+                return chosen
+            left -= each.size
             chosen.append(each)
-    return [candidate for _, candidate in chosen]
+    return chosen
 
 
 def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[PackPlan]:
@@ -91,14 +106,13 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
     packs: list[PackPlan] = []
     for candidate in chosen:
         runs = cut_runs(candidate.batches, settings.slice_bytes_max)
-        pack = packs[-1] if packs and packs[-1].size + _size(runs[0]) <= settings.pack_bytes_max else None
-        if pack is None:
-            pack = PackPlan(candidate.group, [])
-            packs.append(pack)
+        if not packs or not _fits(packs[-1], _size(runs[0]), settings):
+            packs.append(PackPlan(candidate.group, []))
+        pack = packs[-1]
         first = candidate.first
         for run in runs:
             size = _size(run)
-            if pack.slices and pack.size + size > settings.pack_bytes_max:
+            if pack.slices and not _fits(pack, size, settings):
                 break
             named = (candidate.name, candidate.content_type) if first else ("", "")
             pack.slices.append(SlicePlan(candidate.group, candidate.uid, candidate.encoding, run, *named))
@@ -116,6 +130,10 @@ def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBa
             runs.append(batches[begin:end])
             begin = end
     return runs
+
+
+def _fits(pack: PackPlan, size: int, settings: FlushSettings) -> bool:
+    return pack.size + size <= settings.pack_bytes_max and len(pack.slices) < SLICES_MAX
 
 
 def _size(run: Sequence[HotBatch]) -> int:
