@@ -111,7 +111,7 @@ def _secret(store: StoreSettings, config: dict[str, str]) -> str:
 def _view(connection: Any, name: str, pointer: str, table: str) -> None:
     if not pointer:
         raise BadQuestion(f"the table '{table}' was never built: run polynya compact {table}")
-    connection.execute(f'create view "{name}" as select *, try(decode("value")) as value_text from iceberg_scan(\'{_quoted(pointer)}\')')
+    connection.execute(f'create view "{name}" as select *, try(decode("value")) as value_text from iceberg_scan(\'{_quoted(pointer)}\')')  # noqa: S608
 
 
 def _explained(fault: str, tables: Sequence[TableRef]) -> str:

@@ -170,20 +170,23 @@ class _Writer:
     def abort(self) -> None:
         if self._open:
             self._open = False
+            self._sink.upload = None
+            self._parquet.close()
             self._upload.abort()
 
 
 class _Sink:
-    """What pyarrow writes to."""
+    """What pyarrow writes to; nowhere without an upload."""
 
     closed = False
 
     def __init__(self, upload: Upload) -> None:
-        self._upload = upload
+        self.upload: Upload | None = upload
         self.size = 0
 
     def write(self, data: Any) -> int:
-        self._upload.write(data)
+        if self.upload is not None:
+            self.upload.write(data)
         self.size += len(data)
         return len(data)
 
