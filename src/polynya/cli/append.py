@@ -50,9 +50,8 @@ def append_command(
     tail -F access.log | polynya append logs/web-1
     polynya append pictures/cat --whole < cat.jpg
     """
-    if create and client.send("HEAD", stream_path(stream)).status_code == 404:
-        client.call("PUT", stream_path(stream), headers={"content-type": "application/octet-stream" if whole else JSON_TYPE})
-    content_type = str(facts_of(client, stream)["content_type"])
+    new_type = "" if not create else "application/octet-stream" if whole else JSON_TYPE
+    content_type = _content_type(client, stream, create=new_type)
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -63,6 +62,17 @@ def append_command(
     if close:
         client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
         output.notice(f"closed {stream}")
+
+
+def _content_type(client: Client, stream: str, *, create: str) -> str:
+    """The content type of a stream, made with the type `create` (if that is not empty) when it is not there."""
+    try:
+        return str(facts_of(client, stream)["content_type"])
+    except exits.Refused as refused:
+        if refused.status != 404 or not create:
+            raise
+    client.call("PUT", stream_path(stream), headers={"content-type": create})
+    return create
 
 
 class Producer:

@@ -33,7 +33,10 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_client(*args: Any, server: str, **options: Any) -> Any:
         with Client(server) as client:
-            return command(client, *args, **options)
+            try:
+                return command(client, *args, **options)
+            except httpx.TransportError as error:
+                raise client.failed(error, applied=True) from None
 
     return with_client
 

@@ -12,7 +12,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 864
 _DURATION = re.compile(r"(\d{1,12})\s*([a-z]*)", re.ASCII)
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """Whole seconds, from `90`, `90s`, `15min`, `12h`, `7d`."""
 
     name = "duration"
