@@ -17,7 +17,7 @@ import msgspec
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, NOT_SENT, Client, is_json, server_option, stream_path
 from polynya.cli.streams import facts_of
-from polynya.cli.values import DURATION
+from polynya.cli.values import SECONDS
 
 BATCH_BYTES = 1 << 20  # of lines in one append
 BATCH_LINES = 10_000
@@ -32,11 +32,11 @@ RETRY_PAUSE_SECONDS_MAX = 2.0
 @click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line.")
 @click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
-@click.option("--retry", metavar="DURATION", type=DURATION, default="30s", show_default=True, help="Repeat what got no answer for so long.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Repeat what got no answer for so long.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was appended as JSON.")
 @server_option
 def append_command(
-    client: Client, stream: str, records: tuple[str, ...], whole: bool, create: bool, close: bool, retry: int, as_json: bool
+    client: Client, stream: str, records: tuple[str, ...], whole: bool, create: bool, close: bool, retry: float, as_json: bool
 ) -> None:
     """Append RECORDS, or the lines of stdin, to STREAM.
 
@@ -50,9 +50,8 @@ def append_command(
     tail -F access.log | polynya append logs/web-1
     polynya append pictures/cat --whole < cat.jpg
     """
-    if create and client.send("HEAD", stream_path(stream)).status_code == 404:
-        client.call("PUT", stream_path(stream), headers={"content-type": "application/octet-stream" if whole else JSON_TYPE})
-    content_type = str(facts_of(client, stream)["content_type"])
+    new_type = "" if not create else "application/octet-stream" if whole else JSON_TYPE
+    content_type = _content_type(client, stream, create=new_type)
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -63,6 +62,17 @@ def append_command(
     if close:
         client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
         output.notice(f"closed {stream}")
+
+
+def _content_type(client: Client, stream: str, *, create: str) -> str:
+    """The content type of a stream, made with the type `create` (if that is not empty) when it is not there."""
+    try:
+        return str(facts_of(client, stream)["content_type"])
+    except exits.Refused as refused:
+        if refused.status != 404 or not create:
+            raise
+    client.call("PUT", stream_path(stream), headers={"content-type": create})
+    return create
 
 
 class Producer:
@@ -100,10 +110,10 @@ class Producer:
         while True:
             try:
                 answer = self._client.send("POST", stream_path(self._stream), headers=headers, content=body)
-                if answer.status_code not in (408, 429, 500, 502, 503, 504):
+                failure = self._client.refused(answer) if answer.is_error else None
+                if failure is None or isinstance(failure, exits.Refused):
                     return answer
-                failure = self._client.refused(answer)
-                perhaps |= answer.status_code not in (429, 503)
+                perhaps |= isinstance(failure, exits.Unknown)
             except httpx.TransportError as error:
                 failure = self._client.failed(error, applied=True)
                 perhaps |= not isinstance(error, NOT_SENT)

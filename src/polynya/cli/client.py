@@ -33,7 +33,10 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_client(*args: Any, server: str, **options: Any) -> Any:
         with Client(server) as client:
-            return command(client, *args, **options)
+            try:
+                return command(client, *args, **options)
+            except httpx.TransportError as error:
+                raise client.failed(error, applied=True) from None
 
     return with_client
 
@@ -110,12 +113,12 @@ class Client:
         code, message, request_id = _told(answer)
         if answer.request.method == "HEAD" and stream:
             message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
-        if answer.status_code in (429, 503):
-            after = answer.headers.get("retry-after")
-            hint = f"Try again in {after} s." if after else "Try again."
-            return exits.Unreachable(message, code=code, hint=hint, request_id=request_id)
-        if answer.status_code in (502, 504) or code == "OUTCOME_UNKNOWN":
+        if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)
+        if answer.status_code in (408, 429, 503, 507):
+            after = answer.headers.get("retry-after")
+            hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
+            return exits.Unreachable(message, code=code, hint=hint, request_id=request_id)
         hint = self._nearest(stream) if answer.status_code == 404 and stream else ""
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
 

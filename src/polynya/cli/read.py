@@ -16,7 +16,7 @@ from polynya.cli import exits, output
 from polynya.cli.client import Client, is_json, server_option, stream_path
 from polynya.cli.sse import events
 from polynya.cli.streams import facts_of
-from polynya.cli.values import DURATION, offset_of
+from polynya.cli.values import SECONDS, offset_of
 
 SILENCE_SECONDS = 60.0  # the server sends something (a comment at least) more often than this
 RETRY_PAUSE_SECONDS = 0.2
@@ -124,10 +124,10 @@ def _page(client: Client, stream: str, offset: str, limit: int | None) -> Page:
 @click.argument("stream")
 @click.option("--offset", metavar="OFFSET", default="now", show_default=True, help=_OFFSET)
 @limit_option
-@click.option("--retry", metavar="DURATION", type=DURATION, default="60s", show_default=True, help="Look for a lost server for so long.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Look for a lost server for so long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each append: offset, records (or text, or base64), closed.")
 @server_option
-def tail_command(client: Client, stream: str, offset: str, limit: int | None, retry: int, as_json: bool) -> None:
+def tail_command(client: Client, stream: str, offset: str, limit: int | None, retry: float, as_json: bool) -> None:
     """Print what is appended to STREAM as it comes, until the stream is closed or Ctrl-C.
 
     When the connection breaks it is made again where it broke: nothing is missed and nothing printed twice.

@@ -8,7 +8,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
-from polynya.cli.values import DURATION, offset_of
+from polynya.cli.values import WHOLE_SECONDS, offset_of
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -16,7 +16,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.command("create")
 @click.argument("stream")
 @click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
-@click.option("--ttl", metavar="DURATION", type=DURATION, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
+@click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
 @click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
 @as_json
 @server_option

@@ -8,25 +8,34 @@ import click
 
 from polynya.base.offsets import START, parse_token
 
-_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(r"(\d{1,12})\s*([a-z]*)", re.ASCII)
+_UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
 
-class Duration(click.ParamType):
-    """Whole seconds, from `90`, `90s`, `15min`, `12h`, `7d`."""
+class Seconds(click.ParamType):  # type: ignore[type-arg]
+    """Seconds, from `90`, `0.5`, `90s`, `15min`, `12h`, `7d`."""
 
     name = "duration"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.fullmatch(str(value).strip().lower())
         if match is None or match[2] not in _UNITS:
             self.fail(f"{value!r} is no duration; write 90s, 15min, 12h or 7d", param, ctx)
-        return int(match[1]) * _UNITS[match[2]]
+        return float(match[1]) * _UNITS[match[2]]
 
 
-DURATION = Duration()
+class WholeSeconds(Seconds):
+    """The same, but no fractions of a second."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        seconds = super().convert(value, param, ctx)
+        if seconds != int(seconds):
+            self.fail(f"{value!r} is no whole number of seconds", param, ctx)
+        return int(seconds)
+
+
+SECONDS = Seconds()
+WHOLE_SECONDS = WholeSeconds()
 
 
 def offset_of(text: str, *, fork: bool = False) -> str:

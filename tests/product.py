@@ -1,0 +1,108 @@
+"""The product as its users run it: a node as a process of its own, and the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from polling import wait_until
+
+SOURCE = Path(__file__).parent.parent / "src"
+START_SECONDS = 30.0
+STOP_SECONDS = 30.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The process environment without settings of Polynya, with this source first."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
+    return {**kept, "PYTHONPATH": str(SOURCE), **more}
+
+
+class RunningNode:
+    """A node: `url` and `admin` are its ports, `log` what it has said."""
+
+    def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
+        command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True
+        )
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = self._told(r"listening on (\S+)")
+        self.admin = self._told(r"admin on (\S+)")
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor; its cores die with it."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._reader.join(STOP_SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line)
+
+    def _told(self, pattern: str) -> str:
+        def look() -> str | None:
+            found = re.search(pattern, "".join(self.log))
+            assert found or self.process.poll() is None, "the node ended:\n" + "".join(self.log)
+            return found[1] if found else None
+
+        return wait_until(look, what=f"the node to say {pattern}", seconds=START_SECONDS)
+
+
+@contextmanager
+def running_node(data: Path, *flags: str, **variables: str) -> Iterator[RunningNode]:
+    """A node on free ports and the folder `data`; it is stopped at the end."""
+    node = RunningNode(data, flags, **variables)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def polynya(*arguments: str, server: str = "", stdin: bytes | None = None, seconds: float = 60.0, **variables: str) -> Ran:
+    """Run the command line to its end."""
+    more = {"POLYNYA_SERVER": server, **variables} if server else variables
+    done = subprocess.run(
+        [sys.executable, "-m", "polynya", *arguments],
+        input=stdin if stdin is not None else b"",
+        capture_output=True,
+        env=environment(**more),
+        timeout=seconds,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Ran:
+    """How a command ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self) -> str:
+        return f"Ran(code={self.code}, out={self.out!r}, err={self.err!r})"
