@@ -11,7 +11,6 @@ from cold_world import GROUPS, CoreWorld, FaultyStore
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, PackGone
-from polynya.objectstore import StoreUnavailable
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
 
@@ -299,7 +298,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         tier = Tier()
         tier.store.down = True
         tier.fill()
-        with pytest.raises(StoreUnavailable, match="try again"):
+        with pytest.raises(Unavailable, match="try again"):
             await tier.flusher.flush_now()
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1

@@ -102,7 +102,7 @@ class Flusher:
     async def flush_now(self, prefix: str | None = None) -> None:
         """Everything hot at this moment, of the streams whose canonical names begin with `prefix`, is published when this returns.
 
-        Raises StoreUnavailable when the store or the log fails again and again."""
+        Raises Unavailable when the store or the log fails again and again: nothing is lost, and it may be tried again."""
         tails = await self._tails(prefix)
         failures = 0
         while True:
@@ -119,7 +119,7 @@ class Flusher:
                 continue
             failures += 1
             if failures == TRIES:
-                raise StoreUnavailable("hot bytes could not be moved to the object store; they are safe in the journal: try again later")
+                raise Unavailable("recent bytes could not be moved to the object store now; they are safe in the journal: try again later")
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
     # Choosing.
