@@ -4,7 +4,7 @@
     python bench/compare.py fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
 
 Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers `durable-streams-server`
-(cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $POLYNYA_BENCH_NODE.
+(cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $BENCH_NODE_FOLDER.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def command(server: str, port: int, data: Path) -> tuple[list[str], dict[str, st
         mode = server.partition("-")[2]
         return ["durable-streams-server", "--port", str(port), "--data-dir", str(data), "--durability", mode], {"RUST_LOG": "warn"}
     if server == "node-memory":
-        folder = Path(os.environ["POLYNYA_BENCH_NODE"])
+        folder = Path(os.environ["BENCH_NODE_FOLDER"])
         (folder / "serve.mjs").write_text(NODE_SERVER)
         return ["node", str(folder / "serve.mjs")], {"PORT": str(port)}
     sys.exit(f"unknown server {server}")
@@ -92,10 +92,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
     """One fresh server, one load, its figures."""
-    data = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
+    data = folder / "data"
+    data.mkdir()
     port = free_port()
     line, extra = command(server, port, data)
-    log = open(data / "server.log", "wb")  # noqa: SIM115 (closed with the process)
+    log = open(folder / "server.log", "wb")  # noqa: SIM115 (closed with the process)
     process = subprocess.Popen(line, env={**os.environ, **extra}, stdout=log, stderr=log)
     try:
         wait_ready(port, process)
@@ -106,7 +108,7 @@ def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
     finally:
         stop(process)
         log.close()
-        shutil.rmtree(data, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def load(arguments: argparse.Namespace, port: int) -> list[str]:
