@@ -18,9 +18,7 @@ from polynya.stream.commands import Producer
 OCTET_STREAM = "application/octet-stream"
 
 _TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
-_INSTANT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
-)
+_INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII)
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ class Request(msgspec.Struct, gc=False):
 
     method: str
     path: str  # as it came, without the query
-    segments: tuple[str, ...]  # below the mount's prefix, each percent-decoded by itself; () for a handler's exact path
+    segments: tuple[str, ...]  # below the mount's prefix, each percent-decoded by itself; () at a handler's exact path
     query: dict[str, str]
     headers: dict[str, str]  # names in lower case
     body: bytes

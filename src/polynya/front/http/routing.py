@@ -36,7 +36,8 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 class Router:
     """Resolves targets; keeps the routes of the streams' paths, bounded."""
 
-    def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler]) -> None:
+    def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler], *, streams: bool = True) -> None:
+        self._streams = streams
         self._handlers = dict(handlers)
         self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self._known: dict[str, Route] = {}
@@ -61,6 +62,8 @@ class Router:
         for prefix, handler in self._mounts:
             if path.startswith(prefix):
                 return Route(Kind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
+        if not self._streams:
+            raise Failure("NO_ROUTE")
         if path == "/v1/streams":
             return Route(Kind.LIST, path)
         route = self._stream(path)

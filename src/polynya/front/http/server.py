@@ -26,7 +26,8 @@ _SWEEP_SECONDS = 2.0
 
 
 class HttpFront:
-    """`handlers`: exact path → handler of GET and HEAD. `mounts`: path prefix (ending in a slash) → handler of everything below it."""
+    """`handlers`: exact path → handler. `mounts`: path prefix, ending in a slash → handler of all below it. Both take precedence over
+    streams, which a port for other things leaves out."""
 
     def __init__(
         self,
@@ -34,12 +35,14 @@ class HttpFront:
         settings: HttpSettings | None = None,
         handlers: Mapping[str, Handler] | None = None,
         mounts: Mapping[str, Handler] | None = None,
+        *,
+        streams: bool = True,
     ) -> None:
         self.service = service
         self.settings = settings or HttpSettings()
         self.counters = HttpCounters()
         self.parser = HeadParser()
-        self.router = Router(handlers or {}, mounts or {})
+        self.router = Router(handlers or {}, mounts or {}, streams=streams)
         self.random = random.Random()
         self.tick = 0  # seconds, coarse: moved by the sweep
         self.body_bytes = 0

@@ -46,13 +46,13 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
     exchange.answer(response.status, headers, response.body)
 
 
-_MOUNTED: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
+_ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
 METHODS: dict[Kind, Methods] = {
     Kind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
     Kind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
     Kind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
-    Kind.HANDLER: {"GET": call_handler, "HEAD": call_handler, "OPTIONS": options},
-    Kind.MOUNT: _MOUNTED | {"OPTIONS": options},
+    Kind.HANDLER: _ANY | {"OPTIONS": options},
+    Kind.MOUNT: _ANY | {"OPTIONS": options},
 }
 
 
