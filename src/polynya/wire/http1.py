@@ -19,7 +19,7 @@ _CACHED_LINE_BYTES_MAX = 256
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
-_LENGTH = re.compile(r"[0-9]{1,15}", re.ASCII)
+_LENGTH_DIGITS_MAX = 15
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _CHUNK_LINE_MAX = 1024
 _LISTS = frozenset(
@@ -124,7 +124,7 @@ def _body_length(headers: dict[str, str], minor: int) -> int:
         return CHUNKED
     if length is None:
         return 0
-    if not _LENGTH.fullmatch(length):
+    if not (length.isascii() and length.isdecimal() and len(length) <= _LENGTH_DIGITS_MAX):
         raise BadRequest(400, "BAD_LENGTH", "Content-Length must be a number of bytes, digits alone")
     return int(length)
 

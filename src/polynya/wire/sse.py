@@ -36,10 +36,8 @@ def data_event(event_id: str, payload: bytes, encoding: int) -> bytes:
         shown = b"[" + payload[:-1] + b"]"
     else:
         shown = payload if payload.isascii() else payload.decode("utf-8", "replace").encode()
-    if b"\n" in shown or b"\r" in shown:
-        lines = b"\n".join(_data_line(line) for line in _LINE_END.split(shown))
-    else:
-        lines = _data_line(shown)
+    broken = b"\n" in shown or b"\r" in shown
+    lines = b"\n".join(_data_line(line) for line in _LINE_END.split(shown)) if broken else _data_line(shown)
     return b"id:%s\nevent: data\n%s\n\n" % (event_id.encode(), lines)
 
 

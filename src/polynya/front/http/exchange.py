@@ -35,16 +35,17 @@ class Exchange:
         self.head = head
         self.body = body
         self.keep_alive = head.keep_alive
-        self.request_id = head.headers.get("x-request-id", "")
-        if self.request_id and not _REQUEST_ID.fullmatch(self.request_id):
-            self.request_id = ""
+        self.request_id = ""
+        if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
+            self.request_id = head.headers["x-request-id"]
         self.route: Route
         self.query: dict[str, str]
 
     @property
     def plain(self) -> bool:
         """Whether the answer needs none of the headers that only some clients need."""
-        return self.keep_alive and self.head.minor == 1 and not self.request_id and "origin" not in self.head.headers
+        head = self.head
+        return self.keep_alive and not self.request_id and head.minor == 1 and "origin" not in head.headers
 
     @property
     def base_url(self) -> str:

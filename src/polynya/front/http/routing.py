@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
 import msgspec
@@ -16,7 +15,9 @@ _ROUTES_MAX = 16_384
 _STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
 
 
-class Kind(enum.IntEnum):
+class Kind:
+    """What a route is; plain numbers, as a table is indexed by them for every request."""
+
     STREAM = 1
     BUCKET = 2
     LIST = 3
@@ -25,7 +26,7 @@ class Kind(enum.IntEnum):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    kind: Kind
+    kind: int
     path: str
     name: str = ""  # canonical, of a stream; the bucket's
     bare_offsets: bool = False  # Ursula's spelling: an offset may be a byte position

@@ -43,7 +43,7 @@ class HttpFront:
         self.counters = HttpCounters()
         self.parser = HeadParser()
         self.router = Router(handlers or {}, mounts or {}, streams=streams)
-        self.random = random.Random()
+        self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self.tick = 0  # seconds, coarse: moved by the sweep
         self.body_bytes = 0
         self.stopping = False

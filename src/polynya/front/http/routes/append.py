@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import COMMON
 from polynya.front.http.routes.bodies import batch_of, encoding_of
@@ -16,6 +17,7 @@ from polynya.wire.headers import BadField, is_true, parse_content_type, parse_in
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
 
+_REFUSED = int(Code.NOT_FOUND)  # from here on
 _TAIL = b"\r\n" + COMMON + b"\r\n"
 
 
@@ -39,9 +41,10 @@ def append(front: HttpFront, exchange: Exchange) -> None:
         return
     try:
         producer = parse_producer(headers)
-        sequence = parse_stream_seq(headers.get("stream-seq"))
-        incarnation = parse_incarnation(headers.get("stream-incarnation"))
-        parse_content_type(content_type)
+        sequence = parse_stream_seq(headers["stream-seq"]) if "stream-seq" in headers else None
+        incarnation = parse_incarnation(headers["stream-incarnation"]) if "stream-incarnation" in headers else 0
+        if len(content_type) > CONTENT_TYPE_BYTES_MAX:
+            parse_content_type(content_type)
     except BadField as bad:
         exchange.fail("INVALID_HEADER", str(bad))
         return
@@ -60,11 +63,11 @@ def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> 
         exchange.fault(reply)
         return
     code = reply.code
-    if code >= Code.NOT_FOUND:
+    if code >= _REFUSED:
         fail_reply(exchange, reply)
         return
-    status = 200 if keyed and code == Code.OK else 204
-    if not exchange.plain or reply.closed:
+    status = 200 if keyed and not code else 204
+    if reply.closed or not exchange.plain:
         exchange.answer(status, tail_headers(reply))
         return
     exchange.connection.front.counters.statuses[status] += 1

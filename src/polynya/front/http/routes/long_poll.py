@@ -57,13 +57,13 @@ class _Waiter:
         self.woken.set()
 
 
-async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, timeout: float) -> None:
+async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
     waiter = _Waiter()
     facts = await front.service.attach(query.name, waiter)  # before the read, so that nothing falls between them
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
-    timer = asyncio.get_running_loop().call_later(timeout, waiter.expire)
+    timer = asyncio.get_running_loop().call_later(seconds, waiter.expire)
     front.waiters.add(waiter)
     try:
         while True:

@@ -47,7 +47,7 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
 
 
 _ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
-METHODS: dict[Kind, Methods] = {
+METHODS: dict[int, Methods] = {
     Kind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
     Kind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
     Kind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
