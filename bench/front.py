@@ -1,0 +1,82 @@
+"""What an append costs in the HTTP front alone: bytes in to proposal, and reply to bytes out. No socket, no journal, no machine.
+
+    python -m bench.front [--requests 200000]
+
+The request is what `ursula-bench multi-stream --api-style durable` sends (reqwest's headers, a producer, 256 bytes), over 500 streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import time
+from typing import Any
+
+from polynya.front.http.connection import Connection
+from polynya.front.http.server import HttpFront
+from polynya.stream.replies import Reply
+
+STREAMS = 500
+ROUNDS = 5
+
+
+class _Transport(asyncio.Transport):
+    written = 0
+
+    def write(self, data: Any) -> None:
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class _Service:
+    """Answers every append at once, as a turn would later."""
+
+    def now_ms(self) -> int:
+        return 1_800_000_000_000
+
+    def propose(self, name: str, command: Any, done: Any) -> None:
+        producer = command.producer
+        done(Reply(0, 1 << 48 | 7, 12345, 3160320, False, producer.epoch, producer.sequence))
+
+
+def _requests(content_type: str, body: bytes) -> list[bytes]:
+    lines = "POST /v1/stream/s{:08d} HTTP/1.1\r\ncontent-type: {}\r\nproducer-id: bench-{}\r\nproducer-epoch: 0\r\nproducer-seq: {}\r\n"
+    rest = f"accept: */*\r\nhost: 127.0.0.1:4437\r\ncontent-length: {len(body)}\r\n\r\n"
+    return [
+        (lines.format(stream, content_type, stream, sequence) + rest).encode() + body for sequence in range(4) for stream in range(STREAMS)
+    ]
+
+
+def measure(content_type: str, body: bytes, requests: int) -> float:
+    """Microseconds per append: the median of the rounds."""
+    front = HttpFront(_Service())  # type: ignore[arg-type]
+    connection = Connection(front)
+    connection.connection_made(_Transport())
+    sent = _requests(content_type, body)
+    took: list[float] = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        for number in range(requests // ROUNDS):
+            connection.data_received(sent[number % len(sent)])
+        took.append((time.perf_counter() - begin) / (requests // ROUNDS) * 1e6)
+    return statistics.median(took)
+
+
+def main(requests: int = 200_000) -> dict[str, float]:
+    """The measurements by name, in microseconds."""
+    gc.freeze()
+    payload = b'{"id":123,"name":"' + b"x" * 220 + b'","v":1.5}'
+    return {
+        "binary_us": round(measure("application/octet-stream", b"x" * 256, requests), 2),
+        "json_us": round(measure("application/json", payload, requests), 2),
+    }
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[sys.argv.index("--requests") + 1]) if "--requests" in sys.argv else 200_000
+    for name, value in main(count).items():
+        print(f"{name:12} {value:6.2f}")

@@ -1,0 +1,351 @@
+"""One connection: bytes to exchanges, answers back in order, and the bounds of what it may hold and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
+from polynya.front.http.errors import ERRORS, error_body
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.responses import CLOSE, COMMON, CORS, STATUS_LINES
+from polynya.front.http.settings import (
+    BODY_BYTES_PER_CORE,
+    BODY_BYTES_PER_SECOND,
+    BODY_SECONDS,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
+    LINGER_SECONDS,
+)
+from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
+_LARGE_BODY_BYTES = 64 * 1024  # from here a body counts against the core's budget
+
+
+class Connection(asyncio.Protocol):
+    """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
+
+    __slots__ = (
+        "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused", "_ready",
+        "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
+    )  # fmt: skip
+
+    def __init__(self, front: HttpFront) -> None:
+        self.front = front
+        self.transport: asyncio.Transport | None = None
+        self.waiting_task: asyncio.Task[None] | None = None
+        self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
+        self.write_paused = False
+        self._since = front.tick  # when what is awaited from the client began
+        self._buffer = b""
+        self._next = 0  # number of the next request
+        self._sent = 0  # number of the next answer to leave
+        self._ready: dict[int, tuple[bytes, bool]] = {}
+        self._appends_alone = True  # all requests in flight are POSTs
+        self._held: tuple[Head, bytes] | None = None  # a request that waits for those before it
+        self._body_head: Head | None = None  # of the body that is arriving
+        self._body: bytearray | ChunkedBody | None = None
+        self._reserved = 0  # bytes of the core's budget
+        self._read_paused = False
+        self._finished = False  # nothing more will be read as requests
+        self._ended = False  # the client has sent all it will
+        self._drain: asyncio.Future[None] | None = None
+
+    # --- the transport's calls -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        if not self.front.admit(self):
+            self._finished = True
+            self.transport.write(_bare_error("CONNECTION_LIMIT", self.front.new_request_id()))
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._finished:
+            return
+        if self._body is not None:
+            self._feed_body(data)
+        elif self._held is not None:
+            self._buffer += data
+            if len(self._buffer) > _BUFFER_BYTES_MAX and not self._read_paused:
+                self._read_paused = True
+                self._transport().pause_reading()
+        elif self._buffer:
+            self._advance(self._buffer + data)
+        else:
+            self._since = self.front.tick
+            self._advance(data)
+
+    def eof_received(self) -> bool:
+        """Keep the transport for answers to what is complete; a reader that waits is taken to be gone."""
+        self._ended = True
+        return not (self._sent == self._next or self.on_lost is not None or self.waiting_task is not None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._finished = True
+        self._buffer = b""
+        self._held = None
+        self._release_body()
+        self.front.forget(self)
+        if self.waiting_task is not None:
+            self.waiting_task.cancel()
+            self.waiting_task = None
+        if self.on_lost is not None:
+            lost, self.on_lost = self.on_lost, None
+            lost()
+        self._wake_writer()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._wake_writer()
+        self._resume()
+
+    # --- requests --------------------------------------------------------------------------------------------------------------
+
+    def _advance(self, data: bytes) -> None:
+        """Dispatch every request that is complete in `data`; keep the rest."""
+        position, size = 0, len(data)
+        try:
+            while position < size:
+                if data[position] == 13 and data[position : position + 2] == b"\r\n":
+                    position += 2  # RFC 9112 2.2: an empty line before a request is ignored
+                    continue
+                end = data.find(b"\r\n\r\n", position, position + HEADER_BLOCK_BYTES_MAX)
+                if end < 0 and (end := find_head(data, position)) < 0:
+                    break
+                head = self.front.parser.parse(data[position:end])
+                position = end + 4
+                length = head.length
+                if not length:
+                    body = b""
+                elif 0 < length <= size - position:
+                    body = data[position : position + length]
+                    position += length
+                else:
+                    self._buffer = b""
+                    self._begin_body(head, data[position:])
+                    return
+                if not self._dispatch(head, body) or self._finished:
+                    break
+        except BadRequest as bad:
+            self.refuse(bad.code, bad.message)
+            return
+        self._buffer = data[position:] if position < size and not self._finished else b""
+
+    def _dispatch(self, head: Head, body: bytes) -> bool:
+        """Start the exchange, or hold the request until it may start; returns whether the next one may be looked at."""
+        in_flight = self._next - self._sent
+        if in_flight or self.write_paused:
+            overlaps = head.method == "POST" and self._appends_alone and not self.write_paused
+            if not overlaps or in_flight >= PIPELINED_REQUESTS_MAX:
+                self._held = (head, body)
+                return False
+        else:
+            self._appends_alone = head.method == "POST"
+        number = self._next
+        self._next = number + 1
+        if not head.keep_alive or self.front.stopping:
+            head.keep_alive = False
+            self._finished = True  # what follows on this connection is not read
+            self._buffer = b""
+        self.front.handle(Exchange(self, number, head, body))
+        return True
+
+    def _resume(self) -> None:
+        """Take up what was held, when it may go on."""
+        held = self._held
+        if held is None or self.transport is None:
+            return
+        self._held = None
+        if not self._dispatch(*held):
+            return
+        if self._read_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
+        buffer, self._buffer = self._buffer, b""
+        if buffer and not self._finished:
+            self._since = self.front.tick
+            if self._body is None:
+                self._advance(buffer)
+
+    # --- bodies that arrive in pieces ------------------------------------------------------------------------------------------
+
+    def _begin_body(self, head: Head, first: bytes) -> None:
+        length = head.length
+        if length > APPEND_BYTES_MAX:
+            self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
+            return
+        if not self._expectation_met(head, first):
+            return
+        reserve = APPEND_BYTES_MAX // 8 if length == CHUNKED else length
+        if reserve > _LARGE_BODY_BYTES:
+            if self.front.body_bytes + reserve > BODY_BYTES_PER_CORE:
+                self.refuse("BODY_BUDGET", "")
+                return
+            self._reserved = reserve
+            self.front.body_bytes += reserve
+        self._body_head = head
+        self._body = ChunkedBody() if length == CHUNKED else bytearray()
+        self._since = self.front.tick
+        self._feed_body(first)
+
+    def _expectation_met(self, head: Head, first: bytes) -> bool:
+        expectation = head.headers.get("expect")
+        if expectation is None:
+            return True
+        if expectation.lower() != "100-continue":
+            self.refuse("EXPECTATION", "")
+            return False
+        if not first and self._next == self._sent:
+            self._transport().write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _feed_body(self, data: bytes) -> None:
+        head, body = self._body_head, self._body
+        assert head is not None and body is not None
+        if isinstance(body, ChunkedBody):
+            try:
+                rest = body.feed(data)
+            except BadRequest as bad:
+                self.refuse(bad.code, bad.message)
+                return
+            if body.size > APPEND_BYTES_MAX:
+                self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
+                return
+            if not body.done:
+                return
+            whole = bytes(body.data)
+        else:
+            left = head.length - len(body)
+            body += data[:left] if len(data) > left else data
+            if len(body) < head.length:
+                return
+            whole, rest = bytes(body), data[left:]
+        self._release_body()
+        if self._dispatch(head, whole) and not self._finished:
+            if rest:
+                self._since = self.front.tick
+                self._advance(rest)
+        elif not self._finished:
+            self._buffer = rest
+
+    def _release_body(self) -> None:
+        self.front.body_bytes -= self._reserved
+        self._reserved = 0
+        self._body = self._body_head = None
+
+    # --- answers ---------------------------------------------------------------------------------------------------------------
+
+    def send(self, number: int, data: bytes, *, close: bool) -> None:
+        """The whole answer to request `number`; it leaves when those before it have left."""
+        if number != self._sent:
+            self._ready[number] = (data, close)
+            return
+        if self.transport is None:
+            return
+        self._sent = number + 1
+        self.transport.write(data)
+        if close:
+            self.finish()
+            return
+        if self._ready and (following := self._ready.pop(self._sent, None)) is not None:
+            self.send(self._sent, following[0], close=following[1])
+            return
+        self._since = self.front.tick
+        if self._held is not None:
+            self._resume()
+        elif self._ended and self._sent == self._next:
+            self.finish()
+
+    def refuse(self, code: str, message: str) -> None:
+        """Answer to what is no request, after the answers before it; nothing more is read as one."""
+        self._finished = True
+        self._buffer = b""
+        self._release_body()
+        error = ERRORS[code]
+        self.front.counters.statuses[error.status] += 1
+        number = self._next
+        self._next = number + 1
+        self.send(number, _bare_error(code, self.front.new_request_id(), message), close=True)
+
+    def finish(self) -> None:
+        """The last answer is written. What still arrives is dropped for a while, so that no reset overtakes the answer."""
+        self._finished = True
+        self._since = self.front.tick
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._ended or not transport.can_write_eof():
+            transport.close()
+            return
+        if self._read_paused:
+            self._read_paused = False
+            transport.resume_reading()
+        self.front.linger(self)
+        transport.write_eof()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+    async def wait_writable(self) -> None:
+        """Until the transport's buffer has run low, or the connection is gone."""
+        if self.write_paused and self.transport is not None:
+            self._drain = asyncio.get_running_loop().create_future()
+            await self._drain
+
+    # --- the sweep -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        return self._next == self._sent and self._body is None and not self._buffer
+
+    def sweep(self, tick: int) -> None:
+        """Called every other second: end what takes too long."""
+        waited = tick - self._since
+        if self._finished:
+            if self._next == self._sent and waited > LINGER_SECONDS and self.transport is not None:
+                self.transport.abort()
+        elif self._body is not None:
+            arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)
+            if waited > BODY_SECONDS + arrived // BODY_BYTES_PER_SECOND:
+                self._time_out("the body did not arrive in time")
+        elif self._next != self._sent:
+            return
+        elif self._buffer:
+            if waited > HEAD_SECONDS:
+                self._time_out("the request line and headers did not arrive in time")
+        elif waited > IDLE_SECONDS:
+            self.close()
+
+    def _time_out(self, message: str) -> None:
+        self.front.counters.timeouts += 1
+        self.refuse("REQUEST_TIMEOUT", message)
+
+    def _transport(self) -> asyncio.Transport:
+        assert self.transport is not None
+        return self.transport
+
+    def _wake_writer(self) -> None:
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+
+
+def _bare_error(code: str, request_id: str, message: str = "") -> bytes:
+    """An answer to what could not be read as a request."""
+    error = ERRORS[code]
+    body = error_body(code, message or error.message, request_id)
+    retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
+    head = b"Content-Type: application/json\r\nCache-Control: no-store\r\nStream-Outcome: %b\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n"
+    lines = head % (error.outcome.encode(), request_id.encode(), len(body))
+    return STATUS_LINES[error.status] + lines + retry + COMMON + CORS + CLOSE + b"\r\n" + body

@@ -1,0 +1,22 @@
+"""What the front counts: plain numbers, read at scrape time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+
+class HttpCounters:
+    __slots__ = (
+        "appends", "bytes_in", "connections_opened", "connections_refused", "live_cut", "live_opened", "long_polls", "statuses", "timeouts"
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.appends = 0  # stream POSTs, whatever became of them
+        self.bytes_in = 0  # of append bodies
+        self.connections_opened = 0
+        self.connections_refused = 0
+        self.live_opened = 0  # SSE subscriptions
+        self.live_cut = 0  # of them, ended because the reader was slow
+        self.long_polls = 0
+        self.timeouts = 0
+        self.statuses: dict[int, int] = defaultdict(int)

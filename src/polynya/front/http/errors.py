@@ -1,0 +1,129 @@
+"""Every error code that HTTP answers: status, what became of the request, meaning. The docs page of errors is generated from here.
+
+The body is `{"error": {"code", "message", "request_id"}}`, and the header `Stream-Outcome` says `refused` (certainly nothing was
+applied) or `unknown` (it may have been: repeat it with the same producer sequence, or read back). An answer with neither was applied.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.stream.replies import Code
+
+REFUSED = "refused"
+UNKNOWN = "unknown"
+
+
+class ErrorCode(msgspec.Struct, frozen=True):
+    """One row of the table. `retry_after`: seconds to wait before trying again; None when trying again cannot help."""
+
+    code: str
+    status: int
+    message: str
+    outcome: str = REFUSED
+    retry_after: int | None = None
+
+
+_TABLE = (
+    ErrorCode("BAD_REQUEST_LINE", 400, "the request line cannot be read"),
+    ErrorCode("BAD_HEADER", 400, "a header line cannot be read"),
+    ErrorCode("DUPLICATE_HEADER", 400, "a header that may come once is repeated"),
+    ErrorCode("HOST_MISSING", 400, "an HTTP/1.1 request needs a Host header"),
+    ErrorCode("BOTH_LENGTHS", 400, "Content-Length and Transfer-Encoding exclude each other"),
+    ErrorCode("TRANSFER_CODING", 400, "the only transfer coding taken is chunked"),
+    ErrorCode("BAD_LENGTH", 400, "Content-Length must be a number of bytes"),
+    ErrorCode("BAD_CHUNK", 400, "the chunked body cannot be read"),
+    ErrorCode("BARE_LF", 400, "lines end in CR LF"),
+    ErrorCode("BAD_TARGET", 400, "the path or the query cannot be read"),
+    ErrorCode("INVALID_NAME", 400, "the path is no legal stream name"),
+    ErrorCode("INVALID_HEADER", 400, "a header's value cannot be taken"),
+    ErrorCode("INVALID_PARAMETER", 400, "a query parameter's value cannot be taken"),
+    ErrorCode("INVALID_OFFSET", 400, "the offset must be -1, now, or one that this server answered"),
+    ErrorCode("OFFSET_REQUIRED", 400, "live reads need an offset: -1 for the start, now for the tail"),
+    ErrorCode("OFFSET_BEYOND_TAIL", 400, "the offset lies beyond the tail of the stream, which Stream-Next-Offset names"),
+    ErrorCode("INVALID_JSON", 400, "the body is not JSON that can be taken"),
+    ErrorCode("EMPTY_BODY", 400, "an append needs a body, or Stream-Closed: true"),
+    ErrorCode("EMPTY_ARRAY", 400, "an empty JSON array appends nothing"),
+    ErrorCode("CONTENT_TYPE_REQUIRED", 400, "an append needs a Content-Type"),
+    ErrorCode("PRODUCER_EPOCH_START", 400, "a new Producer-Epoch must start at Producer-Seq 0"),
+    ErrorCode("SUB_OFFSET", 400, "Stream-Fork-Sub-Offset goes beyond what was appended after the fork offset"),
+    ErrorCode("FORK_DEPTH", 400, "forks of forks are too deep"),
+    ErrorCode("INVALID_REQUEST", 400, "the body is not what this path takes"),
+    ErrorCode("TABLE_NAME", 400, "a table's name is letters, digits and _, at most 63, and does not end in __dlq"),
+    ErrorCode("TABLE_PREFIX", 400, "a table's prefix must be the beginning of legal stream names"),
+    ErrorCode("FORBIDDEN_HOST", 403, "this port is reached by a loopback address alone"),
+    ErrorCode("PRODUCER_STALE", 403, "a newer Producer-Epoch is known; Producer-Epoch names it"),
+    ErrorCode("NOT_FOUND", 404, "there is no such stream"),
+    ErrorCode("TABLE_NOT_FOUND", 404, "there is no such table"),
+    ErrorCode("NO_ROUTE", 404, "there is nothing at this path"),
+    ErrorCode("METHOD_NOT_ALLOWED", 405, "this path does not take this method; Allow names those it takes"),
+    ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),
+    ErrorCode("EXISTS_DIFFERENT", 409, "the stream exists with another configuration"),
+    ErrorCode("DELETED_IN_USE", 409, "the stream was deleted, but forks still need its data: the name cannot be used yet"),
+    ErrorCode("STREAM_CLOSED", 409, "the stream is closed; Stream-Next-Offset is its final offset"),
+    ErrorCode("CONTENT_TYPE_MISMATCH", 409, "the Content-Type is not the stream's"),
+    ErrorCode("SEQ_REGRESSION", 409, "Stream-Seq must be greater than the last one, byte by byte"),
+    ErrorCode("PRODUCER_GAP", 409, "Producer-Seq skips ahead; Producer-Expected-Seq names the next one"),
+    ErrorCode("TABLE_EXISTS", 409, "there is a table with this name or this prefix"),
+    ErrorCode("JOB_TAKEN", 409, "another planner took the table's job over; ask again"),
+    ErrorCode("JOB_LOST", 409, "the table's job cannot commit: another did, or it stands on another base"),
+    ErrorCode("GONE", 410, "the stream was deleted"),
+    ErrorCode("TRIMMED", 410, "the offset lies before the first kept record, which Stream-Retained-Offset names"),
+    ErrorCode("OTHER_LIFE", 410, "the stream was deleted and created again since this reader's last event; start anew"),
+    ErrorCode("INCARNATION_MISMATCH", 412, "the stream is not the incarnation that Stream-Incarnation names"),
+    ErrorCode("BODY_TOO_LARGE", 413, "the body is larger than one append may be; split it"),
+    ErrorCode("TOO_MANY_RECORDS", 413, "the body holds more JSON values than one append may; split it"),
+    ErrorCode("EXPECTATION", 417, "the only expectation met is 100-continue"),
+    ErrorCode("PRODUCER_LIMIT", 429, "the stream has as many active producers as it may", retry_after=60),
+    ErrorCode("HEADERS_TOO_LARGE", 431, "request line and headers are larger than they may be"),
+    ErrorCode("INTERNAL", 500, "the server failed; its log has the request id", UNKNOWN),
+    ErrorCode("UNAVAILABLE", 503, "not now; nothing was applied", retry_after=1),
+    ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent repeat is safe", UNKNOWN),
+    ErrorCode("HOT_LIMIT", 503, "more is waiting for the object store than may; retry later", retry_after=1),
+    ErrorCode("BODY_BUDGET", 503, "the bodies in flight take all the memory they may; retry later", retry_after=1),
+    ErrorCode("CONNECTION_LIMIT", 503, "the server has as many connections as it may", retry_after=1),
+    ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
+    ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),
+    ErrorCode("HOT_FULL", 507, "the memory for data is full, and no object store is configured"),
+    ErrorCode("DISK_FULL", 507, "the journal's disk has no room"),
+)
+
+ERRORS: dict[str, ErrorCode] = {error.code: error for error in _TABLE}
+
+REFUSALS: dict[int, str] = {
+    Code.NOT_FOUND: "NOT_FOUND",
+    Code.GONE: "GONE",
+    Code.EXISTS_DIFFERENT: "EXISTS_DIFFERENT",
+    Code.CLOSED: "STREAM_CLOSED",
+    Code.CONTENT_TYPE: "CONTENT_TYPE_MISMATCH",
+    Code.SEQ_REGRESSION: "SEQ_REGRESSION",
+    Code.PRODUCER_STALE: "PRODUCER_STALE",
+    Code.PRODUCER_GAP: "PRODUCER_GAP",
+    Code.PRODUCER_EPOCH_START: "PRODUCER_EPOCH_START",
+    Code.PRODUCER_LIMIT: "PRODUCER_LIMIT",
+    Code.INCARNATION: "INCARNATION_MISMATCH",
+    Code.OFFSET_BEYOND_TAIL: "OFFSET_BEYOND_TAIL",
+    Code.SUB_OFFSET: "SUB_OFFSET",
+    Code.FORK_DEPTH: "FORK_DEPTH",
+    Code.ATTEMPT_REFUSED: "UNAVAILABLE",
+    Code.ATTEMPT_PENDING: "UNAVAILABLE",
+    Code.TRIMMED: "TRIMMED",
+    Code.HOT_LIMIT: "HOT_LIMIT",
+    Code.NOT_YET: "UNAVAILABLE",
+    Code.DISK_FULL: "DISK_FULL",
+}
+
+
+class Failure(Exception):
+    """Raised by a route: answer with this code. `headers` are added; `message` is the code's own unless given."""
+
+    def __init__(self, code: str, message: str = "", headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message or ERRORS[code].message)
+        self.code = code
+        self.message = message or ERRORS[code].message
+        self.headers = headers
+
+
+def error_body(code: str, message: str, request_id: str) -> bytes:
+    """The one shape of all errors, on one line."""
+    return msgspec.json.encode({"error": {"code": code, "message": message, "request_id": request_id}})

@@ -1,0 +1,119 @@
+"""One request and its one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.front.http.errors import ERRORS, Failure, error_body
+from polynya.front.http.responses import CLOSE, COMMON, CORS, KEEP_ALIVE, STATUS_LINES, has_body, header_lines
+from polynya.front.http.routing import Route
+from polynya.wire.http1 import Head
+
+if TYPE_CHECKING:
+    from polynya.front.http.connection import Connection
+
+log = logging.getLogger("polynya.http")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # of a client's own, echoed
+
+Headers = list[tuple[str, str]]
+
+
+class Exchange:
+    """Answered exactly once, by `answer` or `fail`, at any later time; an answer after the connection is gone goes nowhere."""
+
+    __slots__ = ("body", "connection", "head", "keep_alive", "number", "query", "request_id", "route")
+
+    def __init__(self, connection: Connection, number: int, head: Head, body: bytes) -> None:
+        self.connection = connection
+        self.number = number
+        self.head = head
+        self.body = body
+        self.keep_alive = head.keep_alive
+        self.request_id = ""
+        if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
+            self.request_id = head.headers["x-request-id"]
+        self.route: Route
+        self.query: dict[str, str]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answer needs none of the headers that only some clients need."""
+        head = self.head
+        return self.keep_alive and not self.request_id and head.minor == 1 and "origin" not in head.headers
+
+    @property
+    def base_url(self) -> str:
+        headers = self.head.headers
+        scheme = "https" if headers.get("x-forwarded-proto", "").lower() == "https" else "http"
+        return f"{scheme}://{headers.get('host') or 'localhost'}"
+
+    def send(self, data: bytes) -> None:
+        """A complete answer, already encoded."""
+        self.connection.send(self.number, data, close=not self.keep_alive)
+
+    def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        self.connection.front.counters.statuses[status] += 1
+        lines = self.head_lines(status, headers)
+        if not has_body(status) or self.head.method == "HEAD":
+            self.send(lines + b"\r\n")
+        else:
+            self.send(lines + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def head_lines(self, status: int, headers: Headers) -> bytes:
+        """The status line and all headers but the length."""
+        parts = [STATUS_LINES[status], header_lines(headers), COMMON]
+        if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
+            parts.append(CORS)
+        if self.request_id:
+            parts.append(header_lines([("X-Request-Id", self.request_id)]))
+        if not self.keep_alive:
+            parts.append(CLOSE)
+        elif not self.head.minor:
+            parts.append(KEEP_ALIVE)
+        return b"".join(parts)
+
+    def fail(self, code: str, message: str = "", headers: Headers | None = None) -> None:
+        """Answer with an error of the table."""
+        error = ERRORS[code]
+        lines = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("Stream-Outcome", error.outcome)]
+        if error.retry_after is not None:
+            lines.append(("Retry-After", str(error.retry_after)))
+        self.answer(error.status, lines + (headers or []), self.error_json(code, message))
+
+    def error_json(self, code: str, message: str = "") -> bytes:
+        if not self.request_id:
+            self.request_id = self.connection.front.new_request_id()
+        return error_body(code, message or ERRORS[code].message, self.request_id)
+
+    def fault(self, error: BaseException) -> None:
+        """Answer for what was raised, or given as the outcome of a proposal."""
+        if isinstance(error, Failure):
+            self.fail(error.code, error.message, list(error.headers))
+        elif isinstance(error, Unavailable):
+            self.fail("UNAVAILABLE", str(error))
+        elif isinstance(error, OutcomeUnknown):
+            self.fail("OUTCOME_UNKNOWN", str(error))
+        else:
+            self.fail("INTERNAL")
+            log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.head.target})
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False) -> None:
+        """Run what may block. `waits`: it changes nothing, so it is cancelled when the client goes."""
+        task = self.connection.front.spawn(self._guarded(work))
+        if waits:
+            self.connection.waiting_task = task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
+            self.fault(error)
+        finally:
+            if self.connection.waiting_task is asyncio.current_task():
+                self.connection.waiting_task = None

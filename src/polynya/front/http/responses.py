@@ -1,0 +1,51 @@
+"""Response bytes: status line, the headers that every answer has, and the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from polynya.base.offsets import format_token
+from polynya.service.api import Facts
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
+_EXPOSED = (
+    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-retained-offset, stream-ttl, "
+    "stream-expires-at, stream-outcome, stream-sse-data-encoding, producer-epoch, producer-seq, producer-expected-seq, "
+    "producer-received-seq, etag, location, content-type, content-encoding, retry-after, vary, x-request-id"
+)
+_ALLOWED = (
+    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, stream-closed, stream-incarnation, "
+    "stream-forked-from, stream-fork-offset, stream-fork-sub-offset, producer-id, producer-epoch, producer-seq, last-event-id, "
+    "cache-control, accept, x-request-id"
+)
+CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()
+PREFLIGHT = (
+    f"Access-Control-Allow-Methods: GET, HEAD, PUT, POST, DELETE, OPTIONS\r\nAccess-Control-Allow-Headers: {_ALLOWED}\r\n"
+    "Access-Control-Max-Age: 86400\r\n"
+).encode()
+CLOSE = b"Connection: close\r\n"
+KEEP_ALIVE = b"Connection: keep-alive\r\n"  # said to HTTP/1.0 clients alone
+
+CACHE_PAGE = "public, max-age=60, stale-while-revalidate=300"
+CACHE_LONG_POLL = "public, max-age=20"
+NO_CACHE = "no-cache"
+NO_STORE = "no-store"
+
+
+def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Latin-1 as on the way in. Values come from checked input or from ourselves; a line end in one would be a defect."""
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    assert text.count("\n") == text.count("\r\n") == text.count("\r")
+    return text.encode("latin-1", "replace")
+
+
+def has_body(status: int) -> bool:
+    return status not in (204, 304) and status >= 200
+
+
+def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, closed: bool, variant: str = "") -> str:
+    """Strong: a stream's bytes between two offsets never change in one life of it; closing and the rendering are part of the tag."""
+    text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
+    return f'"{text}:c"' if closed else f'"{text}"'

@@ -1,0 +1,83 @@
+"""POST: append and/or close (R30 to R52). The hot path: no task, no future."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.responses import COMMON
+from polynya.front.http.routes.bodies import batch_of, encoding_of
+from polynya.front.http.routes.refusals import fail_reply, tail_headers
+from polynya.stream.commands import Append
+from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import BadField, is_true, parse_content_type, parse_incarnation, parse_producer, parse_stream_seq
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_REFUSED = int(Code.NOT_FOUND)  # from here on
+_TAIL = b"\r\n" + COMMON + b"\r\n"
+
+
+def append(front: HttpFront, exchange: Exchange) -> None:
+    headers = exchange.head.headers
+    body = exchange.body
+    close = "stream-closed" in headers and is_true(headers["stream-closed"])
+    content_type = ""
+    batch = None
+    if body:
+        content_type = headers.get("content-type", "")
+        if not content_type:
+            exchange.fail("CONTENT_TYPE_REQUIRED")
+            return
+        batch = batch_of(encoding_of(content_type), body)
+        if batch is None:
+            exchange.fail("EMPTY_ARRAY")
+            return
+    elif not close:
+        exchange.fail("EMPTY_BODY")
+        return
+    try:
+        producer = parse_producer(headers)
+        sequence = parse_stream_seq(headers["stream-seq"]) if "stream-seq" in headers else None
+        incarnation = parse_incarnation(headers["stream-incarnation"]) if "stream-incarnation" in headers else 0
+        if len(content_type) > CONTENT_TYPE_BYTES_MAX:
+            parse_content_type(content_type)
+    except BadField as bad:
+        exchange.fail("INVALID_HEADER", str(bad))
+        return
+    counters = front.counters
+    counters.appends += 1
+    counters.bytes_in += len(body)
+    name = exchange.route.name
+    service = front.service
+    command = Append(name, service.now_ms(), content_type, batch, producer, sequence, close, incarnation)
+    service.propose(name, command, partial(_appended, exchange, batch is not None and producer is not None))
+
+
+def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> None:
+    """`keyed`: a body with a producer, whose success is 200 and whose repeat is 204."""
+    if isinstance(reply, BaseException):
+        exchange.fault(reply)
+        return
+    code = reply.code
+    if code >= _REFUSED:
+        fail_reply(exchange, reply)
+        return
+    status = 200 if keyed and not code else 204
+    if reply.closed or not exchange.plain:
+        exchange.answer(status, tail_headers(reply))
+        return
+    exchange.connection.front.counters.statuses[status] += 1
+    # The commonest answers, in one go.
+    if reply.producer_epoch < 0:
+        text = f"HTTP/1.1 204 No Content\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
+    else:
+        start = "HTTP/1.1 200 OK\r\nContent-Length: 0" if status == 200 else "HTTP/1.1 204 No Content"
+        text = (
+            f"{start}\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
+            f"\r\nProducer-Epoch: {reply.producer_epoch}\r\nProducer-Seq: {reply.producer_sequence}"
+        )
+    exchange.send(f"{text}\r\nStream-Incarnation: {reply.uid}".encode() + _TAIL)

@@ -1,0 +1,37 @@
+"""From a request's body to the batch that is kept."""
+
+from __future__ import annotations
+
+from google_crc32c import value as crc32c
+
+from polynya.front.http.errors import Failure
+from polynya.stream.commands import Batch, Encoding
+from polynya.wire.headers import media_type
+from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
+
+_ENCODINGS_MAX = 1024
+_encodings: dict[str, int] = {"application/json": Encoding.JSON, "application/octet-stream": Encoding.BYTES}
+
+
+def encoding_of(content_type: str) -> int:
+    """JSON mode is the media type `application/json` alone, whatever its parameters."""
+    encoding = _encodings.get(content_type)
+    if encoding is None:
+        encoding = Encoding.JSON if media_type(content_type) == "application/json" else Encoding.BYTES
+        if len(_encodings) >= _ENCODINGS_MAX:
+            _encodings.clear()
+        _encodings[content_type] = encoding
+    return encoding
+
+
+def batch_of(encoding: int, body: bytes) -> Batch | None:
+    """None when the body is an empty JSON array. Raises `Failure`."""
+    if encoding != Encoding.JSON:
+        return Batch(encoding, 1, body, crc32c(body))
+    try:
+        records, payload, lengths = parse_records(body)
+    except BadJson as bad:
+        raise Failure("INVALID_JSON", str(bad)) from None
+    except TooManyRecords as many:
+        raise Failure("TOO_MANY_RECORDS", str(many)) from None
+    return Batch(encoding, records, payload, crc32c(payload), lengths) if records else None

@@ -1,0 +1,139 @@
+"""PUT: create a stream, with initial content, closed at once, or as a fork (R10 to R17, R130 to R135)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from polynya.base.offsets import parse_token
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.routes.bodies import batch_of, encoding_of
+from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
+from polynya.service.api import Refusal
+from polynya.stream.commands import Create
+from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import (
+    OCTET_STREAM,
+    BadField,
+    is_true,
+    parse_content_type,
+    parse_instant_ms,
+    parse_producer,
+    parse_stream_seq,
+    parse_sub_offset,
+    parse_ttl,
+)
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_PENDING_TRIES = 20  # another fork of the name is being settled: wait for its outcome (F17) …
+_PENDING_SECONDS = 0.1  # … so long between looks
+
+
+def create(front: HttpFront, exchange: Exchange) -> None:
+    try:
+        if "stream-forked-from" in exchange.head.headers:
+            exchange.spawn(_fork(front, exchange))
+            return
+        if "stream-fork-offset" in exchange.head.headers or "stream-fork-sub-offset" in exchange.head.headers:
+            raise BadField("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
+        content_type = parse_content_type(exchange.head.headers.get("content-type") or OCTET_STREAM)
+        command = _command(front, exchange, content_type, encoding_of(content_type))
+    except BadField as bad:
+        exchange.fail("INVALID_HEADER", str(bad))
+        return
+    front.service.propose(command.name, command, partial(_created, front, exchange, command, _PENDING_TRIES))
+
+
+def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: int) -> Create:
+    headers = exchange.head.headers
+    ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
+    if ttl is not None and expires is not None:
+        raise BadField("a stream has either Stream-TTL or Stream-Expires-At, not both")
+    return Create(
+        exchange.route.name,
+        front.service.now_ms(),
+        content_type,
+        encoding,
+        ttl_seconds=None if ttl is None else parse_ttl(ttl),
+        expires_at_ms=None if expires is None else parse_instant_ms(expires),
+        closed=is_true(headers.get("stream-closed")),
+        batch=batch_of(encoding, exchange.body) if exchange.body else None,
+        producer=parse_producer(headers),
+        stream_seq=parse_stream_seq(headers.get("stream-seq")),
+    )
+
+
+def _created(front: HttpFront, exchange: Exchange, command: Create, tries: int, reply: Reply | BaseException) -> None:
+    if isinstance(reply, BaseException):
+        exchange.fault(reply)
+    elif reply.code == Code.ATTEMPT_PENDING and tries:
+        again = partial(_created, front, exchange, command, tries - 1)
+        asyncio.get_running_loop().call_later(_PENDING_SECONDS, front.service.propose, command.name, command, again)
+    elif reply.code >= Code.NOT_FOUND:
+        fail_reply(exchange, reply, creating=True)
+    else:
+        _answer(exchange, reply, command.content_type)
+
+
+def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
+    headers = [("Location", exchange.base_url + exchange.route.path), ("Content-Type", content_type), *tail_headers(reply)]
+    exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
+
+
+async def _fork(front: HttpFront, exchange: Exchange) -> None:
+    headers = exchange.head.headers
+    source = front.router.stream_of(headers["stream-forked-from"])
+    try:
+        record, byte, sub_offset = _fork_point(headers)
+        content_type = parse_content_type(headers.get("content-type", ""))
+        known = content_type or await _type_of(front, exchange, source)
+        if known is None:
+            return
+        command = _command(front, exchange, content_type, encoding_of(known))
+    except BadField as bad:
+        raise Failure("INVALID_HEADER", str(bad)) from None
+    for _ in range(_PENDING_TRIES):
+        reply = await front.service.fork(command, source, record, byte, sub_offset)
+        if reply.code != Code.ATTEMPT_PENDING:
+            break
+        await asyncio.sleep(_PENDING_SECONDS)
+    if reply.code >= Code.NOT_FOUND:
+        fail_reply(exchange, reply, creating=True)
+    else:
+        _answer(exchange, reply, known)
+
+
+def _fork_point(headers: dict[str, str]) -> tuple[int, int, int]:
+    """(record, byte, sub-offset); record -1 is the source's tail."""
+    sub_text, offset = headers.get("stream-fork-sub-offset"), headers.get("stream-fork-offset")
+    sub_offset = 0 if sub_text is None else parse_sub_offset(sub_text)
+    if offset is None:
+        if sub_offset:
+            raise BadField("Stream-Fork-Sub-Offset needs Stream-Fork-Offset, from which it counts")
+        return -1, -1, 0
+    if offset == "-1":
+        return 0, 0, sub_offset
+    if offset == "now":
+        if sub_offset:
+            raise BadField("nothing lies beyond the tail that Stream-Fork-Offset names: Stream-Fork-Sub-Offset must be 0")
+        return -1, -1, 0
+    at = parse_token(offset)
+    if at is None:
+        raise BadField("Stream-Fork-Offset must be an offset that this server answered")
+    return *at, sub_offset
+
+
+async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | None:
+    """What a fork without a Content-Type inherits; None when the request has been answered with the source's absence."""
+    facts = await front.service.facts(source)
+    if not isinstance(facts, Refusal):
+        return facts.content_type
+    if facts.code == Code.GONE:
+        exchange.fail("DELETED_IN_USE", "the fork's source was deleted")
+    else:
+        fail_refusal(exchange, facts)
+    return None

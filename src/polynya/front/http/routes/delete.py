@@ -1,0 +1,35 @@
+"""DELETE: the stream is gone; while forks need its data, only for those who name it (R60)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.routes.refusals import fail_reply
+from polynya.stream.commands import Delete
+from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import BadField, parse_incarnation
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+
+def delete(front: HttpFront, exchange: Exchange) -> None:
+    name = exchange.route.name
+    try:
+        incarnation = parse_incarnation(exchange.head.headers.get("stream-incarnation"))
+    except BadField as bad:
+        exchange.fail("INVALID_HEADER", str(bad))
+        return
+    service = front.service
+    service.propose(name, Delete(name, service.now_ms(), incarnation), partial(_deleted, exchange))
+
+
+def _deleted(exchange: Exchange, reply: Reply | BaseException) -> None:
+    if isinstance(reply, BaseException):
+        exchange.fault(reply)
+    elif reply.code >= Code.NOT_FOUND:
+        fail_reply(exchange, reply)
+    else:
+        exchange.answer(204, [])

@@ -1,0 +1,50 @@
+"""HEAD: what is known of a stream, without extending its TTL (R61)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.offsets import format_token
+from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.responses import NO_STORE, etag_of
+from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.refusals import fail_refusal
+from polynya.service.api import Facts, Refusal
+from polynya.wire.headers import format_instant
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+
+def head(front: HttpFront, exchange: Exchange) -> None:
+    facts = front.service.facts_nowait(exchange.route.name)
+    if facts is None:
+        exchange.spawn(_wait_facts(front, exchange), waits=True)
+    else:
+        _answer(exchange, facts)
+
+
+async def _wait_facts(front: HttpFront, exchange: Exchange) -> None:
+    _answer(exchange, await front.service.facts(exchange.route.name))
+
+
+def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
+    if isinstance(facts, Refusal):
+        fail_refusal(exchange, facts)
+    elif not is_other_incarnation(exchange, facts):
+        begin, end = (facts.first_record, facts.first_byte), (facts.record, facts.byte)
+        headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag_of(facts, begin, end, closed=facts.closed))]
+        exchange.answer(200, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
+
+
+def facts_headers(facts: Facts) -> Headers:
+    headers = [("Stream-Next-Offset", format_token(facts.record, facts.byte)), ("Stream-Incarnation", str(facts.uid))]
+    if facts.closed:
+        headers.append(("Stream-Closed", "true"))
+    if facts.ttl_seconds is not None:
+        headers.append(("Stream-TTL", str(facts.ttl_seconds)))
+    if facts.expires_at_ms is not None:
+        headers.append(("Stream-Expires-At", format_instant(facts.expires_at_ms)))
+    if facts.first_record:
+        headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
+    return headers

@@ -1,0 +1,70 @@
+"""GET /v1/streams: the streams under a prefix, by name, in pages (F3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.base.names import DEFAULT_BUCKET, BadName, canonical_name, spelled_name
+from polynya.base.offsets import format_token
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.responses import NO_STORE
+from polynya.service.api import Facts
+from polynya.wire.headers import format_instant
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_LIMIT_DEFAULT = 100
+_LIMIT_MAX = 1000
+
+
+def list_streams(front: HttpFront, exchange: Exchange) -> None:
+    """`prefix` and `after` are names as they are shown. Raises `Failure`."""
+    text = exchange.query.get("limit", str(_LIMIT_DEFAULT))
+    if not (text.isdecimal() and text.isascii() and len(text) <= 9 and int(text) > 0):
+        raise Failure("INVALID_PARAMETER", f"limit must be a whole number from 1 to {_LIMIT_MAX}")
+    after = exchange.query.get("after", "")
+    try:
+        begin = canonical_name(after) if after else ""
+    except BadName as bad:
+        raise Failure("INVALID_PARAMETER", f"after: {bad}") from None
+    exchange.spawn(_list(front, exchange, begin, min(int(text), _LIMIT_MAX)), waits=True)
+
+
+async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int) -> None:
+    prefix = exchange.query.get("prefix", "")
+    found = await _find(front, prefix, after, limit + 1)
+    shown = found[:limit]
+    answer = {
+        "streams": [_entry(facts) for facts in shown],
+        "next": spelled_name(shown[-1].name) if len(found) > limit else None,
+    }
+    exchange.answer(200, [("Content-Type", "application/json"), ("Cache-Control", NO_STORE)], msgspec.json.encode(answer))
+
+
+async def _find(front: HttpFront, prefix: str, after: str, limit: int) -> list[Facts]:
+    """A prefix counts for canonical names, and for those in the bucket `default` without it. Both parts come in one order."""
+    found = await front.service.list_streams(prefix, after, limit)
+    if prefix:
+        found += await front.service.list_streams(f"{DEFAULT_BUCKET}/{prefix}", after, limit)
+    by_name = {facts.name: facts for facts in found}
+    return [by_name[name] for name in sorted(by_name)][:limit]
+
+
+def _entry(facts: Facts) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": spelled_name(facts.name),
+        "content_type": facts.content_type,
+        "next_offset": format_token(facts.record, facts.byte),
+        "closed": facts.closed,
+        "incarnation": str(facts.uid),
+        "created_at": format_instant(facts.created_ms),
+    }
+    if facts.ttl_seconds is not None:
+        entry["ttl_seconds"] = facts.ttl_seconds
+    if facts.expires_at_ms is not None:
+        entry["expires_at"] = format_instant(facts.expires_at_ms)
+    return entry

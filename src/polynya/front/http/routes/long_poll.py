@@ -1,0 +1,107 @@
+"""GET with live=long-poll: what is there at once, or what comes before the time is over (R90 to R92)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.base.offsets import format_token
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.responses import CACHE_LONG_POLL, NO_STORE, etag_of
+from polynya.front.http.routes.pages import page_headers, render
+from polynya.front.http.routes.positions import page_bytes, parse_position, timeout_seconds
+from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.refusals import fail_refusal
+from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.stream.commands import Encoding
+from polynya.wire.cursor import next_cursor
+from polynya.wire.headers import accepts_lines, none_match
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+
+def long_poll(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    if "offset" not in exchange.query:
+        raise Failure("OFFSET_REQUIRED")
+    record, byte = parse_position(exchange)
+    timeout = timeout_seconds(exchange, front.settings.long_poll_seconds)
+    query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), beyond_tail_waits=True)
+    front.counters.long_polls += 1
+    if record != Position.NOW:
+        page = front.service.read_nowait(query)
+        if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
+            _answer(front, exchange, page)
+            return
+    exchange.spawn(_wait(front, exchange, query, timeout), waits=True)
+
+
+class _Waiter:
+    """Woken by each event of the stream, and once more when the time is over."""
+
+    __slots__ = ("over", "woken")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.woken = asyncio.Event()
+
+    def live(self, event: LiveEvent) -> None:
+        self.woken.set()
+
+    def expire(self) -> None:
+        self.over = True
+        self.woken.set()
+
+
+async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
+    waiter = _Waiter()
+    facts = await front.service.attach(query.name, waiter)  # before the read, so that nothing falls between them
+    if isinstance(facts, Refusal):
+        fail_refusal(exchange, facts)
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, waiter.expire)
+    front.waiters.add(waiter)
+    try:
+        while True:
+            waiter.woken.clear()
+            page = front.service.read_nowait(query) or await front.service.read(query)
+            if isinstance(page, Page) and page.facts.uid != facts.uid:
+                exchange.fail("OTHER_LIFE")
+                return
+            if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
+                _answer(front, exchange, page)
+                return
+            if query.record == Position.NOW:
+                query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
+            await waiter.woken.wait()
+    finally:
+        timer.cancel()
+        front.waiters.discard(waiter)
+        front.service.detach(facts.uid, waiter)
+
+
+def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
+    if isinstance(page, Refusal):
+        fail_refusal(exchange, page)
+        return
+    if is_other_incarnation(exchange, page.facts):
+        return
+    cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
+    live: Headers = [("Stream-Cursor", str(cursor))]
+    lines = page.facts.encoding == Encoding.JSON and accepts_lines(exchange.head.headers.get("accept"))
+    if not page.spans:
+        tail = [("Stream-Next-Offset", format_token(page.record, page.byte)), ("Stream-Up-To-Date", "true")]
+        closed = [("Stream-Closed", "true")] if page.closed else live
+        exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
+        return
+    begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
+    etag = etag_of(page.facts, begin, end, closed=page.closed, variant=":n" if lines else "")
+    headers = [*page_headers(page, lines=lines), *live, ("ETag", etag), ("Cache-Control", CACHE_LONG_POLL)]
+    if none_match(exchange.head.headers.get("if-none-match"), etag):
+        exchange.answer(304, headers)
+    else:
+        exchange.answer(200, headers, render(page, lines=lines))

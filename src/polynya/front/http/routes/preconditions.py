@@ -1,0 +1,23 @@
+"""What a client may demand of the stream before it is answered."""
+
+from __future__ import annotations
+
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange
+from polynya.service.api import Facts
+from polynya.wire.headers import BadField, parse_incarnation
+
+
+def is_other_incarnation(exchange: Exchange, facts: Facts) -> bool:
+    """Whether `Stream-Incarnation` names another life of the stream; then the request has been answered. Raises `Failure`."""
+    text = exchange.head.headers.get("stream-incarnation")
+    if text is None:
+        return False
+    try:
+        asked = parse_incarnation(text)
+    except BadField as bad:
+        raise Failure("INVALID_HEADER", str(bad)) from None
+    if asked == facts.uid:
+        return False
+    exchange.fail("INCARNATION_MISMATCH", headers=[("Stream-Incarnation", str(facts.uid))])
+    return True

@@ -1,0 +1,302 @@
+"""GET with live=sse: attach, catch up by reads, then go live (R100 to R106, F30).
+
+While live an event is encoded once for all subscribers of the core, and costs each one write; no task runs. A gap, which only another
+core's feed can leave, sends the subscriber back to reading.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import Unavailable
+from polynya.base.limits import MIB, SSE_BACKLOG_BYTES_MAX
+from polynya.base.offsets import format_token
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.responses import NO_CACHE
+from polynya.front.http.routes.positions import parse_position
+from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.refusals import fail_refusal
+from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
+from polynya.stream.replies import Code
+from polynya.wire.cursor import current_interval, next_cursor
+from polynya.wire.headers import BadField, format_event_id, media_type, parse_event_id
+from polynya.wire.sse import COMMENT, SseEncoding, chunk, control_event, data_event, error_event, sse_encoding
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+log = logging.getLogger("polynya.http")
+
+_PAGE_BYTES = MIB  # gathered into one data event while catching up
+
+
+def open_sse(front: HttpFront, exchange: Exchange) -> None:
+    """`Last-Event-ID` wins over `offset`. Raises `Failure`."""
+    life = None
+    last = exchange.head.headers.get("last-event-id")
+    if last:
+        try:
+            record, byte, life = parse_event_id(last)
+        except BadField as bad:
+            raise Failure("INVALID_HEADER", str(bad)) from None
+    elif "offset" in exchange.query:
+        record, byte = parse_position(exchange)
+    else:
+        raise Failure("OFFSET_REQUIRED")
+    exchange.spawn(_open(front, exchange, ReadQuery(exchange.route.name, record, byte), life), waits=True)
+
+
+async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None) -> None:
+    subscriber = Subscriber(front, exchange)
+    facts = await front.service.attach(query.name, subscriber)
+    if isinstance(facts, Refusal):
+        fail_refusal(exchange, facts)
+        return
+    opened = False
+    try:
+        if life is not None and life != (facts.uid, facts.history):
+            exchange.fail("OTHER_LIFE")
+        elif not is_other_incarnation(exchange, facts):
+            page = await subscriber.read(query.record, query.byte)
+            if isinstance(page, Refusal):
+                fail_refusal(exchange, page)
+            elif page.facts.uid != facts.uid:
+                exchange.fail("OTHER_LIFE")
+            else:
+                subscriber.open(page.facts)
+                opened = True
+                await subscriber.run(page, asked=query.record)
+    finally:
+        if not opened:
+            front.service.detach(facts.uid, subscriber)
+
+
+class Subscriber:
+    """One live reader. Everything up to (`_record`, `_byte`) is written; while `_reading`, events are kept, up to a bound."""
+
+    __slots__ = (
+        "_byte", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front", "_history", "_kept",
+        "_kept_bytes", "_name", "_reading", "_record", "_seen", "_skip_to", "_uid", "_wrote", "_wrote_at"
+    )  # fmt: skip
+
+    def __init__(self, front: HttpFront, exchange: Exchange) -> None:
+        self._front = front
+        self._exchange = exchange
+        self._connection = exchange.connection
+        self._name = exchange.route.name
+        self._chunked = exchange.head.minor == 1
+        self._cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
+        self._encoding = SseEncoding.BASE64
+        self._uid = self._history = 0
+        self._record = self._byte = 0
+        self._skip_to = 0  # events before this record are not wanted: the client asked for an offset beyond the tail
+        self._reading = True
+        self._kept: list[LiveEvent] = []
+        self._kept_bytes = 0
+        self._seen = (0, 0)  # how far events have gone that were not kept
+        self._wrote = True
+        self._wrote_at = 0
+        self._ends_at = 0
+        self._finished = False
+
+    # --- opening and catching up -----------------------------------------------------------------------------------------------
+
+    def open(self, facts: Facts) -> None:
+        """Write the response's head; from here on the connection is this reader's."""
+        self._uid, self._history = facts.uid, facts.history
+        self._encoding = sse_encoding(media_type(facts.content_type))
+        headers: Headers = [
+            ("Content-Type", "text/event-stream"),
+            ("Cache-Control", NO_CACHE),
+            ("X-Accel-Buffering", "no"),
+            ("Stream-Incarnation", str(facts.uid)),
+        ]
+        if self._encoding == SseEncoding.BASE64:
+            headers.append(("Stream-SSE-Data-Encoding", "base64"))
+        if self._chunked:
+            headers.append(("Transfer-Encoding", "chunked"))
+        self._exchange.keep_alive = False  # the connection ends with the stream of events
+        front = self._front
+        front.counters.live_opened += 1
+        front.counters.statuses[200] += 1
+        front.live[self] = None
+        seconds = front.settings.sse_recycle_seconds
+        self._ends_at = front.tick + int(seconds * (0.85 + 0.3 * front.random.random()))
+        self._wrote_at = front.tick
+        self._connection.on_lost = self._lost
+        self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
+
+    async def read(self, record: int, byte: int) -> Page | Refusal:
+        query = ReadQuery(self._name, record, byte, _PAGE_BYTES, whole_records=True, beyond_tail_waits=True)
+        return self._front.service.read_nowait(query) or await self._front.service.read(query)
+
+    async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
+        """Catch up; whatever goes wrong ends the response, for the client to resume."""
+        try:
+            await self._catch_up(page, asked)
+        except Exception as error:  # noqa: BLE001 (the response has begun: there is no other answer)
+            if not isinstance(error, Unavailable):
+                log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.head.target})
+            self.finish()
+
+    async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
+        """Write pages until the events take over."""
+        while not self._finished:
+            if isinstance(page, Refusal) or page.facts.uid != self._uid:
+                self._end_with_error("GONE" if isinstance(page, Refusal) and page.code in (Code.NOT_FOUND, Code.GONE) else "OTHER_LIFE")
+                return
+            if asked > page.record:
+                self._skip_to = asked
+            self._write_page(page)
+            if self._finished or self._go_live(page):
+                return
+            await self._connection.wait_writable()
+            if not self._finished:
+                page = await self.read(self._record, self._byte)
+
+    def _write_page(self, page: Page) -> None:
+        self._record, self._byte = page.record, page.byte
+        payload = b"".join([span.payload for span in page.spans])
+        self._write(self._events(payload, (page.record, page.byte), up_to_date=page.up_to_date, closed=page.closed))
+        if page.closed:
+            self.finish()
+
+    def _go_live(self, page: Page) -> bool:
+        """Whether the kept events, or the tail itself, continue where the page ended."""
+        at = (self._record, self._byte)
+        kept = [event for event in self._kept if _says_more(event, at)]
+        continues = (kept[0].begin_record, kept[0].begin_byte) == at or kept[0].gone or kept[0].cut if kept else page.up_to_date
+        if not continues or self._seen > at:
+            self._kept = kept
+            return False
+        self._reading = False
+        self._kept, self._kept_bytes = [], 0
+        for event in kept:
+            self.live(event)
+        return True
+
+    # --- live ------------------------------------------------------------------------------------------------------------------
+
+    def live(self, event: LiveEvent) -> None:
+        """An event of the stream, in order; called on the loop."""
+        if self._finished:
+            return
+        if self._reading:
+            self._keep(event)
+            return
+        if event.gone:
+            self._end_with_error("GONE")
+        elif event.cut:
+            self.finish()
+        elif _says_more(event, (self._record, self._byte)):
+            self._write_event(event)
+
+    def _write_event(self, event: LiveEvent) -> None:
+        if event.begin_record != self._record or event.begin_byte != self._byte:
+            self._fall_back(event)
+            return
+        self._record, self._byte = event.record, event.byte
+        transport = self._connection.transport
+        if transport is None:
+            return
+        if transport.get_write_buffer_size() > SSE_BACKLOG_BYTES_MAX:
+            self._cut()
+            return
+        if event.record > self._skip_to or event.closed:
+            transport.write(self._frame(event))
+            self._wrote = True
+        if event.closed:
+            self.finish()
+
+    def _frame(self, event: LiveEvent) -> bytes:
+        """The event's bytes on the wire, shared by all subscribers but those whose cursor runs ahead of the clock."""
+        interval = current_interval(self._front.service.now_ms())
+        shared = self._cursor <= interval
+        key = "sse-chunk" if self._chunked else "sse"
+        frame = event.frames.get(key) if shared else None
+        if frame is None:
+            frame = self._events(event.payload, (event.record, event.byte), up_to_date=True, closed=event.closed)
+            if self._chunked:
+                frame = chunk(frame)
+            if shared:
+                event.frames[key] = frame
+        return frame
+
+    def _events(self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool) -> bytes:
+        """A data event, if there is data, and its control event."""
+        cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
+        event_id = format_event_id(*at, (self._uid, self._history))
+        control = control_event(event_id, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
+        return data_event(event_id, payload, self._encoding) + control if payload else control
+
+    def _keep(self, event: LiveEvent) -> None:
+        self._kept.append(event)
+        self._kept_bytes += len(event.payload)
+        if self._kept_bytes > SSE_BACKLOG_BYTES_MAX:  # read them again instead
+            self._seen = max(self._seen, (event.record, event.byte))
+            self._kept, self._kept_bytes = [], 0
+
+    def _fall_back(self, event: LiveEvent) -> None:
+        self._reading = True
+        self._keep(event)
+        self._exchange.spawn(self._read_on(), waits=True)
+
+    async def _read_on(self) -> None:
+        try:
+            page = await self.read(self._record, self._byte)
+        except Unavailable:
+            self.finish()
+        else:
+            await self.run(page)
+
+    # --- ending ----------------------------------------------------------------------------------------------------------------
+
+    def sweep(self, tick: int) -> None:
+        """Keep the connection busy, and end it after its time, so that clients spread anew."""
+        if tick >= self._ends_at:
+            self.finish()
+        elif self._wrote:
+            self._wrote, self._wrote_at = False, tick
+        elif tick - self._wrote_at >= self._front.settings.sse_keepalive_seconds:
+            self._write(COMMENT)
+
+    def finish(self) -> None:
+        """End the response; the client resumes from its last event."""
+        if self._finished:
+            return
+        self._let_go()
+        self._connection.on_lost = None
+        self._exchange.send(b"0\r\n\r\n" if self._chunked else b"")
+
+    def _cut(self) -> None:
+        self._front.counters.live_cut += 1
+        self._end_with_error("SLOW_READER")
+
+    def _end_with_error(self, code: str) -> None:
+        self._write(error_event(self._exchange.error_json(code)))
+        self.finish()
+
+    def _lost(self) -> None:
+        if not self._finished:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._finished = True
+        self._kept = []
+        self._front.live.pop(self, None)
+        self._front.service.detach(self._uid, self)
+
+    def _write(self, data: bytes) -> None:
+        self._write_raw(chunk(data) if self._chunked else data)
+        self._wrote = True
+
+    def _write_raw(self, data: bytes) -> None:
+        if self._connection.transport is not None:
+            self._connection.transport.write(data)
+
+
+def _says_more(event: LiveEvent, at: tuple[int, int]) -> bool:
+    """Whether the event tells a reader at `at` anything new."""
+    return (event.record, event.byte) > at or event.closed or event.gone or event.cut

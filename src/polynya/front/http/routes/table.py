@@ -1,0 +1,65 @@
+"""Which function answers which method on which kind of route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.mount import Handler, Request
+from polynya.front.http.responses import PREFLIGHT
+from polynya.front.http.routes.append import append
+from polynya.front.http.routes.bucket import put_bucket
+from polynya.front.http.routes.create import create
+from polynya.front.http.routes.delete import delete
+from polynya.front.http.routes.head import head
+from polynya.front.http.routes.listing import list_streams
+from polynya.front.http.routes.read import read
+from polynya.front.http.routing import Kind
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+Answerer = Callable[["HttpFront", Exchange], None]
+Methods = dict[str, Answerer]
+
+
+def options(front: HttpFront, exchange: Exchange) -> None:
+    """A CORS preflight, on every path."""
+    exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
+
+
+def call_handler(front: HttpFront, exchange: Exchange) -> None:
+    handler = exchange.route.handler
+    assert handler is not None
+    exchange.spawn(_call(exchange, handler))
+
+
+async def _call(exchange: Exchange, handler: Handler) -> None:
+    head = exchange.head
+    path, segments = exchange.route.path, exchange.route.segments
+    request = Request(head.method, path, segments, exchange.query, head.headers, exchange.body, exchange.base_url)
+    response = await handler(request)
+    headers = list(response.headers)
+    if response.body:
+        headers.insert(0, ("Content-Type", response.content_type))
+    exchange.answer(response.status, headers, response.body)
+
+
+_ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
+METHODS: dict[int, Methods] = {
+    Kind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
+    Kind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
+    Kind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
+    Kind.HANDLER: _ANY | {"OPTIONS": options},
+    Kind.MOUNT: _ANY | {"OPTIONS": options},
+}
+
+
+def dispatch(front: HttpFront, exchange: Exchange) -> None:
+    methods = METHODS[exchange.route.kind]
+    answerer = methods.get(exchange.head.method)
+    if answerer is None:
+        exchange.fail("METHOD_NOT_ALLOWED", headers=[("Allow", ", ".join(methods))])
+    else:
+        answerer(front, exchange)

@@ -1,0 +1,102 @@
+"""What a request target means: a stream on either spelling, a bucket, the list, a handler's exact path, or a mount (F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from polynya.base.names import RESERVED_FIRST, BadName, canonical_name, is_bucket
+from polynya.front.http.errors import Failure
+from polynya.front.http.mount import Handler
+from polynya.wire.targets import BadTarget, decode_path, decode_segments, parse_query, split_target
+
+_ROUTES_MAX = 16_384
+_STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
+
+
+class Kind:
+    """What a route is; plain numbers, as a table is indexed by them for every request."""
+
+    STREAM = 1
+    BUCKET = 2
+    LIST = 3
+    HANDLER = 4
+    MOUNT = 5
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    kind: int
+    path: str
+    name: str = ""  # canonical, of a stream; the bucket's
+    bare_offsets: bool = False  # Ursula's spelling: an offset may be a byte position
+    handler: Handler | None = None
+    segments: tuple[str, ...] = ()
+
+
+class Router:
+    """Resolves targets; keeps the routes of the streams' paths, bounded."""
+
+    def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler], *, streams: bool = True) -> None:
+        self._streams = streams
+        self._handlers = dict(handlers)
+        self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+        self._known: dict[str, Route] = {}
+
+    def resolve(self, target: str) -> tuple[Route, dict[str, str]]:
+        """The route and the query's parameters. Raises `Failure`."""
+        route = self._known.get(target)
+        if route is not None:
+            return route, {}
+        try:
+            path, query = split_target(target)
+            return self._known.get(path) or self._resolve(path), parse_query(query)
+        except BadTarget as bad:
+            raise Failure("BAD_TARGET", str(bad)) from None
+        except BadName as bad:
+            raise Failure("INVALID_NAME", str(bad)) from None
+
+    def _resolve(self, path: str) -> Route:
+        handler = self._handlers.get(path)
+        if handler is not None:
+            return Route(Kind.HANDLER, path, handler=handler)
+        for prefix, handler in self._mounts:
+            if path.startswith(prefix):
+                return Route(Kind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
+        if not self._streams:
+            raise Failure("NO_ROUTE")
+        if path == "/v1/streams":
+            return Route(Kind.LIST, path)
+        route = self._stream(path)
+        if len(self._known) >= _ROUTES_MAX:
+            self._known.clear()
+        self._known[path] = route
+        return route
+
+    def _stream(self, path: str) -> Route:
+        for prefix in _STREAM_PREFIXES:
+            if path.startswith(prefix):
+                return Route(Kind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
+        decoded = decode_path(path)[1:]
+        bucket, slash, _ = decoded.partition("/")
+        if bucket in RESERVED_FIRST or bucket.startswith("_") or not decoded:
+            raise Failure("NO_ROUTE")
+        if not is_bucket(bucket):
+            raise BadName("a bucket's name is 4 to 64 of a-z, 0-9, _ and -")
+        if not slash:
+            return Route(Kind.BUCKET, path, bucket)
+        return Route(Kind.STREAM, path, canonical_name(decoded), bare_offsets=True)
+
+    def stream_of(self, path: str) -> str:
+        """The canonical name that a path names, as `Stream-Forked-From` spells it. Raises `Failure`."""
+        try:
+            if not path.startswith("/") or "?" in path:
+                raise BadTarget("Stream-Forked-From must be the path of a stream, such as /v1/stream/source")
+            route = self._resolve(path)
+        except BadTarget as bad:
+            raise Failure("INVALID_HEADER", str(bad)) from None
+        except BadName as bad:
+            raise Failure("INVALID_HEADER", f"Stream-Forked-From: {bad}") from None
+        if route.kind != Kind.STREAM:
+            raise Failure("INVALID_HEADER", "Stream-Forked-From must be the path of a stream")
+        return route.name

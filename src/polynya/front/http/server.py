@@ -1,0 +1,152 @@
+"""The HTTP front of one core: its connections, its timer, and the way from an exchange to its route."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
+from polynya.front.http.connection import Connection
+from polynya.front.http.counters import HttpCounters
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange
+from polynya.front.http.mount import Handler
+from polynya.front.http.responses import PREFLIGHT
+from polynya.front.http.routes.table import dispatch
+from polynya.front.http.routing import Router
+from polynya.front.http.settings import HttpSettings
+from polynya.service.api import Service
+from polynya.wire.http1 import HeadParser
+
+_SWEEP_SECONDS = 2.0
+
+
+class HttpFront:
+    """`handlers`: exact path → handler. `mounts`: path prefix, ending in a slash → handler of all below it. Both take precedence over
+    streams, which a port for other things leaves out."""
+
+    def __init__(
+        self,
+        service: Service,
+        settings: HttpSettings | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+        mounts: Mapping[str, Handler] | None = None,
+        *,
+        streams: bool = True,
+    ) -> None:
+        self.service = service
+        self.settings = settings or HttpSettings()
+        self.counters = HttpCounters()
+        self.parser = HeadParser()
+        self.router = Router(handlers or {}, mounts or {}, streams=streams)
+        self.random = random.Random()  # noqa: S311 (jitter, no secret)
+        self.tick = 0  # seconds, coarse: moved by the sweep
+        self.body_bytes = 0
+        self.stopping = False
+        self.connections: set[Connection] = set()
+        self.live: dict[Any, None] = {}  # SSE subscribers
+        self.waiters: set[Any] = set()  # long-polls
+        self._lingering: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._start_id = secrets.token_hex(4)
+        self._request_count = 0
+        self._drained: asyncio.Event | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve on listening sockets; they are closed by `stop`."""
+        loop = asyncio.get_running_loop()
+        for listener in sockets:
+            self._servers.append(await loop.create_server(lambda: Connection(self), sock=listener, backlog=1024))
+        self.tick = int(loop.time())
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Take no more connections, let what is in flight be answered for `grace` seconds, then cut."""
+        self.stopping = True
+        for server in self._servers:
+            server.close()
+        for waiter in tuple(self.waiters):
+            waiter.expire()
+        for subscriber in tuple(self.live):
+            subscriber.finish()
+        for connection in tuple(self.connections):
+            if connection.is_idle:
+                connection.close()
+        self._drained = asyncio.Event()
+        if self.connections:
+            timer = asyncio.get_running_loop().call_later(grace, self._cut)
+            await self._drained.wait()
+            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _cut(self) -> None:
+        for connection in tuple(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    # --- connections -----------------------------------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        self.connections.add(connection)
+        self.counters.connections_opened += 1
+        if len(self.connections) > CONNECTIONS_PER_CORE_MAX:
+            self.counters.connections_refused += 1
+            return False
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._lingering.discard(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.set()
+
+    def linger(self, connection: Connection) -> None:
+        """Its last answer is written; it is aborted by the sweep when the client does not go."""
+        self._lingering.add(connection)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self.sweep(int(loop.time()))
+
+    def sweep(self, tick: int) -> None:
+        """One round of all time limits at the coarse second `tick`."""
+        self.tick = tick
+        for connection in tuple(self.connections):
+            connection.sweep(tick)
+        for subscriber in tuple(self.live):
+            subscriber.sweep(tick)
+
+    # --- requests --------------------------------------------------------------------------------------------------------------
+
+    def handle(self, exchange: Exchange) -> None:
+        """Find the route and start it; every way out answers the exchange, now or later."""
+        try:
+            exchange.route, exchange.query = self.router.resolve(exchange.head.target)
+            dispatch(self, exchange)
+        except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
+            if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
+                exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
+            else:
+                exchange.fault(error)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def new_request_id(self) -> str:
+        """Unique in the node: this start of this core, and a counter."""
+        self._request_count += 1
+        return f"{self._start_id}-{self._request_count:x}"

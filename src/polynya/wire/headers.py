@@ -1,0 +1,163 @@
+"""The protocol's own header fields: text in, values out, `BadField` with a reason when a value cannot be taken."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+from polynya.base.limits import (
+    CONTENT_TYPE_BYTES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    PRODUCER_NUMBER_MAX,
+    STREAM_SEQ_BYTES_MAX,
+    TTL_SECONDS_MAX,
+)
+from polynya.base.offsets import parse_token
+from polynya.stream.commands import Producer
+
+OCTET_STREAM = "application/octet-stream"
+
+_TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII)
+_ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class BadField(ValueError):
+    """A header or parameter that cannot be taken; the message names it and says what it should be."""
+
+
+def is_true(value: str | None) -> bool:
+    """`Stream-Closed` counts only when it is `true`, in any case; everything else is as if it were absent (R2)."""
+    return value is not None and value.lower() == "true"
+
+
+def media_type(content_type: str) -> str:
+    """The media type in lower case, without parameters."""
+    return content_type.split(";", 1)[0].strip().lower()
+
+
+def parse_content_type(value: str) -> str:
+    """As it is kept and echoed: the client's own spelling."""
+    if len(value) > CONTENT_TYPE_BYTES_MAX:
+        raise BadField(f"Content-Type has at most {CONTENT_TYPE_BYTES_MAX} bytes")
+    return value
+
+
+def parse_ttl(value: str) -> int:
+    """`Stream-TTL`: whole seconds, without sign or leading zeros."""
+    if not _TTL.fullmatch(value):
+        raise BadField("Stream-TTL must be a whole number of seconds, without sign, fraction or leading zeros")
+    if len(value) > 10 or int(value) > TTL_SECONDS_MAX:
+        raise BadField(f"Stream-TTL is at most {TTL_SECONDS_MAX} seconds")
+    return int(value)
+
+
+def parse_instant_ms(value: str) -> int:
+    """`Stream-Expires-At`: an RFC 3339 instant as Unix milliseconds. Fractions beyond a millisecond are cut."""
+    match = _INSTANT.fullmatch(value)
+    if match is None:
+        raise BadField("Stream-Expires-At must be an RFC 3339 time with zone, such as 2030-01-31T12:00:00Z")
+    year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
+    fraction_ms = int((match[7] or "0")[:3].ljust(3, "0"))
+    offset = timedelta(0) if match[8] else timedelta(hours=int(match[10]), minutes=int(match[11]))
+    leap = second == 60  # RFC 3339 allows it; it is the next second here
+    try:
+        zone = timezone(-offset if match[9] == "-" else offset)
+        if match[11] and int(match[11]) > 59:
+            raise ValueError
+        instant = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=zone)
+    except ValueError:
+        raise BadField("Stream-Expires-At names a date or time that does not exist") from None
+    return (instant - _EPOCH) // timedelta(milliseconds=1) + fraction_ms + (1000 if leap else 0)
+
+
+def format_instant(instant_ms: int) -> str:
+    """RFC 3339 in UTC, with milliseconds only when there are some."""
+    seconds, ms = divmod(instant_ms, 1000)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{ms:03d}Z" if ms else f"{text}Z"
+
+
+def parse_producer(headers: dict[str, str]) -> Producer | None:
+    """All three of `Producer-Id`, `-Epoch`, `-Seq`, or none."""
+    name = headers.get("producer-id")
+    epoch = headers.get("producer-epoch")
+    sequence = headers.get("producer-seq")
+    if name is None and epoch is None and sequence is None:
+        return None
+    if name is None or epoch is None or sequence is None:
+        raise BadField("Producer-Id, Producer-Epoch and Producer-Seq must come together")
+    if not name or len(name) > PRODUCER_ID_BYTES_MAX:
+        raise BadField(f"Producer-Id must have 1 to {PRODUCER_ID_BYTES_MAX} bytes")
+    return Producer(name, _number("Producer-Epoch", epoch), _number("Producer-Seq", sequence))
+
+
+def _number(field: str, value: str) -> int:
+    if value.isdecimal() and value.isascii() and len(value) <= 32:
+        number = int(value)
+        if number <= PRODUCER_NUMBER_MAX:
+            return number
+    raise BadField(f"{field} must be a whole number from 0 to {PRODUCER_NUMBER_MAX}")
+
+
+def parse_stream_seq(value: str | None) -> str | None:
+    """Opaque, compared by bytes: header text is Latin-1, whose code points are its bytes."""
+    if value is not None and len(value) > STREAM_SEQ_BYTES_MAX:
+        raise BadField(f"Stream-Seq has at most {STREAM_SEQ_BYTES_MAX} bytes")
+    return value
+
+
+def parse_sub_offset(value: str) -> int:
+    if not _TTL.fullmatch(value) or len(value) > 16:
+        raise BadField("Stream-Fork-Sub-Offset must be a whole number, without sign or leading zeros")
+    return int(value)
+
+
+def parse_incarnation(value: str | None) -> int:
+    """`Stream-Incarnation` as this server gave it; 0 when absent. What it never gave matches no stream."""
+    if value is None:
+        return 0
+    if value.isdecimal() and value.isascii() and len(value) <= 20 and int(value) > 0:
+        return int(value)
+    raise BadField("Stream-Incarnation must be the number that this server answered")
+
+
+def none_match(value: str | None, etag: str) -> bool:
+    """Whether `If-None-Match` (one tag, a list, weak ones, `*`) names `etag` (weak comparison, RFC 9110 13.1.2)."""
+    if value is None:
+        return False
+    if value.strip() == "*":
+        return True
+    return any(tag.removeprefix("W/") == etag for tag in _ETAG.findall(value))
+
+
+def accepts_lines(accept: str | None) -> bool:
+    """Whether `Accept` names NDJSON, and not with quality 0."""
+    if accept is None or "ndjson" not in accept:
+        return False
+    for part in accept.split(","):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if kind in ("application/x-ndjson", "application/ndjson"):
+            return not any(parameter.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for parameter in parameters)
+    return False
+
+
+def format_event_id(record: int, byte: int, life: tuple[int, int]) -> str:
+    """What an SSE `id:` says: the offset after the event, and the stream's life (uid, history)."""
+    return f"{record:016d}_{byte:016d}~{life[0]:x}.{life[1]:x}"
+
+
+def parse_event_id(value: str) -> tuple[int, int, tuple[int, int] | None]:
+    """(record, byte, life) of a `Last-Event-ID`; a bare offset has no life."""
+    token, separator, life = value.partition("~")
+    at = parse_token(token)
+    if at is None:
+        raise BadField("Last-Event-ID must be an id that this server sent")
+    if not separator:
+        return *at, None
+    uid, _, history = life.partition(".")
+    try:
+        return *at, (int(uid, 16), int(history, 16))
+    except ValueError:
+        raise BadField("Last-Event-ID must be an id that this server sent") from None

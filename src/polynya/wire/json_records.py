@@ -1,0 +1,144 @@
+"""JSON bodies: checked and split into records once, byte for byte, and put together again for readers (F1, F22).
+
+A record is one element of the (once flattened) array, its exact bytes less surrounding whitespace; the stored form is each record
+followed by one comma, so that `[` + stored form less its last comma + `]` is an array again. Nothing is re-serialised: numbers of any
+size, key order, duplicate keys and escapes stay as they came.
+
+`msgspec.Raw` checks the grammar but takes invalid UTF-8, and a scan of nested brackets recurses: both are checked here first. It also
+refuses the escapes of lone surrogates, which JavaScript writes when a text was cut inside a character; they are legal JSON and are let in.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from polynya.base.limits import JSON_DEPTH_MAX
+
+RECORDS_PER_APPEND_MAX = 1_000_000  # of one body: each costs some 60 bytes while it is split
+
+_WHITESPACE = b" \t\n\r"
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one that does not end: every quote is looked at once
+_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SURROGATES = re.compile(rb"\\\\|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_value = msgspec.json.Decoder(msgspec.Raw).decode
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class BadJson(ValueError):
+    """The body is no JSON that can be taken; the message says why."""
+
+
+class TooManyRecords(ValueError):
+    """The body holds more records than one append may."""
+
+
+def parse_records(body: bytes) -> tuple[int, bytes, bytes]:
+    """(records, payload in stored form, lengths): one record, or one for each element of an array.
+
+    `lengths` is empty for up to one record, else packed little-endian u32, each with its comma. An empty array is (0, b"", b""). Raises
+    `BadJson`, `TooManyRecords`.
+    """
+    text = body.strip(_WHITESPACE)
+    _check_text(text)
+    if text[:1] == b"[":
+        if text.count(b",") >= RECORDS_PER_APPEND_MAX and _count_elements(text) > RECORDS_PER_APPEND_MAX:
+            raise TooManyRecords(f"one append takes at most {RECORDS_PER_APPEND_MAX} JSON values; send them in several")
+        return _stored(_elements(text))
+    try:
+        _value(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        _retry_with_surrogates(text, error)
+    return 1, text + b",", b""
+
+
+def as_array(parts: Sequence[bytes | memoryview]) -> bytes:
+    """The JSON array of stored records."""
+    if not parts:
+        return b"[]"
+    joined = b"".join(parts)
+    return b"[" + joined[:-1] + b"]"
+
+
+def as_lines(parts: Sequence[bytes | memoryview]) -> bytes:
+    """The stored records as NDJSON: CR and LF inside a record, which are whitespace there, become spaces."""
+    records = _elements(as_array(parts))
+    return b"".join(bytes(record).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n" for record in records)
+
+
+def _check_text(text: bytes) -> None:
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise BadJson(f"the body is not valid UTF-8 (byte {error.start})") from None
+    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _deeper_than_allowed(text):
+        raise BadJson(f"JSON may be nested at most {JSON_DEPTH_MAX} deep")
+
+
+def _deeper_than_allowed(text: bytes) -> bool:
+    """Peel the brackets level by level; what is malformed may count as too deep or not, and is refused either way."""
+    brackets = _STRING.sub(b"", text).translate(None, _NOT_BRACKETS)
+    for _ in range(JSON_DEPTH_MAX):
+        if not brackets:
+            return False
+        peeled = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(peeled) == len(brackets):
+            return True
+        brackets = peeled
+    return bool(brackets)
+
+
+def _count_elements(text: bytes) -> int:
+    """Elements of the outermost array, without building them. The text is known not to be too deep."""
+    inner = _STRING.sub(b"0", text)[1:-1]
+    for _ in range(JSON_DEPTH_MAX):
+        inner, replaced = _INNERMOST.subn(b"0", inner)
+        if not replaced:
+            break
+    return inner.count(b",") + 1
+
+
+def _elements(text: bytes) -> list[msgspec.Raw] | list[bytes]:
+    try:
+        return _array(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        twin = _retry_with_surrogates(text, error)
+    found: list[bytes] = []
+    position = 1
+    for element in _array(twin):
+        begin = twin.index(bytes(element), position)
+        position = begin + len(bytes(element))
+        found.append(text[begin:position])
+    return found
+
+
+def _retry_with_surrogates(text: bytes, error: Exception) -> bytes:
+    """Check a twin of equal length whose surrogate escapes are spaces; returns it. Raises `BadJson` when they were not the matter."""
+    twin = _SURROGATES.sub(lambda match: match[0] if match[0] == b"\\\\" else b"\\u0020", text)
+    if twin != text:
+        try:
+            _value(twin)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        else:
+            return twin
+    raise BadJson(f"the body is not valid JSON: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error).removeprefix("JSON is malformed: ")
+
+
+def _stored(elements: Sequence[msgspec.Raw] | Sequence[bytes]) -> tuple[int, bytes, bytes]:
+    records = [bytes(element) for element in elements]
+    if not records:
+        return 0, b"", b""
+    payload = b",".join(records) + b","
+    if len(records) == 1:
+        return 1, payload, b""
+    return len(records), payload, array("I", [len(record) + 1 for record in records]).tobytes()
