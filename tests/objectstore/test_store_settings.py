@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
 import pytest
+from s3_server import S3Server
 
 from polynya.base.errors import ConfigError
-from polynya.objectstore import MemoryStore, StoreSettings, StoreUnavailable, open_store
+from polynya.objectstore import MemoryStore, StoreSettings, StoreUnavailable, open_store, prove_conditional_writes
 from polynya.objectstore.settings import s3_config
 
 
@@ -53,5 +55,21 @@ def test_the_credential_chain(tmp_path: Path) -> None:
     work = {**files, "AWS_PROFILE": "work"}
     assert s3_config(settings, work) == {"access_key_id": "c", "secret_access_key": "d", "region": "eu-west-1"}
     assert s3_config(settings, {**work, "AWS_ACCESS_KEY_ID": "e", "AWS_REGION": "x"}) == {}
+    assert s3_config(settings, {**files, "AWS_ENDPOINT_URL": "http://here", "AWS_ENDPOINT": "x"})["endpoint"] == "http://here"
     explicit = StoreSettings(backend="s3", s3_bucket="b", s3_access_key_id="f", s3_secret_access_key="g", s3_region="h")
     assert s3_config(explicit, work) == {"access_key_id": "f", "secret_access_key": "g", "region": "h"}
+
+
+@pytest.mark.process
+def test_everything_from_the_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = s3_server.settings()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", settings["s3_access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", settings["s3_secret_access_key"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", settings["s3_endpoint"])
+
+    async def story() -> None:
+        store = open_store(StoreSettings(backend="s3", s3_bucket=settings["s3_bucket"], root=settings["root"]))
+        assert store is not None
+        await prove_conditional_writes(store)
+
+    asyncio.run(story())

@@ -55,9 +55,10 @@ def s3_config(settings: StoreSettings, environment: Mapping[str, str] = os.envir
     """obstore's `S3Config` of the settings: explicit values, else what the shared AWS files say; the rest obstore finds itself."""
     if bool(settings.s3_access_key_id) != bool(settings.s3_secret_access_key):
         raise ConfigError("set both the S3 access key id and the S3 secret access key, or neither (then the AWS credential chain is used)")
+    endpoints = (environment.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
     config = {
         "region": settings.s3_region,
-        "endpoint": settings.s3_endpoint,
+        "endpoint": settings.s3_endpoint or next(filter(None, endpoints), ""),  # known here: plain HTTP has to be allowed
         "access_key_id": settings.s3_access_key_id,
         "secret_access_key": settings.s3_secret_access_key,
         "session_token": settings.s3_session_token,
