@@ -16,7 +16,9 @@ from polynya.lakehouse import java
 def fake_java(folder: Path, version: str) -> Path:
     binary = folder / "bin" / "java"
     binary.parent.mkdir(parents=True)
-    binary.write_text(f'#!/bin/bash\nif [ "$1" = -version ]; then echo \'openjdk version "{version}" 2025-01-01\' >&2; else echo "$@"; fi\n')
+    binary.write_text(
+        f'#!/bin/bash\nif [ "$1" = -version ]; then echo \'openjdk version "{version}" 2025-01-01\' >&2; else echo "$@"; fi\n'
+    )
     binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
     return folder
 
@@ -32,7 +34,10 @@ def test_a_system_java_of_17_is_taken_behind_the_shim(tmp_path: Path, monkeypatc
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17.0.1")))
     home = java.find_java_home()
     told = subprocess.run(
-        [os.path.join(home, "bin", "java"), "-x", "--add-modules=jdk.incubator.vector", "Main class"], capture_output=True, text=True, check=True
+        [os.path.join(home, "bin", "java"), "-x", "--add-modules=jdk.incubator.vector", "Main class"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert told.stdout == "-x Main class\n"
     monkeypatch.setenv("JAVA_HOME", home)
