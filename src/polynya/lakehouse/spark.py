@@ -16,7 +16,7 @@ import polynya
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import cores_here
-from polynya.lakehouse.java import find_java_home
+from polynya.lakehouse.java import find_java_home, quiet_logging
 from polynya.lakehouse.plan import Job
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
@@ -60,10 +60,11 @@ def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch
 
 
 def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
-    """A quiet session that binds to the loopback only."""
+    """A quiet session; a local one binds to the loopback only."""
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     package = str(Path(polynya.__file__).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if package not in paths:
@@ -74,16 +75,16 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
         raise ConfigError("the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'") from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.master(master).appName("polynya-lake")
-    for name, value in (_SETTINGS | ({"spark.jars": jars} if jars else {}) | settings).items():
+    own = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet_logging()}"} | ({"spark.jars": jars} if jars else {})
+    for name, value in (_SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SETTINGS = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",  # a second copy of a task would write a file that nobody names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 import msgspec
@@ -52,12 +53,14 @@ class TaskResult(msgspec.Struct, frozen=True):
     dead: File | None = None
     wishes: list[Column] = []
     gone: str = ""  # an object of the plan that is not there any more
+    seconds: float = 0.0  # that the task took, without Spark
 
 
 def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
     """Decode the task's ranges and write them, or report what has no column."""
     pa.set_cpu_count(1)  # Spark runs one task a core
     out = _Output(job, task, blobs)
+    begin = time.perf_counter()
     columns, wishes = job.columns, list[Column]()
     records = size = 0
     try:
@@ -75,7 +78,7 @@ def run_task(job: Job, task: Task, blobs: Blobs) -> TaskResult:
         if wishes:
             out.abort()
             return TaskResult(task.id, records, size, wishes=wishes)
-        return TaskResult(task.id, records, size, *out.close())
+        return TaskResult(task.id, records, size, *out.close(), seconds=time.perf_counter() - begin)
     except NotFound as missing:
         out.abort()
         return TaskResult(task.id, records, size, gone=str(missing))

@@ -1,0 +1,121 @@
+"""The HTTP side of a driver, against a server that answers as docs/formats/tables.md says, and otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.lakehouse import coordinator as room
+from polynya.lakehouse.coordinator import CommitRequest, HttpCoordinator, NoSuchTable
+from polynya.lakehouse.plan import StoreRef
+
+TABLE = {
+    "uid": "7", "name": "t 1", "prefix": "p/", "location": "tables/7", "job": 3, "iceberg": "file:///a", "iceberg_dlq": "", "result": "r",
+    "unknown": 1,
+}  # fmt: skip
+STORE = {"kind": "s3", "root": "x", "bucket": "b", "region": "", "endpoint": "http://localhost:1"}
+RANGE = {
+    "stream": "p/s", "uid": 9, "group": 1, "content_type": "application/json", "encoding": 1, "record": 5, "byte": 50, "records": 2,
+    "length": 20, "pack": "packs/1", "offset": 8, "stored": 100, "crc": 1,
+}  # fmt: skip
+REQUEST = CommitRequest("7", 4, "f" * 32, "file:///a", "", "file:///b", "file:///c", "r4", 10, 0)
+
+
+def client(answer: Callable[[httpx.Request], httpx.Response]) -> HttpCoordinator:
+    return HttpCoordinator("http://admin:1/", "http://base:2", httpx.Client(transport=httpx.MockTransport(answer)))
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_RETRY_SECONDS", 0.0)
+
+
+def test_a_plan() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url}")
+        plan = {
+            "version": 1,
+            "table": TABLE,
+            "job": 4,
+            "attempt": "a" * 32,
+            "store": STORE,
+            "ranges": [RANGE, {**RANGE, "skip": 1, "take": 1}],
+        }
+        return httpx.Response(200, json=plan)
+
+    plan = client(answer).plan("t 1")
+    assert asked == ["POST http://admin:1/v1/admin/tables/t%201/plan"]
+    assert plan is not None
+    assert plan.store == StoreRef("s3", "x", "b", "", "http://localhost:1")
+    assert [(part.skip, part.take) for part in plan.ranges] == [(0, -1), (1, 1)]
+    assert plan.table.job == 3
+
+
+def test_nothing_to_do() -> None:
+    assert client(lambda request: httpx.Response(204)).plan("t") is None
+
+
+def test_the_list_comes_from_the_base_port() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert str(request.url) == "http://base:2/v1/tables"
+        return httpx.Response(200, json={"tables": [{**TABLE, "store": STORE}]})
+
+    (table,) = client(answer).tables()
+    assert table.store is not None
+    assert table.store.bucket == "b"
+
+
+@pytest.mark.parametrize("status", [200, 409])
+def test_a_commit_tells_the_table_that_is_now(status: int) -> None:
+    body = {"table": TABLE} if status == 200 else {"table": TABLE, "error": {"code": "JOB_LOST", "message": "another was first"}}
+    assert client(lambda request: httpx.Response(status, json=body)).commit("t", REQUEST).job == 3
+
+
+def test_a_commit_without_an_answer_is_asked_again_and_then_unknown() -> None:
+    calls: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        raise httpx.ReadTimeout("no answer")
+
+    with pytest.raises(OutcomeUnknown, match="job 4"):
+        client(answer).commit("t", REQUEST)
+    assert len(calls) == room._COMMIT_TRIES
+
+    def second(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(503, text="busy") if len(calls) % 2 == 0 else httpx.Response(200, json={"table": TABLE})
+
+    assert client(second).commit("t", REQUEST).uid == "7"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "fault"),
+    [
+        (404, {"error": {"code": "TABLE_NOT_FOUND", "message": "there is no table 't'"}}, NoSuchTable),
+        (503, {"error": {"code": "BUSY", "message": "there is no table 't'"}}, Unavailable),
+        (400, {"error": {"code": "BAD", "message": "there is no table 't'"}}, PolynyaError),
+    ],
+)
+def test_errors_are_told_in_the_servers_words(status: int, body: Any, fault: type[Exception]) -> None:
+    with pytest.raises(fault, match="there is no table 't'"):
+        client(lambda request: httpx.Response(status, json=body)).plan("t")
+
+
+def test_a_server_that_is_not_there() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(Unavailable, match="Is the server running"):
+        client(answer).tables()
+
+
+def test_an_answer_that_is_no_plan() -> None:
+    with pytest.raises(PolynyaError, match="no plan"):
+        client(lambda request: httpx.Response(200, json={"nope": 1})).plan("t")

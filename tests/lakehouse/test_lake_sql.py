@@ -1,0 +1,51 @@
+"""Questions through DuckDB."""
+
+from __future__ import annotations
+
+import pytest
+from lake_world import Lake
+
+from polynya.lakehouse.plan import TableRef
+from polynya.lakehouse.sql import BadQuestion, query
+from polynya.lakehouse.worker import compact
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> list[TableRef]:
+    lake = Lake(str(tmp_path_factory.mktemp("sql") / "it's a store"))
+    lake.source.append("air/ua", [b'{"n":1,"at":"2013-01-01T10:00:00Z"}', b"17"])
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    lake.source.append("air/ua", [b'{"n":2,"more":{"x":[1]}}', b'{"n":"\xff"}'])
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    return lake.coordinator.tables()
+
+
+def test_typed_columns_and_exact_values(tables: list[TableRef]) -> None:
+    answer = query(tables, 'select n, "at", more, value_text, "offset" from flights order by "offset"')
+    assert answer.columns == ["n", "at", "more", "value_text", "offset"]
+    assert answer.types[:2] == ["BIGINT", "TIMESTAMP WITH TIME ZONE"]
+    assert [row[0] for row in answer.rows] == [1, None, 2, None]
+    assert str(answer.rows[0][1]).startswith("2013-01-01 10:00:00")
+    assert answer.rows[2][2] == {"x": [1]}
+    assert [row[3] for row in answer.rows] == ['{"n":1,"at":"2013-01-01T10:00:00Z"}', "17", '{"n":2,"more":{"x":[1]}}', None]
+
+
+def test_dead_letters_are_a_table(tables: list[TableRef]) -> None:
+    answer = query(tables, 'select reason, "offset" from FLIGHTS__dlq order by "offset"')
+    assert answer.rows == [("not_object", 1), ("bad_text", 3)]
+
+
+@pytest.mark.parametrize("statement", ["drop view flights", "select 1; select 2", "copy (select 1) to '/tmp/x'", "attach 'x'", ""])
+def test_only_one_question_at_a_time(tables: list[TableRef], statement: str) -> None:
+    with pytest.raises(BadQuestion, match="SELECT"):
+        query(tables, statement)
+
+
+def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRef]) -> None:
+    with pytest.raises(BadQuestion, match="The tables are: flights"):
+        query(tables, "select * from fligths")
+
+
+def test_a_table_that_was_never_built_says_what_to_run() -> None:
+    with pytest.raises(BadQuestion, match="polynya compact fresh"):
+        query([TableRef("1", "fresh", "", "tables/1")], "select * from fresh")

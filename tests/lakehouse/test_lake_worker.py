@@ -1,0 +1,151 @@
+"""One shot and for ever: what `polynya compact` and `polynya lake run` call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from lake_world import Lake
+
+from polynya.base.errors import ConfigError, Unavailable
+from polynya.lakehouse.commit import RangesGone
+from polynya.lakehouse.coordinator import NoSuchTable
+from polynya.lakehouse.plan import Plan, StoreRef
+from polynya.lakehouse.worker import LazyRunner, compact, run_worker
+
+
+class Told:
+    """Progress that remembers."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+
+    def __call__(self, step: str, told: str) -> None:
+        self.steps.append((step, told))
+
+    @property
+    def names(self) -> list[str]:
+        return [step for step, _ in self.steps]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "store"))
+
+
+def test_compact_starts_no_runner_for_nothing(lake: Lake) -> None:
+    def never() -> None:
+        raise AssertionError("there is nothing to run")
+
+    assert compact(lake.coordinator, [], never, Told()) == []  # type: ignore[arg-type]
+
+
+def test_compact_ends_when_a_job_was_small(lake: Lake) -> None:
+    lake.source.append("a", [b'{"n":1}', b'{"n":2}'])
+    outcomes = compact(lake.coordinator, ["flights"], lambda: lake.runner, Told())
+    assert [(outcome.rows, outcome.ours) for outcome in outcomes] == [(2, True)]
+    lake.check_exactly_once()
+
+
+def test_compact_names_the_tables_that_there_are(lake: Lake) -> None:
+    with pytest.raises(NoSuchTable, match="flights"):
+        compact(lake.coordinator, ["flihgts"], lambda: lake.runner, Told())
+
+
+def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
+    lake.source.append("a", [b'{"n":1}'])
+    lake.source.append("b", [b'{"n":1}'])
+    gone = lake.source.pending[0].pack
+    path = Path(lake.settings.root) / gone
+    path.rename(path.with_suffix(".away"))
+    told = Told()
+    told_before = told.__call__
+
+    def progress(step: str, message: str) -> None:
+        told_before(step, message)
+        if step == "abandoned":
+            path.with_suffix(".away").rename(path)
+
+    outcomes = compact(lake.coordinator, [], lambda: lake.runner, progress)
+    assert len(outcomes) == 1
+    assert len(lake.coordinator.abandoned) == 1
+    lake.check_exactly_once()
+
+
+def test_objects_that_stay_gone_are_told(lake: Lake) -> None:
+    lake.source.append("a", [b'{"n":1}'])
+    (Path(lake.settings.root) / lake.source.pending[0].pack).unlink()
+    with pytest.raises(RangesGone, match="packs/"):
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+
+
+def test_a_folder_of_another_machine_is_told_as_such(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.source.append("a", [b'{"n":1}'])
+    plan = lake.coordinator.plan("flights")
+    assert plan is not None
+    elsewhere = Plan(plan.table, plan.job, plan.attempt, StoreRef("local", "/nowhere/objects"), plan.ranges)
+    monkeypatch.setattr(lake.coordinator, "plan", lambda name: elsewhere)
+    with pytest.raises(ConfigError, match="on the server's machine"):
+        compact(lake.coordinator, [], lambda: lake.runner, Told())
+
+
+def test_the_worker_goes_on_after_faults(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is away, then Spark breaks, then all is well; in the end it stops."""
+    lake.source.append("a", [b'{"n":1}'])
+    stop, told, calls = threading.Event(), Told(), []
+    real = lake.coordinator.plan
+
+    def plan(name: str) -> Plan | None:
+        calls.append(name)
+        if len(calls) == 1:
+            raise Unavailable("the server is away")
+        if len(calls) == 2:
+            raise RuntimeError("Py4JNetworkError")
+        if len(calls) > 3:
+            stop.set()
+        return real(name)
+
+    monkeypatch.setattr(lake.coordinator, "plan", plan)
+    monkeypatch.setattr("polynya.lakehouse.worker._wait", lambda interval, faults: 0.0)
+    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=0.0, stop=stop)
+    assert told.names.count("failed") == 2
+    lake.check_exactly_once()
+
+
+def test_sigterm_ends_the_worker(lake: Lake) -> None:
+    told = Told()
+
+    def progress(step: str, message: str) -> None:
+        told(step, message)
+        if step == "staged-main":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    lake.source.append("a", [b'{"n":1}'])
+    run_worker(lake.coordinator, [], lambda: lake.runner, progress, interval_seconds=60.0)
+    assert told.names[-1] == "stopped"
+    assert signal.getsignal(signal.SIGTERM) is before
+    compact(lake.coordinator, [], lambda: lake.runner, told)
+    lake.check_exactly_once()
+
+
+def test_a_runner_starts_once_and_is_closed(lake: Lake) -> None:
+    started = []
+
+    class Closing:
+        cores = 2
+
+        def close(self) -> None:
+            started.append("closed")
+
+    def factory() -> Closing:
+        started.append("started")
+        return Closing()
+
+    runner = LazyRunner(factory)  # type: ignore[arg-type]
+    assert runner.cores + runner.cores == 4
+    runner.close()
+    assert started == ["started", "closed"]
