@@ -76,14 +76,18 @@ def _content_type(client: Client, stream: str, *, create: str) -> str:
 
 
 class Producer:
-    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known."""
+    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known.
 
-    def __init__(self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool) -> None:
+    `batches` is the sequence of the next one."""
+
+    def __init__(
+        self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool, name: str = ""
+    ) -> None:
         self._client = client
         self._stream = stream
         self._content_type = content_type
         self._retry_seconds = retry_seconds
-        self._id = f"cli-{secrets.token_hex(8)}"
+        self._id = name or f"cli-{secrets.token_hex(8)}"
         self.lines_are_records = lines_are_records
         self.batches = 0
         self.records = 0
