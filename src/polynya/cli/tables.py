@@ -240,7 +240,7 @@ def explained() -> Iterator[None]:
             raise
         raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
     except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+        raise exits.Misused(str(error)) from None
     except OutcomeUnknown as unknown:
         raise exits.Unknown(str(unknown)) from None
     except Unavailable as unavailable:
