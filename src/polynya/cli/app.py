@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         _broken_pipe()
     except SystemExit:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click met a broken pipe, and says 1
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click met a broken pipe, and says 1
             sys.exit(exits.BROKEN_PIPE)
         raise
 
