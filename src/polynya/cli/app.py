@@ -91,22 +91,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = cli.main(arguments, prog_name="polynya", standalone_mode=False)
         _leave(code if isinstance(code, int) else exits.OK)
-    except exits.Ended as ended:
-        click.echo(_spelled(ended), err=True)
-        _leave(ended.exit_code)
     except click.ClickException as error:
         error.show()
-        _leave(exits.USAGE)
+        _leave(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _leave(exits.INTERRUPTED)
     except BrokenPipeError:
         _broken_pipe()
-
-
-def _spelled(ended: exits.Ended) -> str:
-    tail = f" [{ended.code}]" if ended.code else ""
-    tail += f" (request {ended.request_id})" if ended.request_id else ""
-    return f"polynya: {ended.message}{tail}" + (f"\n  {ended.hint}" if ended.hint else "")
+    except SystemExit:
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click met a broken pipe, and says 1
+            sys.exit(exits.BROKEN_PIPE)
+        raise
 
 
 def _leave(code: int) -> NoReturn:

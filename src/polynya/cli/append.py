@@ -16,7 +16,7 @@ import msgspec
 
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, NOT_SENT, Client, is_json, server_option, stream_path
-from polynya.cli.streams import facts_of
+from polynya.cli.streams import facts_if_there, facts_of
 from polynya.cli.values import SECONDS
 
 BATCH_BYTES = 1 << 20  # of lines in one append
@@ -50,8 +50,10 @@ def append_command(
     tail -F access.log | polynya append logs/web-1
     polynya append pictures/cat --whole < cat.jpg
     """
-    new_type = "" if not create else "application/octet-stream" if whole else JSON_TYPE
-    content_type = _content_type(client, stream, create=new_type)
+    facts = facts_if_there(client, stream) if create else facts_of(client, stream)
+    content_type = facts["content_type"] if facts else "application/octet-stream" if whole else JSON_TYPE
+    if facts is None:
+        client.call("PUT", stream_path(stream), headers={"content-type": content_type})
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -64,26 +66,19 @@ def append_command(
         output.notice(f"closed {stream}")
 
 
-def _content_type(client: Client, stream: str, *, create: str) -> str:
-    """The content type of a stream, made with the type `create` (if that is not empty) when it is not there."""
-    try:
-        return str(facts_of(client, stream)["content_type"])
-    except exits.Refused as refused:
-        if refused.status != 404 or not create:
-            raise
-    client.call("PUT", stream_path(stream), headers={"content-type": create})
-    return create
-
-
 class Producer:
-    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known."""
+    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known.
 
-    def __init__(self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool) -> None:
+    `batches` is the sequence of the next one."""
+
+    def __init__(
+        self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool, name: str = ""
+    ) -> None:
         self._client = client
         self._stream = stream
         self._content_type = content_type
         self._retry_seconds = retry_seconds
-        self._id = f"cli-{secrets.token_hex(8)}"
+        self._id = name or f"cli-{secrets.token_hex(8)}"
         self.lines_are_records = lines_are_records
         self.batches = 0
         self.records = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import IO, Any
+
 import click
 
 OK = 0
@@ -23,6 +25,17 @@ class Ended(click.ClickException):
         self.code = code
         self.hint = hint
         self.request_id = request_id
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """What, the server's code and request id, and the next step, to stderr."""
+        tail = (f" [{self.code}]" if self.code else "") + (f" (request {self.request_id})" if self.request_id else "")
+        click.echo(f"polynya: {self.message}{tail}" + (f"\n  {self.hint}" if self.hint else ""), file=file, err=True)
+
+
+class Misused(Ended):
+    """The command line or a setting is wrong."""
+
+    exit_code = USAGE
 
 
 class Refused(Ended):

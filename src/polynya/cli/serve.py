@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from polynya.base.errors import ConfigError
-from polynya.cli import output
+from polynya.cli import exits, output
 from polynya.node.config import load, show
 from polynya.node.settings import SETTINGS, Setting, parse_switch
 
@@ -55,7 +55,7 @@ def serve_command(file: str | None, show_config: bool, as_json: bool, **values: 
     try:
         loaded = load(flags, environ=os.environ, path=file)
     except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+        raise exits.Misused(str(error)) from None
     if show_config:
         rows = show(loaded)
         if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import httpx
 
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
@@ -149,8 +150,22 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
 
 
 def facts_of(client: Client, stream: str) -> dict[str, Any]:
-    """What HEAD says of a stream; raises `exits.Refused` when there is none."""
-    headers = client.call("HEAD", stream_path(stream), stream=stream).headers
+    """What HEAD says of a stream; raises `exits.Refused`, with streams of similar names, when there is none."""
+    return _facts(client, stream, client.call("HEAD", stream_path(stream), stream=stream))
+
+
+def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
+    """The same, or None when there is none."""
+    answer = client.send("HEAD", stream_path(stream))
+    if answer.status_code == 404:
+        return None
+    if answer.is_error:
+        raise client.refused(answer, stream=stream)
+    return _facts(client, stream, answer)
+
+
+def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any]:
+    headers = answer.headers
     ttl = headers.get("stream-ttl")
     return {
         "name": stream,

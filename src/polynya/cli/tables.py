@@ -89,7 +89,7 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     polynya compact
     polynya compact flights --master 'local[2]'
     """
-    with _explained():
+    with explained():
         from polynya.lakehouse.worker import Stopped, compact, stop_on_signals
 
         try:
@@ -125,7 +125,7 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
     \b
     polynya lake run --interval 30s
     """
-    with _explained():
+    with explained():
         from polynya.lakehouse.worker import run_worker
 
         run_worker(coordinator_of(client), tables, spark_factory(master), _progress, interval_seconds=interval)
@@ -145,7 +145,7 @@ def sql_command(client: Client, question: str, as_json: bool) -> None:
     polynya sql --json - < question.sql
     """
     statement = sys.stdin.read() if question == "-" else question
-    with _explained():
+    with explained():
         from polynya.lakehouse.coordinator import HttpCoordinator
         from polynya.lakehouse.sql import query
 
@@ -231,7 +231,7 @@ def _cell(value: object) -> object:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Faults of the pipeline as ends of the command."""
     try:
         yield
@@ -240,7 +240,7 @@ def _explained() -> Iterator[None]:
             raise
         raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
     except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+        raise exits.Misused(str(error)) from None
     except OutcomeUnknown as unknown:
         raise exits.Unknown(str(unknown)) from None
     except Unavailable as unavailable:

@@ -1,0 +1,94 @@
+"""The command line as a process: its help, its speed, its exit codes, its pipes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from product import environment, polynya
+
+from polynya.cli.app import VERBS
+
+HELP_SECONDS_MAX = 0.6  # of wall time on a machine that is busy with other tests; 0.07 s alone
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def test_help_is_quick() -> None:
+    def once() -> float:
+        began = time.perf_counter()
+        assert polynya("--help").code == 0
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(5)) < HELP_SECONDS_MAX
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from polynya.cli.app import cli; cli(['--help'], standalone_mode=False); print(sorted(sys.modules), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert not [name for name in ("httpx", "msgspec", "asyncio", "pyarrow", "obstore", "polynya.node") if f"'{name}'" in ran.stderr]
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_every_verb_has_help_with_an_example(verb: str) -> None:
+    from click.testing import CliRunner
+
+    from polynya.cli.app import cli
+
+    if verb in ("table", "lake"):
+        inner = {"table": ["create", "ls"], "lake": ["run"]}[verb]
+        texts = [CliRunner().invoke(cli, [verb, name, "--help"], prog_name="polynya").output for name in inner]
+    else:
+        texts = [CliRunner().invoke(cli, [verb, "--help"], prog_name="polynya").output]
+    for text in texts:
+        assert text.count(f"polynya {verb}") >= 2, text  # once in the usage line
+
+
+def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
+    ran = polynya("crate", "x")
+    assert ran.code == 2 and "Did you mean 'create'?" in ran.err
+
+
+def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
+    ran = polynya("ls", server=f"http://127.0.0.1:{free_port()}")
+    assert ran.code == 3 and "polynya serve" in ran.err and ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["serve", "--cores", "0"], "at least 1"),
+        (["serve", "--cold-backend", "tape"], "local"),
+        (["serve", "--listen", "0.0.0.0:80"], "--unsafe-no-auth"),
+        (["serve", "--dta", "x"], "--data"),
+        (["read", "x", "--offset", "12"], "start"),
+        (["create", "x", "--ttl", "soon"], "15min"),
+        (["info", "x", "--server", "ftp://x"], "http://127.0.0.1:4437"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(arguments: list[str], told: str) -> None:
+    ran = polynya(*arguments)
+    assert ran.code == 2 and told in ran.err
+
+
+def test_show_config_says_where_values_come_from(tmp_path: object) -> None:
+    ran = polynya("serve", "--show-config", "--cores", "3", POLYNYA_COLD_S3_SECRET_ACCESS_KEY="hush", POLYNYA_COLD_S3_ACCESS_KEY_ID="id")
+    assert ran.code == 0 and "--cores" in ran.out and "hush" not in ran.out
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+    read, write = os.pipe()
+    process = subprocess.Popen([sys.executable, "-m", "polynya", "--help"], stdout=write, stderr=subprocess.PIPE, env=environment())
+    os.close(read)
+    os.close(write)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 141 and err == b""

@@ -1,0 +1,219 @@
+"""What the client verbs send, print and end with, against a server that answers a script."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from scripted_server import DROP, scripted
+
+from polynya.cli import append, exits
+from polynya.cli.app import cli
+
+TAIL = "0000000000000003_0000000000000021"
+JSON_STREAM = (200, {"content-type": "application/json", "stream-next-offset": TAIL}, b"")
+TEXT_STREAM = (200, {"content-type": "text/plain", "stream-next-offset": TAIL}, b"")
+DONE = (200, {"stream-next-offset": TAIL}, b"")
+
+
+def error(status: int, code: str, outcome: str = "refused", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    body = msgspec.json.encode({"error": {"code": code, "message": f"about {code}", "request_id": "r7"}})
+    return status, {"content-type": "application/json", "stream-outcome": outcome, **headers}, body
+
+
+def ran(url: str, *arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin, env={"POLYNYA_SERVER": url})
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "RETRY_PAUSE_SECONDS", 0.001)
+
+
+def test_lines_of_stdin_become_one_batch_of_an_idempotent_producer() -> None:
+    with scripted(JSON_STREAM, DONE) as server:
+        result = ran(server.url, "append", "a/b", "--json", stdin=b'{"x": 1.0}\n\n  [2, 3]\n"\xc3\xa9"\n')
+    assert result.exit_code == 0, result.output
+    sent = server.said[1]
+    assert (sent.method, sent.path, sent.body) == ("POST", "/v1/stream/a/b", b'[{"x": 1.0},[2, 3],"\xc3\xa9"]')
+    assert sent.headers["producer-epoch"] == sent.headers["producer-seq"] == "0"
+    assert json.loads(result.stdout) == {"name": "a/b", "records": 3, "batches": 1, "bytes": len(sent.body), "offset": TAIL}
+
+
+def test_an_append_whose_answer_is_lost_is_repeated_exactly() -> None:
+    with scripted(JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE) as server:
+        assert ran(server.url, "append", "a", "1", "2").exit_code == 0
+    _, *posts = server.said
+    assert len(posts) == 4
+    assert all(
+        (post.body, post.headers["producer-id"], post.headers["producer-seq"]) == (b"[1,2]", posts[0].headers["producer-id"], "0")
+        for post in posts
+    )
+
+
+def test_batches_count_on_where_the_last_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "BATCH_LINES", 2)
+    with scripted(JSON_STREAM, DONE) as server:
+        assert ran(server.url, "append", "a", stdin=b"1\n2\n3\n4\n").exit_code == 0
+    assert b"".join(post.body for post in server.said[1:]).replace(b"][", b",") == b"[1,2,3,4]"
+    assert [post.headers["producer-seq"] for post in server.said[1:]] == [str(number) for number in range(len(server.said) - 1)]
+
+
+def test_an_append_that_never_gets_an_answer_ends_as_unknown() -> None:
+    with scripted(JSON_STREAM, DROP) as server:
+        result = ran(server.url, "append", "a", "1", "--retry", "100ms")
+    assert result.exit_code == exits.UNKNOWN
+    assert len(server.said) > 2
+
+
+def test_an_append_that_was_never_taken_ends_as_unreachable() -> None:
+    with scripted(JSON_STREAM, error(503, "HOT_LIMIT", **{"retry-after": "1"})) as server:
+        result = ran(server.url, "append", "a", "1", "--retry", "50ms")
+    assert result.exit_code == exits.UNREACHABLE
+
+
+def test_a_bad_line_is_named() -> None:
+    with scripted(JSON_STREAM, error(400, "INVALID_JSON")) as server:
+        result = ran(server.url, "append", "a", stdin=b'1\n{"a":\n3\n')
+    assert result.exit_code == exits.REFUSED
+    assert 'record 2 is not valid JSON: {"a":' in result.stderr
+
+
+def test_text_goes_as_it_is() -> None:
+    with scripted(TEXT_STREAM, DONE) as server:
+        assert ran(server.url, "append", "a", stdin=b"one\n\ntwo").exit_code == 0
+    assert b"".join(post.body for post in server.said[1:]) == b"one\n\ntwo"
+
+
+def test_whole_stdin_is_one_append() -> None:
+    with scripted(error(404, "NOT_FOUND"), (201, {}, b""), DONE) as server:
+        assert ran(server.url, "append", "cat", "--whole", "--create", stdin=b"\x00\xff\n\n").exit_code == 0
+    made, sent = server.said[1:]
+    assert (made.method, made.headers["content-type"]) == ("PUT", "application/octet-stream")
+    assert sent.body == b"\x00\xff\n\n"
+
+
+def test_read_prints_the_exact_bytes_of_each_record_and_goes_on_to_the_end() -> None:
+    first = (200, {"content-type": "application/json", "stream-next-offset": "1_10"}, b'[{"x":1.0}]')
+    last = (
+        200,
+        {"content-type": "application/json", "stream-next-offset": TAIL, "stream-up-to-date": "true"},
+        b"[12345678901234567890, [1]]",
+    )
+    with scripted(first, last) as server:
+        result = ran(server.url, "read", "a", "--offset", "start")
+    assert result.stdout_bytes == b'{"x":1.0}\n12345678901234567890\n[1]\n'
+    assert [said.path for said in server.said] == ["/v1/stream/a?offset=-1", "/v1/stream/a?offset=1_10"]
+    assert TAIL in result.stderr
+
+
+def test_read_with_a_limit_says_where_to_go_on() -> None:
+    page = (200, {"content-type": "application/json", "stream-next-offset": "0000000000000005_0000000000000020"}, b"[1,22,333,4444,5]")
+    with scripted(page) as server:
+        result = ran(server.url, "read", "a", "--limit", "2", "--json")
+    assert json.loads(result.stdout) == {
+        "offset": "0000000000000002_0000000000000009",
+        "records": [1, 22],
+        "up_to_date": False,
+        "closed": False,
+    }
+
+
+def test_a_limit_on_text_is_a_wrong_command_line() -> None:
+    with scripted(TEXT_STREAM) as server:
+        result = ran(server.url, "read", "a", "--limit", "2")
+    assert result.exit_code == exits.USAGE and "head -c" in result.stderr
+
+
+def control(offset: str, **more: object) -> bytes:
+    return b"event: control\ndata:" + msgspec.json.encode({"streamNextOffset": offset, **more}) + b"\n\n"
+
+
+SSE = {"content-type": "text/event-stream"}
+
+
+def test_tail_resumes_where_the_connection_broke() -> None:
+    first = b"event: data\ndata:[1,2]\n\n" + control("2_4") + b"event: data\ndata:[99"
+    second = b"event: data\ndata:[3]\n\n" + control("3_6", streamClosed=True, upToDate=True)
+    with scripted(JSON_STREAM, (200, SSE, first), (200, SSE, second)) as server:
+        result = ran(server.url, "tail", "a", "--offset", "start")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "1\n2\n3\n"
+    assert [said.path for said in server.said[1:]] == ["/v1/stream/a?offset=-1&live=sse", "/v1/stream/a?offset=2_4&live=sse"]
+
+
+def test_tail_from_now_misses_nothing_before_its_first_connection() -> None:
+    with scripted(JSON_STREAM, (200, SSE, control(TAIL, streamClosed=True))) as server:
+        assert ran(server.url, "tail", "a").exit_code == 0
+    assert server.said[1].path == f"/v1/stream/a?offset={TAIL}&live=sse"
+
+
+def test_tail_decodes_base64() -> None:
+    binary = (200, {"content-type": "image/png", "stream-next-offset": TAIL}, b"")
+    body = b"event: data\ndata:AP8=\n\n" + control("1_2", streamClosed=True)
+    with scripted(binary, (200, {**SSE, "stream-sse-data-encoding": "base64"}, body)) as server:
+        assert ran(server.url, "tail", "a", "--offset", "start").stdout_bytes == b"\x00\xff"
+
+
+def test_tail_of_a_stream_that_goes_away_ends() -> None:
+    with scripted(JSON_STREAM, (200, SSE, control(TAIL)), error(410, "GONE")) as server:
+        assert ran(server.url, "tail", "a").exit_code == exits.REFUSED
+
+
+def test_a_missing_stream_is_answered_with_its_nearest_names() -> None:
+    listing = (200, {"content-type": "application/json"}, b'{"streams":[{"name":"flights/UA"},{"name":"flights/US"},{"name":"x"}]}')
+    with scripted((404, {}, b""), listing) as server:
+        result = ran(server.url, "info", "flights/Ua")
+    assert result.exit_code == exits.REFUSED
+    assert "Did you mean flights/US or flights/UA?" in result.stderr
+
+
+def test_errors_of_the_server_are_told_whole() -> None:
+    with scripted(error(409, "EXISTS_DIFFERENT")) as server:
+        result = ran(server.url, "create", "a")
+    assert result.stderr == "polynya: about EXISTS_DIFFERENT [EXISTS_DIFFERENT] (request r7)\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (error(503, "UNAVAILABLE"), exits.UNREACHABLE),
+        (error(503, "OUTCOME_UNKNOWN", "unknown"), exits.UNKNOWN),
+        (error(507, "DISK_FULL"), exits.UNREACHABLE),
+        (error(500, "INTERNAL", "unknown"), exits.UNKNOWN),
+        ((502, {}, b"<html>"), exits.UNKNOWN),
+        (error(412, "INCARNATION_MISMATCH"), exits.REFUSED),
+        (DROP, exits.UNKNOWN),
+    ],
+)
+def test_scripts_can_tell_applied_refused_and_unknown_apart(answer: object, code: int) -> None:
+    with scripted(answer) as server:
+        assert ran(server.url, "close", "a").exit_code == code
+
+
+def test_a_read_that_breaks_is_no_unknown_outcome() -> None:
+    with scripted(DROP) as server:
+        assert ran(server.url, "read", "a").exit_code == exits.UNREACHABLE
+
+
+def test_ls_asks_page_after_page() -> None:
+    pages = [(200, {}, b'{"streams":[{"name":"a"},{"name":"b"}],"next":"b"}'), (200, {}, b'{"streams":[{"name":"c"}]}')]
+    with scripted(*pages) as server:
+        result = ran(server.url, "ls", "pre")
+    assert result.stdout == "a\nb\nc\n"
+    assert [httpx.URL(said.path).params.get("after") for said in server.said] == ["", "b"]
+
+
+def test_rm_with_force_passes_over_what_is_not_there() -> None:
+    with scripted((404, {}, b""), (204, {}, b"")) as server:
+        result = ran(server.url, "rm", "-f", "a", "b", "--json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [{"name": "a", "deleted": False}, {"name": "b", "deleted": True}]
+
+
+def test_names_are_encoded_once() -> None:
+    with scripted((204, {}, b"")) as server:
+        ran(server.url, "rm", "a b/100%/{tag}/é")
+    assert server.said[0].path == "/v1/stream/a%20b/100%25/%7Btag%7D/%C3%A9"

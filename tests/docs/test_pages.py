@@ -1,0 +1,45 @@
+"""Pages that are generated are what is written; links lead somewhere; every command and every error code has its place."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def write_docs() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts" / "write_docs.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["cli.md", "errors.md"])
+def test_a_generated_page_is_what_is_written(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text("utf-8") == write_docs().PAGES[name](), "run: python scripts/write_docs.py"
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text("utf-8"))}
+    missing = [page.name for page in (ROOT / "docs").glob("*.md") if page.resolve() not in reached]
+    assert not missing
+
+
+def test_the_readme_names_every_make_target() -> None:
+    targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"run", "test", "check", "bench"} <= set(targets)
+    assert "make run" in (ROOT / "README.md").read_text("utf-8") and "make test" in (ROOT / "README.md").read_text("utf-8")
