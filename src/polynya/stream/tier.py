@@ -41,8 +41,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
         return False
     assert stream.hot is not None
     machine.hot_bytes -= cold.length
-    if not cold.time_ms:
-        cold = structs.replace(cold, time_ms=stream.hot[0].time_ms)
+    cold = structs.replace(cold, pack=command.pack, time_ms=cold.time_ms or stream.hot[0].time_ms)  # one string for all slices
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]

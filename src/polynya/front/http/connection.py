@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, cast
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
 from polynya.front.http.errors import ERRORS, error_body
 from polynya.front.http.exchange import Exchange
+from polynya.front.http.repeat import Repeat, learn
 from polynya.front.http.responses import CLOSE, COMMON, CORS, STATUS_LINES
+from polynya.front.http.routes.append import append_again, appended_again
 from polynya.front.http.settings import (
     BODY_BYTES_PER_CORE,
     BODY_BYTES_PER_SECOND,
@@ -18,6 +20,7 @@ from polynya.front.http.settings import (
     IDLE_SECONDS,
     LINGER_SECONDS,
 )
+from polynya.stream.replies import Reply
 from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ class Connection(asyncio.Protocol):
     """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
 
     __slots__ = (
-        "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused", "_ready",
+        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused", "_ready", "_repeat",
         "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
     )  # fmt: skip
 
@@ -45,6 +48,8 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next answer to leave
+        self._repeat: Repeat | None = None  # the shape of this connection's appends, once it has sent two
+        self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
         self._held: tuple[Head, bytes] | None = None  # a request that waits for those before it
@@ -68,6 +73,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._finished:
             return
+        repeat = self._repeat
+        if repeat is not None and self._next == self._sent and not (self._buffer or self.write_paused or self.front.stopping):
+            found = repeat.read(data)
+            if found is not None:
+                self._next += 1
+                self._appends_alone = True
+                if append_again(self, repeat, data[found[0] :], found[1]):
+                    return
+                self._next -= 1
         if self._body is not None:
             self._feed_body(data)
         elif self._held is not None:
@@ -136,6 +150,10 @@ class Connection(asyncio.Protocol):
                     return
                 if not self._dispatch(head, body) or self._finished:
                     break
+                if length > 0 and position == size and head.method == "POST":
+                    self._appends += 1
+                    if self._appends > 1:
+                        self._repeat = learn(self.front, head, data[: size - length - 4])
         except BadRequest as bad:
             self.refuse(bad.code, bad.message)
             return
@@ -176,6 +194,11 @@ class Connection(asyncio.Protocol):
             self._since = self.front.tick
             if self._body is None:
                 self._advance(buffer)
+
+    def appended_again(self, reply: Reply | BaseException) -> None:
+        """To an append of the known shape: the oldest request in flight, as nothing else was when it began."""
+        assert self._repeat is not None
+        appended_again(self, self._repeat, self._sent, reply)
 
     # --- bodies that arrive in pieces ------------------------------------------------------------------------------------------
 

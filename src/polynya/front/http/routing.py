@@ -56,6 +56,10 @@ class Router:
         except BadName as bad:
             raise Failure("INVALID_NAME", str(bad)) from None
 
+    def known(self, target: str) -> Route | None:
+        """The route of a target without a query that was resolved before."""
+        return self._known.get(target)
+
     def _resolve(self, path: str) -> Route:
         handler = self._handlers.get(path)
         if handler is not None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from google_crc32c import value as crc32c
+
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
+from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import COMMON
 from polynya.front.http.routes.bodies import batch_of, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.stream.commands import Append
+from polynya.stream.commands import Append, Batch, Encoding
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, is_true, parse_content_type, parse_incarnation, parse_producer, parse_stream_seq
 
 if TYPE_CHECKING:
+    from polynya.front.http.connection import Connection
+    from polynya.front.http.repeat import Repeat
     from polynya.front.http.server import HttpFront
 
 _REFUSED = int(Code.NOT_FOUND)  # from here on
@@ -71,7 +76,11 @@ def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> 
         exchange.answer(status, tail_headers(reply))
         return
     exchange.connection.front.counters.statuses[status] += 1
-    # The commonest answers, in one go.
+    exchange.send(success(status, reply))
+
+
+def success(status: int, reply: Reply) -> bytes:
+    """The commonest answers, in one go."""
     if reply.producer_epoch < 0:
         text = f"HTTP/1.1 204 No Content\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
     else:
@@ -80,4 +89,39 @@ def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> 
             f"{start}\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
             f"\r\nProducer-Epoch: {reply.producer_epoch}\r\nProducer-Seq: {reply.producer_sequence}"
         )
-    exchange.send(f"{text}\r\nStream-Incarnation: {reply.uid}".encode() + _TAIL)
+    return f"{text}\r\nStream-Incarnation: {reply.uid}".encode() + _TAIL
+
+
+def append_again(connection: Connection, repeat: Repeat, body: bytes, sequence: int) -> bool:
+    """An append of a known shape, on a connection with nothing in flight. False: take the general way."""
+    front = connection.front
+    if repeat.encoding == Encoding.BYTES:
+        batch = Batch(Encoding.BYTES, 1, body, crc32c(body))
+    else:
+        try:
+            made = batch_of(repeat.encoding, body)
+        except Failure:
+            return False
+        if made is None:
+            return False
+        batch = made
+    counters = front.counters
+    counters.appends += 1
+    counters.bytes_in += len(body)
+    service = front.service
+    producer = repeat.producer(sequence)
+    command = Append(repeat.name, service.now_ms(), repeat.content_type, batch, producer)
+    service.propose(repeat.name, command, connection.appended_again)
+    return True
+
+
+def appended_again(connection: Connection, repeat: Repeat, number: int, reply: Reply | BaseException) -> None:
+    """The answer to `append_again`; what is not the commonest goes the general way."""
+    if isinstance(reply, BaseException) or reply.code >= _REFUSED or reply.closed:
+        exchange = Exchange(connection, number, repeat.head, b"")
+        exchange.query = {}
+        _appended(exchange, repeat.sequence_at >= 0, reply)
+        return
+    status = 200 if repeat.sequence_at >= 0 and not reply.code else 204
+    connection.front.counters.statuses[status] += 1
+    connection.send(number, success(status, reply), close=False)

@@ -1,0 +1,92 @@
+"""The short way for repeated appends: it reads what the parser would, or nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polynya.front.http.repeat import Repeat, learn
+from polynya.front.http.routing import Router
+from polynya.wire.http1 import BadRequest, HeadParser
+
+HEAD = (
+    b"POST /v1/stream/orders HTTP/1.1\r\ncontent-type: text/plain\r\nproducer-id: p-1\r\nproducer-epoch: 3\r\n"
+    b"producer-seq: 17\r\naccept: */*\r\nhost: x:1\r\ncontent-length: 5"
+)
+
+
+def learned(block: bytes) -> Repeat | None:
+    router = Router({}, {})
+    head = HeadParser().parse(block)
+    router.resolve(head.target)
+    return learn(SimpleNamespace(router=router), head, block)  # type: ignore[arg-type]
+
+
+def test_a_known_head_gives_the_sequence_and_where_the_body_begins() -> None:
+    repeat = learned(HEAD)
+    assert repeat is not None
+    assert (repeat.name, repeat.producer_id, repeat.producer_epoch) == ("default/orders", "p-1", 3)
+    data = HEAD.replace(b"seq: 17", b"seq: 1234").replace(b"length: 5", b"length: 11") + b"\r\n\r\nhello world"
+    found = repeat.read(data)
+    assert found is not None
+    assert data[found[0] :] == b"hello world"
+    assert found[1] == 1234
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b"seq: 17", b"seq: -7"),
+        (b"seq: 17", b"seq: 1e3"),
+        (b"seq: 17", b"seq: " + b"1" * 20),
+        (b"seq: 17", b"seq: 17\r\nstream-closed: true"),
+        (b"length: 5", b"length: +5"),
+        (b"length: 5", b"length: 4"),
+        (b"length: 5", b"length: 6"),
+        (b"epoch: 3", b"epoch: 4"),
+        (b"orders", b"Orders"),
+        (b"host: x:1", b"host: x:1\r\norigin: http://evil"),
+    ],
+)
+def test_whatever_differs_takes_the_general_way(change: tuple[bytes, bytes]) -> None:
+    repeat = learned(HEAD)
+    assert repeat is not None
+    assert repeat.read(HEAD.replace(*change) + b"\r\n\r\nhello") is None
+
+
+@pytest.mark.parametrize("line", [b"stream-seq: a", b"stream-closed: true", b"origin: http://a", b"x-request-id: 7", b"connection: close"])
+def test_a_head_with_more_to_it_is_not_learned(line: bytes) -> None:
+    assert learned(HEAD + b"\r\n" + line) is None
+
+
+def test_without_a_producer_there_is_no_sequence() -> None:
+    block = b"POST /v1/stream/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2"
+    repeat = learned(block)
+    assert repeat is not None
+    assert repeat.read(block + b"\r\n\r\n{}") == (len(block) + 4, -1)
+    assert repeat.producer(-1) is None
+
+
+@given(st.data())
+def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
+    """Mutate the bytes at random: if the short way takes them, the parser gives the same head but for the two numbers."""
+    repeat = learned(HEAD)
+    assert repeat is not None
+    raw = bytearray(HEAD + b"\r\n\r\nhello")
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(HEAD) - 1))] = data.draw(st.sampled_from(b"0123456789 :\r\nabc\x00"))
+    found = repeat.read(bytes(raw))
+    if found is None:
+        return
+    try:
+        head = HeadParser().parse(bytes(raw[: found[0] - 4]))
+    except BadRequest:
+        pytest.fail("the short way took what the parser refuses")
+    assert head.length == len(raw) - found[0]
+    assert int(head.headers["producer-seq"]) == found[1]
+    variable = {"producer-seq": "", "content-length": ""}
+    assert head.headers | variable == repeat.head.headers | variable
+    assert (head.method, head.target) == (repeat.head.method, repeat.head.target)
