@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,8 +77,8 @@ def test_doubtful_headers_are_refused(lines: bytes, code: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"GET /", b"GET  / HTTP/1.1", b"GET / HTTP/1.1 ", b" GET / HTTP/1.1", b"GET / HTTP/1.10", b"G(T / HTTP/1.1", b"GET /\x7f HTTP/1.1", b"", b"PRI * HTTP/2.0",
-     b"GET / http/1.1", b"GET /a b HTTP/1.1", b"GET\t/ HTTP/1.1"],
+    [b"GET /", b"GET  / HTTP/1.1", b"GET / HTTP/1.1 ", b" GET / HTTP/1.1", b"GET / HTTP/1.10", b"G(T / HTTP/1.1", b"GET /\x7f HTTP/1.1", b"",
+     b"PRI * HTTP/2.0",     b"GET / http/1.1", b"GET /a b HTTP/1.1", b"GET\t/ HTTP/1.1"],
 )  # fmt: skip
 def test_doubtful_request_lines_are_refused(line: bytes) -> None:
     with pytest.raises(BadRequest):
@@ -114,7 +116,7 @@ def test_chunked_bodies_are_the_same_wherever_they_are_cut(pieces: list[bytes], 
     wire = encode_chunks(pieces, extension, trailer) + b"NEXT"
     places = sorted({cut for cut in cuts if cut < len(wire)} | {0, len(wire)})
     body, rest = ChunkedBody(), b""
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         rest += wire[begin:end] if body.done else body.feed(wire[begin:end])
     assert (body.done, bytes(body.data), body.size, rest) == (True, b"".join(pieces), len(b"".join(pieces)), b"NEXT")
 
