@@ -134,7 +134,7 @@ def none_match(value: str | None, etag: str) -> bool:
 
 def accepts_lines(accept: str | None) -> bool:
     """Whether `Accept` names NDJSON, and not with quality 0."""
-    if accept is None or "ndjson" not in accept:
+    if accept is None or "ndjson" not in accept.lower():
         return False
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
