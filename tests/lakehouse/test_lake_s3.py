@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from lake_world import Lake
-from s3_server import s3_server as s3_server
 
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.sql import query
