@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
-from polynya.lakehouse.blobs import Blobs, LocalBlobs, open_blobs
+from polynya.lakehouse.blobs import Blobs, open_blobs
 from polynya.lakehouse.coordinator import CommitRequest, NoSuchTable
 from polynya.lakehouse.plan import Job, Plan, Range, StoreRef, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
@@ -70,7 +70,7 @@ class MemoryCoordinator:
     """The server's side, as docs/formats/tables.md asks for it."""
 
     def __init__(self, settings: StoreSettings, source: Source, name: str = "flights") -> None:
-        self.settings = settings
+        self.store = StoreRef(settings.backend, settings.root, settings.s3_bucket, settings.s3_region, settings.s3_endpoint)
         self.source = source
         self.table = TableRef("7001", name, "", "tables/7001")
         self.open: tuple[int, list[Range]] | None = None
@@ -80,7 +80,7 @@ class MemoryCoordinator:
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableRef]:
-        return [msgspec.structs.replace(self.table, store=StoreRef("local", self.settings.root))]
+        return [msgspec.structs.replace(self.table, store=self.store)]
 
     def plan(self, name: str) -> Plan | None:
         with self._lock:
@@ -92,7 +92,7 @@ class MemoryCoordinator:
                 self.jobs += 1
                 self.open = (self.jobs, self.source.pending)
                 self.source.pending = []
-            return Plan(self.table, self.open[0], secrets.token_hex(16), StoreRef("local", self.settings.root), self.open[1])
+            return Plan(self.table, self.open[0], secrets.token_hex(16), self.store, self.open[1])
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         with self._lock:
@@ -127,13 +127,13 @@ class InlineRunner:
 
 
 class Lake:
-    """A store, a source and a coordinator in one folder."""
+    """A store, a source and a coordinator, in a folder or in a bucket."""
 
-    def __init__(self, root: str) -> None:
-        os.makedirs(root, exist_ok=True)
-        self.settings = StoreSettings(backend="local", root=root)
+    def __init__(self, root: str = "", s3: StoreSettings | None = None) -> None:
+        if s3 is None:
+            os.makedirs(root, exist_ok=True)
+        self.settings = s3 or StoreSettings(backend="local", root=root)
         self.blobs = open_blobs(self.settings)
-        assert isinstance(self.blobs, LocalBlobs)
         self.source = Source(self.blobs)
         self.coordinator = MemoryCoordinator(self.settings, self.source)
         self.runner = InlineRunner(self.blobs)
@@ -141,10 +141,17 @@ class Lake:
     def iceberg(self, part: str = "main") -> pa.Table:
         table = self.coordinator.table
         pointer = table.iceberg if part == "main" else table.iceberg_dlq
-        return StaticTable.from_metadata(pointer).scan().to_arrow()
+        options = {
+            "s3.endpoint": self.settings.s3_endpoint,
+            "s3.access-key-id": self.settings.s3_access_key_id,
+            "s3.secret-access-key": self.settings.s3_secret_access_key,
+            "s3.region": self.settings.s3_region,
+        }
+        return StaticTable.from_metadata(pointer, options if self.settings.s3_bucket else {}).scan().to_arrow()
 
     def delta(self, part: str = "main") -> pa.Table:
-        return DeltaTable(f"{self.settings.root}/{self.coordinator.table.location}/{part}").to_pyarrow_table()
+        place = self.blobs.uri(f"{self.coordinator.table.location}/{part}").removeprefix("file://")
+        return DeltaTable(place, storage_options=self.blobs.storage_options()).to_pyarrow_table()
 
     def check_exactly_once(self) -> None:
         """Every record appended is in both tables once, with its exact bytes."""

@@ -1,35 +1,152 @@
-"""The whole pipeline on a real Spark session."""
+"""The whole pipeline on a real Spark session, and what Spark's own Iceberg and Delta readers say about its tables."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lake_world import Lake, quiet
+from lake_world import Lake
 
-from polynya.lakehouse.commit import run_job
+from polynya.lakehouse.worker import compact
 
-pytestmark = pytest.mark.spark
-pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
+pyspark = pytest.importorskip("pyspark")
+
+JARS = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "io.delta:delta-storage:4.4.0",
+)
+READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 
 
-@pytest.mark.timeout(180)
-def test_spark_runs_the_job(tmp_path: Path) -> None:
+def fetched(folder: Path) -> tuple[str, str]:
+    """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven Central, once."""
+    if not pyspark.__version__.startswith(READERS_VERSION):
+        return "", f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}"
+    paths = []
+    for artifact in JARS:
+        _, name, version = artifact.split(":")
+        path = folder / f"{name}-{version}.jar"
+        if not path.exists():
+            if shutil.which("mvn") is None:
+                return "", f"{path} is not there, and neither is mvn to fetch it"
+            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+            command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+            if done.returncode or not path.exists():
+                return "", f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
+        paths.append(str(path))
+    return ",".join(paths), ""
+
+
+@pytest.fixture(scope="module")
+def jars() -> tuple[str, str]:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return fetched(cache / "polynya" / "jars")
+
+
+@pytest.fixture(scope="module")
+def runner(jars: tuple[str, str]) -> Iterator[Any]:
     from polynya.lakehouse.spark import SparkRunner
 
+    runner = SparkRunner("local[2]", jars=jars[0], settings=DELTA_SETTINGS if jars[0] else {})
+    yield runner
+    runner.close()
+
+
+def fill(lake: Lake, start: int) -> None:
+    for stream in ("a/x", "a/y", "b"):
+        rows = [{"i": start + i, "s": "v" * (i % 7), "at": f"2020-01-0{1 + i % 7}T00:00:00.5Z", "o": {"l": [i]}} for i in range(300)]
+        lake.source.append(stream, [json.dumps(row).encode() for row in rows])
+    lake.source.append("b", [json.dumps({"i": "bad" if i == 3 else i, "late": {f"f{start}": 0.5}}).encode() for i in range(300)])
+
+
+def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
     lake = Lake(str(tmp_path / "store"))
-    runner = SparkRunner("local[2]")
-    try:
-        for start in (0, 500):
-            for stream in ("a/x", "a/y", "b"):
-                lake.source.append(stream, [json.dumps({"i": start + i, "s": "v" * (i % 7)}).encode() for i in range(500)])
-            lake.source.append("b", [json.dumps({"i": "bad" if i == 3 else i, "late": [start]}).encode() for i in range(500)])
-            plan = lake.coordinator.plan("flights")
-            assert plan is not None
-            assert run_job(plan, lake.coordinator, runner, lake.blobs, quiet).ours
-            lake.check_exactly_once()
-        assert lake.iceberg()["i"].null_count == 2
-        assert lake.iceberg("dlq").num_rows == 2
-    finally:
-        runner.close()
+    runner_before = runner.session.sparkContext.applicationId
+    for start in (0, 500):
+        fill(lake, start)
+        (outcome,) = compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+        assert outcome.rows == 1200
+        lake.check_exactly_once()
+    assert lake.iceberg()["i"].null_count == 2
+    assert lake.iceberg("dlq").num_rows == 2
+    assert runner.session.sparkContext.applicationId == runner_before
+
+
+def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:
+    """Fields that no sample shows: the tasks report them, and the job runs again with columns for them."""
+    lake = Lake(str(tmp_path / "store"))
+    records = [b'{"n":%d}' % number for number in range(30_000)]
+    records[12_345] = b'{"n":1,"rare":"x"}'
+    records[23_456] = b'{"n":1,"rarer":{"x":[true]}}'
+    lake.source.append("a", records)
+    told: list[str] = []
+    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, text: told.append(text))
+    assert any("2 more fields" in text for text in told)
+    lake.check_exactly_once()
+    assert [value for value in lake.iceberg()["rarer"].to_pylist() if value] == [{"x": [True]}]
+    assert lake.iceberg("dlq").num_rows == 0
+
+
+def test_a_gone_object_is_told_by_spark_tasks(tmp_path: Path, runner: Any) -> None:
+    from polynya.lakehouse.commit import RangesGone, run_job
+
+    lake = Lake(str(tmp_path / "store"))
+    for stream in ("a", "b", "c"):  # three slices: the middle one is in no sample
+        lake.source.append("s", [stream.encode().join((b'{"k":"', b'"}'))])
+    plan = lake.coordinator.plan("flights")
+    assert plan is not None
+    (Path(lake.settings.root) / plan.ranges[1].pack).unlink()
+    with pytest.raises(RangesGone, match="packs/"):
+        run_job(plan, lake.coordinator, runner, lake.blobs, lambda step, told: None)
+
+
+def test_sparks_own_readers_agree(tmp_path: Path, runner: Any, jars: tuple[str, str]) -> None:
+    if not jars[0]:
+        assert not os.environ.get("CI"), jars[1]
+        print(jars[1])
+        pytest.skip(jars[1])
+    lake = Lake(str(tmp_path / "store"))
+    for start in (0, 500, 1000):
+        fill(lake, start)
+        compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+    lake.check_exactly_once()
+    table, spark = lake.coordinator.table, runner.session
+    wanted = sorted(lake.source.records)
+    dead = sorted(zip(*(lake.iceberg("dlq")[name].to_pylist() for name in ("stream", "offset")), strict=True))
+    for part, pointer in (("main", table.iceberg), ("dlq", table.iceberg_dlq)):
+        place = f"file://{lake.settings.root}/{table.location}/{part}"
+        frames = [spark.read.format("iceberg").load(pointer), spark.read.format("delta").load(place)]
+        for frame in frames:
+            if part == "main":
+                rows = frame.select("stream", "incarnation", "offset", "value").collect()
+                assert sorted((row[0], row[1], row[2], bytes(row[3])) for row in rows) == wanted
+                assert frame.where("stream = 'b' and offset >= 600 and late is not null").count() == 600
+                assert frame.where("late.f500 = 0.5").count() == 300
+                assert frame.selectExpr("sum(i)").collect()[0][0] == sum(row for row in lake.iceberg()["i"].to_pylist() if row is not None)
+                assert frame.where("at < timestamp'2020-01-02 00:00:00Z'").count() == sum(1 for i in range(300) if i % 7 == 0) * 9
+            else:
+                assert sorted((row[0], row[1]) for row in frame.select("stream", "offset").collect()) == dead
+
+
+class Unclosed:
+    """The module's runner, which outlives the one shot that uses it."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self.cores = runner.cores
+
+    def run(self, job: Any, key: str) -> Any:
+        return self._runner.run(job, key)

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from polynya.base.errors import ConfigError
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings, StoreUnavailable
 from polynya.objectstore.files import Files
@@ -62,6 +64,12 @@ def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.envi
     if settings.backend == "s3":
         return S3Blobs(settings, environment)
     raise ConfigError(f"tables need an object store of the kind 'local' or 's3'; the server's is '{settings.backend}'")
+
+
+def with_credentials(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> StoreSettings:
+    """S3 settings as a server told them, with the runner's own credentials: `POLYNYA_COLD_S3_…`, else the standard AWS chain."""
+    own = {name: environment.get(f"POLYNYA_COLD_S3_{key}") or getattr(settings, name) for name, key in CREDENTIALS.items()}
+    return msgspec.structs.replace(settings, root=settings.root.strip("/"), **own)
 
 
 class LocalBlobs:
@@ -192,15 +200,7 @@ class S3Blobs:
     def __init__(self, settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> None:
         from obstore.store import S3Store
 
-        own = {name: environment.get(f"POLYNYA_COLD_S3_{key}", "") for name, key in CREDENTIALS.items()}
-        self._settings = StoreSettings(
-            backend="s3",
-            root=settings.root.strip("/"),
-            s3_bucket=settings.s3_bucket,
-            s3_region=settings.s3_region,
-            s3_endpoint=settings.s3_endpoint,
-            **{name: value or getattr(settings, name) for name, value in own.items()},
-        )
+        self._settings = with_credentials(settings, environment)
         self._config = s3_config(self._settings, environment)
         plain: Any = {"allow_http": True} if settings.s3_endpoint.startswith("http://") else {}
         self._store = S3Store(settings.s3_bucket, prefix=self._settings.root or None, config=cast(Any, self._config), client_options=plain)

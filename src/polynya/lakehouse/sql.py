@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import ConfigError, PolynyaError
-from polynya.lakehouse.blobs import open_blobs
+from polynya.lakehouse.blobs import open_blobs, with_credentials
 from polynya.lakehouse.plan import TableRef
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
@@ -46,7 +46,7 @@ def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, 
         mentioned = _mentioned(tables, statement)
         for store in {table.store for table in mentioned if table.store}:
             open_blobs(store.settings(), environment)  # a folder of another machine is told as such
-            _load(connection, store.settings(), environment)
+            _load(connection, with_credentials(store.settings(), environment), environment)
         for table in mentioned:
             _view(connection, table.name, table.iceberg, table.name)
             _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq, table.name)
@@ -80,7 +80,7 @@ def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str])
     for name in wanted:
         connection.execute(f"load '{_quoted(_extension(name))}'")
     if store.backend == "s3":
-        connection.execute(_secret(store, s3_config(store, environment)))
+        connection.execute(_secret(store, s3_config(store, environment), environment))
 
 
 def _extension(name: str) -> str:
@@ -94,12 +94,12 @@ def _extension(name: str) -> str:
     return str(found[0])
 
 
-def _secret(store: StoreSettings, config: dict[str, str]) -> str:
+def _secret(store: StoreSettings, config: dict[str, str], environment: Mapping[str, str]) -> str:
     options = {
-        "KEY_ID": config.get("access_key_id") or os.environ.get("AWS_ACCESS_KEY_ID", ""),
-        "SECRET": config.get("secret_access_key") or os.environ.get("AWS_SECRET_ACCESS_KEY", ""),
-        "SESSION_TOKEN": config.get("session_token") or os.environ.get("AWS_SESSION_TOKEN", ""),
-        "REGION": config.get("region") or os.environ.get("AWS_REGION", "us-east-1"),
+        "KEY_ID": config.get("access_key_id") or environment.get("AWS_ACCESS_KEY_ID", ""),
+        "SECRET": config.get("secret_access_key") or environment.get("AWS_SECRET_ACCESS_KEY", ""),
+        "SESSION_TOKEN": config.get("session_token") or environment.get("AWS_SESSION_TOKEN", ""),
+        "REGION": config.get("region") or environment.get("AWS_REGION", "us-east-1"),
         "ENDPOINT": store.s3_endpoint.removeprefix("https://").removeprefix("http://").rstrip("/"),
     }
     given = ", ".join(f"{name} '{_quoted(value)}'" for name, value in options.items() if value)

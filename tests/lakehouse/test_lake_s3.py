@@ -1,0 +1,51 @@
+"""The same on a real S3 server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lake_world import Lake
+
+from polynya.lakehouse.blobs import open_blobs
+from polynya.lakehouse.sql import query
+from polynya.lakehouse.worker import compact
+from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def settings(s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> StoreSettings:
+    found = StoreSettings(**s3_server.settings())
+    monkeypatch.setenv("POLYNYA_COLD_S3_ACCESS_KEY_ID", found.s3_access_key_id)
+    monkeypatch.setenv("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", found.s3_secret_access_key)
+    return found
+
+
+def test_blobs(settings: StoreSettings) -> None:
+    blobs = open_blobs(settings)
+    blobs.put("a/b", b"one")
+    blobs.put("a/b", b"one")
+    with pytest.raises(AlreadyExists):
+        blobs.put("a/b", b"two")
+    with pytest.raises(NotFound):
+        blobs.get("a/c")
+    upload = blobs.open_upload("a/large")
+    for _ in range(20):
+        upload.write(b"x" * 1_000_000)
+    upload.close()
+    assert len(blobs.get("a/large")) == 20_000_000
+    assert blobs.get_range("a/large", 5, 3) == b"xxx"
+    assert blobs.list_keys("a") == ["a/b", "a/large"]
+    assert blobs.key(blobs.uri("a/b")) == "a/b"
+
+
+def test_tables_in_a_bucket(settings: StoreSettings) -> None:
+    lake = Lake(s3=settings)
+    for number in range(3):
+        lake.source.append("s", [b'{"n":%d,"c%d":{"x":[1]}}' % (i, number) for i in range(50)], [b"7"])
+        compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+        lake.check_exactly_once()
+    answer = query(lake.coordinator.tables(), "select count(*), sum(n) from flights")
+    assert answer.rows == [(153, 3 * 1225)]
