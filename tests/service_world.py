@@ -83,8 +83,8 @@ class World:
 
     def die(self) -> None:
         """The process is gone at once, in the middle of whatever it did."""
+        self.engine.core._dead = RuntimeError("killed")  # what its thread still reports finds a dead core
         self.engine.core.close()
-        self.engine.core._dead = RuntimeError("killed")  # its callbacks may still come: they find a dead core
         self.disk.kill()
 
     def kill(self) -> World:

@@ -68,7 +68,11 @@ async def test_a_refusal_is_given_at_once_when_nothing_is_in_flight(world: World
 @story
 async def test_an_append_behind_a_delete_in_flight_is_refused_and_one_before_it_is_not(world: World) -> None:
     await world.create(A)
-    before, delete, after = world.send(world.append_of(A, b"1")), world.send(Delete(A, world.clock.ms)), world.send(world.append_of(A, b"2"))
+    before, delete, after = (
+        world.send(world.append_of(A, b"1")),
+        world.send(Delete(A, world.clock.ms)),
+        world.send(world.append_of(A, b"2")),
+    )
     again = world.send(world.create_of(A))
     assert [(await each).code for each in (before, delete, after, again)] == [Code.OK, Code.OK, Code.NOT_FOUND, Code.CREATED]
     assert await world.read(A) == b""

@@ -46,7 +46,7 @@ class Engine:
         self.local = LocalGroups(machines, self.core, now_ms, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
         self.settler = Settler(self.service)
-        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, floors=storage.floors)
+        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
         self.groups = CoreGroups(storage.shard, self.service, self.snapshotter)
         self.core.on_applied = self.local.applied
         self.core.on_turn = self._turned

@@ -23,8 +23,7 @@ class Snapshotter:
     be in packs by now), and all entries behind it.
     """
 
-    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int, floors: dict[int, int], keep_bytes: int = KEEP_BYTES) -> None:
-        """`floors`: of each group a place at or before all that a recovery reads now."""
+    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
         self.count = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self._core = core
@@ -32,9 +31,9 @@ class Snapshotter:
         self._every_bytes = every_bytes
         self._keep_bytes = keep_bytes
         self._written_at = core.journal.position
-        self._indexes: dict[int, int] = {}
+        self._indexes: dict[int, int] = {}  # of the snapshots on the disk; none at first: a first round writes every group
         self._needed: dict[int, int | None] = {}  # the lowest place that the group's snapshot on the disk names
-        self._floors = dict(floors)
+        self._floors: dict[int, int] = {}  # the lowest place that a recovery of the group reads
         self._moved: set[int] = set()  # groups with hot batches that lie elsewhere than their snapshot says
         self._running = False
         self._wanted = False

@@ -25,7 +25,6 @@ class Storage(msgspec.Struct):
     journal: Journal
     snapshots: SnapshotStore
     shard: Shard
-    floors: dict[int, int]  # group → a place at or before all that a recovery from its snapshot on the disk reads
     log_ms: int
 
 
@@ -45,7 +44,7 @@ def open_storage(
     for cut in journal.cuts:
         log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
     snapshots = SnapshotStore(folder / "snapshots", files=files)
-    storage = Storage(journal, snapshots, Shard(), {}, 0)
+    storage = Storage(journal, snapshots, Shard(), 0)
     try:
         latest = snapshots.latest()
         for number in range(core, groups + 1, cores):
@@ -55,8 +54,6 @@ def open_storage(
     except BaseException:
         journal.close()
         raise
-    for number in storage.shard.groups:
-        storage.floors.setdefault(number, journal.position)
     return storage
 
 
@@ -76,9 +73,6 @@ def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | No
     machine = Machine.restore(snapshot.body, read_payload)
     storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
     storage.log_ms = max(storage.log_ms, max((stream.activity_ms for stream in machine.streams.values()), default=0))
-    needed = machine.needed_places()
-    if needed is not None:  # before the replay: what it moves to the object tier, the snapshot still reads from the journal
-        storage.floors[number] = needed
 
 
 def _replay(storage: Storage, entry: JournalEntry) -> None:
@@ -92,6 +86,5 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
             f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release"
         )
     if entry.index > group.applied_index:
-        storage.floors.setdefault(entry.group, entry.place)
         command = storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
         storage.log_ms = max(storage.log_ms, getattr(command, "now_ms", 0))
