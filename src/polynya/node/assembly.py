@@ -6,30 +6,27 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from itertools import count
 from typing import Any
 
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.node import sources
 from polynya.node.clock import LogClock
-from polynya.node.core import Core
 from polynya.node.doors import Doors
-from polynya.node.groups import CoreGroups
+from polynya.node.engine import Engine, Shape
 from polynya.node.health import Health
-from polynya.node.snapshots import Snapshotter
 from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
-from polynya.service.local import LocalGroups
 from polynya.service.node import NodeService
-from polynya.service.settle import Settler
 from polynya.service.tables import Tables
 from polynya.transport import Transport
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
-HOUSEKEEPING_SECONDS = 0.2
-SETTLE_EVERY = 25  # housekeeping rounds
-SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
+SWEEP_SECONDS = 1.0
+SETTLE_EVERY = 5  # sweeps
+SNAPSHOT_SECONDS = 0.2
 log = logging.getLogger("polynya.core")
 
 
@@ -38,40 +35,37 @@ class Assembly:
 
     def __init__(self, start: CoreStart, storage: Storage) -> None:
         self._start = start
-        self._storage = storage
-        self._core = Core(storage.shard, storage.journal, fatal=_fail_stop)
-        clock = LogClock(storage.log_ms)
-        machines = {number: group.machine for number, group in storage.shard.groups.items()}
-        self._local = LocalGroups(
-            machines,
-            self._core,
-            clock.now_ms,
-            hot_bytes_max=start.config.cold.max_hot_bytes_per_group,
-            history=start.birth.history,
-        )
-        self._core.on_applied = self._local.applied
         cores = start.cores
+        shape = Shape(
+            core=start.core,
+            cores=cores,
+            groups=start.groups,
+            history=start.birth.history,
+            hot_bytes_max=start.config.cold.max_hot_bytes_per_group,
+        )
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
-        self.service = NodeService(self._local, groups=start.groups, core=start.core, cores=cores, transport=self._transport)
-        self._settler = Settler(self.service)
-        self._core.on_turn = self._settler.pump
-        self._snapshotter = Snapshotter(self._core, storage.snapshots, every_bytes=SNAPSHOT_BYTES, floors=storage.floors)
+        self._engine = Engine(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=self._transport, fatal=_fail_stop)
         self._health = Health(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def service(self) -> NodeService:
+        return self._engine.service
+
     async def start(self) -> None:
         if self._transport is not None:
             await self._transport.start()
-        self._tier = await open_tier(self._start, CoreGroups(self._storage.shard, self.service, self._snapshotter))
+        self._tier = await open_tier(self._start, self._engine.groups)
         if self._tier is not None:
-            self._local.cold = self._tier.reader
+            self._engine.local.cold = self._tier.reader
             self.service.flush_here = self._tier.flusher.flush_now
             for task in self._tier.tasks():
                 self._spawn(task)
         self._register_samples()
-        self._spawn(self._keep_house())
+        self._spawn(self._settle())
+        self._spawn(self._snapshot())
         self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health)
         await self._doors.open()
 
@@ -82,36 +76,39 @@ class Assembly:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._core.drain()
+        await self._engine.core.drain()
         if self._tier is not None:
             await self._tier.close()
         if self._transport is not None:
             await self._transport.close()
-        self._core.close()
-        self._storage.journal.close()
+        self._engine.close()
 
     def _register_samples(self) -> None:
         registry = self._health.registry
-        registry.add(sources.of_core(self._core))
-        registry.add(sources.of_groups(self._local))
+        registry.add(sources.of_core(self._engine.core))
+        registry.add(sources.of_groups(self._engine.local))
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
             registry.add(sources.counted(self._tier.collector.counters, sources.COLLECTOR))
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
 
-    async def _keep_house(self) -> None:
-        """What is done now and then: settling across groups, snapshots."""
-        rounds = 0
+    async def _settle(self) -> None:
+        """Time passes for quiet streams; what crosses groups is finished."""
+        for rounds in count(1):
+            await asyncio.sleep(SWEEP_SECONDS)
+            self._engine.local.sweep()
+            if rounds % SETTLE_EVERY == 0:
+                await self._engine.settler.sweep()
+
+    async def _snapshot(self) -> None:
+        snapshotter = self._engine.snapshotter
         while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            rounds += 1
+            await asyncio.sleep(SNAPSHOT_SECONDS)
             try:
-                if rounds % SETTLE_EVERY == 0:
-                    await self._settler.sweep()
-                if self._snapshotter.due():
-                    await self._snapshotter.run(self.service.now_ms())
+                if snapshotter.due():
+                    await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
-                log.warning("housekeeping is tried again", extra={"error": str(fault)})
+                log.warning("snapshots are tried again", extra={"error": str(fault)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

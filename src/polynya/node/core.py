@@ -1,7 +1,7 @@
 """The turn loop of one core: gather proposals, write and fsync them together in a thread, apply and answer them together.
 
 No timer batches anything: while one write is on its way to the disk the next turn gathers. An fsync error is the end of this process
-(fail-stop): what is on the disk is then unknown, and only a restart reads it again.
+(fail-stop): what is on the disk is then unknown, and only a restart reads it again. A full disk is not: the turn is undone and refused.
 """
 
 from __future__ import annotations
@@ -10,31 +10,36 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica import Entry, Shard
-from polynya.replica.shard import KIND_COMMAND
-from polynya.stream.commands import Command
+from polynya.replica.log import encode_command
+from polynya.stream.commands import Append, Batch, Command
+from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
-from polynya.wal import DiskFull, Journal
+from polynya.wal import DiskFull, Journal, Kind, WriteBatch
 
 MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
+KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
 Done = Callable[[Reply | BaseException], None]
+Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 
 
 class CoreCounters:
     """Plain numbers, read at scrape time."""
 
-    __slots__ = ("disk_full", "entries", "overloaded", "turns")
+    __slots__ = ("copied", "disk_full", "entries", "overloaded", "turns")
 
     def __init__(self) -> None:
-        self.turns = self.entries = self.disk_full = self.overloaded = 0
+        self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
 
 
 class Core:
-    """Owns the shard and the journal. All methods are called on the loop; the journal's writes happen in one thread."""
+    """Owns the shard and the journal. All methods are called on the loop; the journal's writes happen in one thread.
+
+    Invariant: at most one turn is on its way to the disk, and nothing is staged behind it.
+    """
 
     def __init__(self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]) -> None:
         self.shard = shard
@@ -42,44 +47,50 @@ class Core:
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
         self.on_turn: Callable[[], None] = lambda: None
+        self.applied_place = journal.position  # every entry before it is applied
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
-        self._proposals: list[tuple[int, Command, Done]] = []
-        self.applied_place = journal.position  # every entry before it is applied
+        self._proposals: list[Entry] = []
+        self._copies: list[tuple[int, HotBatch]] = []
         self._proposed_bytes = 0
         self._writing_bytes = 0
         self._busy = False
         self._kicked = False
         self._mark_due = False
         self._dead: BaseException | None = None
-        self._idle_waiters: list[asyncio.Future[None]] = []
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._turns_begun = self._turns_ended = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[Entry], Moves] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
 
     @property
     def inflight_bytes(self) -> int:
-        """Payload bytes proposed and not yet applied."""
+        """Bytes of commands proposed and not yet applied."""
         return self._proposed_bytes + self._writing_bytes
 
-    def propose(self, group: int, command: Command, done: Done, size: int = 0) -> None:
-        """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied) or OutcomeUnknown."""
-        if self._dead is not None or self._proposed_bytes + self._writing_bytes > INFLIGHT_BYTES_PER_CORE:
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
+        OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        if self._dead is not None:
+            done(Unavailable("the journal has failed; this core is going down"))
+            return
+        if self._proposed_bytes + self._writing_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
             done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
             return
-        self._proposals.append((group, command, done))
-        self._proposed_bytes += size
+        payload = encode_command(command)
+        self._proposals.append(Entry(group, command, payload, done))
+        self._proposed_bytes += len(payload)
         if not self._busy and not self._kicked:
-            self._kicked = True
-            self._loop.call_soon(self._kick)
+            self._kick_soon()
 
     async def call(self, group: int, command: Command) -> Reply:
         """`propose` for those who may wait."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
         def done(reply: Reply | BaseException) -> None:
-            if future.cancelled():
+            if future.done():
                 return
             if isinstance(reply, BaseException):
                 future.set_exception(reply)
@@ -89,81 +100,130 @@ class Core:
         self.propose(group, command, done)
         return await future
 
+    async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:
+        """Write the batches again at the journal's end and move their places there, so that old segments can go (F12). When the disk is
+        full they stay where they are."""
+        self._copies += [(group, batch) for batch in batches]
+        if not self._busy and not self._kicked:
+            self._kick_soon()
+        await self.wait_applied()
+
+    async def wait_applied(self) -> None:
+        """Until everything proposed before this call is applied or refused. Raises Unavailable when the journal fails."""
+        goal = self._turns_begun + bool(self._proposals or self._copies)
+        while self._turns_ended < goal:
+            await self._wait_turn()
+
     async def drain(self) -> None:
         """Until nothing is in flight; for a clean stop."""
-        while self._busy or self._proposals:
-            waiter = self._loop.create_future()
-            self._idle_waiters.append(waiter)
-            await waiter
+        while self._busy or self._kicked or self._proposals:
+            await self._wait_turn()
 
     def close(self) -> None:
+        """Ends the thread, after what it was given."""
         self._queue.put(None)
         self._thread.join()
 
+    # --- turns -----------------------------------------------------------------------------------------------------------------
+
+    def _kick_soon(self) -> None:
+        self._kicked = True
+        self._loop.call_soon(self._kick)
+
     def _kick(self) -> None:
         self._kicked = False
-        if not self._busy and self._proposals:
+        if not self._busy and self._dead is None and (self._proposals or self._copies):
             self._start_turn()
 
     def _start_turn(self) -> None:
-        proposals, self._proposals = self._proposals, []
+        entries, self._proposals = self._proposals, []
+        copies, self._copies = self._copies, []
         self._writing_bytes, self._proposed_bytes = self._proposed_bytes, 0
         self._busy = True
-        shard, stage = self.shard, self.journal.stage
-        entries = []
-        for group, command, done in proposals:
-            entry = shard.propose(group, command, done)
-            entry.place = stage(group, entry.term, entry.index, KIND_COMMAND, entry.payload)
-            entries.append(entry)
-        self._queue.put((self.journal.take(), entries))
+        self._turns_begun += 1
+        number, stage = self.shard.number, self.journal.stage
+        for entry in entries:
+            number(entry)
+            entry.place = stage(entry.group, entry.term, entry.index, Kind.COMMAND, entry.payload)
+        moves = [(batch, stage(group, 0, 0, KIND_COPY, _copy_of(batch))) for group, batch in copies]
+        written = self.journal.take()
+        assert written is not None, "a turn has something to write"
+        self._queue.put((written, entries, moves))
 
     def _write_loop(self) -> None:
         while (job := self._queue.get()) is not None:
-            batch, entries = job
+            batch, entries, moves = job
             error: BaseException | None = None
             try:
                 self.journal.write(batch)
             except BaseException as caught:
                 error = caught
-            self._loop.call_soon_threadsafe(self._written, batch, entries, error)
+            try:
+                self._loop.call_soon_threadsafe(self._written, batch, entries, moves, error)
+            except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+                return
 
-    def _written(self, batch: Any, entries: list[Entry], error: BaseException | None) -> None:
-        if error is not None:
-            self._failed(batch, entries, error)
+    def _written(self, batch: WriteBatch, entries: list[Entry], moves: Moves, error: BaseException | None) -> None:
+        if self._dead is not None:
             return
+        try:
+            if error is None:
+                self._succeeded(batch, entries, moves)
+            elif isinstance(error, DiskFull):
+                self._refused(batch, entries)
+            else:
+                self._die(error, entries)
+        except BaseException as fault:  # an entry is durable that could not be applied: going on would answer from a state of its own
+            self._die(fault, [])
+
+    def _succeeded(self, batch: WriteBatch, entries: list[Entry], moves: Moves) -> None:
         self.journal.synced(batch)
-        if not entries:  # a bare mark
-            self._busy = False
-            self._went_idle()
-            return
-        self.counters.turns += 1
-        self.counters.entries += len(entries)
         self._writing_bytes = 0
-        if self._proposals:
+        if self._proposals or self._copies:
             self._start_turn()  # the disk works while we apply and answer
         else:
             self._busy = False
+        for hot, place in moves:
+            hot.place = place
+        if entries:
+            self._apply(entries)
+            self.on_turn()
+        self.counters.copied += len(moves)
+        self._end_turn(batch)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        self.counters.turns += 1
+        self.counters.entries += len(entries)
         commit, on_applied = self.shard.commit, self.on_applied
         for entry in entries:
             reply = commit(entry)
             on_applied(entry.group, entry.command, reply)
-            entry.token(reply)
+            self._answer(entry, reply)
         self.applied_place = entries[-1].place
-        self.on_turn()
-        if not self._busy:
-            self._went_idle()
 
-    def _went_idle(self) -> None:
-        if self._proposals:
-            self._start_turn()
-            return
-        if not self._mark_due:
-            self._mark_due = True
-            self._loop.call_later(MARK_SECONDS, self._write_mark)
-        waiters, self._idle_waiters = self._idle_waiters, []
+    def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
+        """One client's broken answer must not cost the others theirs."""
+        try:
+            entry.token(reply)
+        except Exception as fault:
+            self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
+
+    def _end_turn(self, batch: WriteBatch) -> None:
+        self._turns_ended += batch.durable
+        if not self._busy:
+            self._went_idle(marked=not batch.durable)
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _went_idle(self, *, marked: bool) -> None:
+        if self._proposals or self._copies:
+            if not self._kicked:
+                self._kick_soon()
+        elif not self._mark_due and not marked:
+            self._mark_due = True
+            self._loop.call_later(MARK_SECONDS, self._write_mark)
 
     def _write_mark(self) -> None:
         self._mark_due = False
@@ -172,23 +232,44 @@ class Core:
         mark = self.journal.take_mark()
         if mark is not None:
             self._busy = True
-            self._queue.put((mark, []))
+            self._queue.put((mark, [], []))
 
-    def _failed(self, batch: Any, entries: list[Entry], error: BaseException) -> None:
+    # --- failures --------------------------------------------------------------------------------------------------------------
+
+    def _refused(self, batch: WriteBatch, entries: list[Entry]) -> None:
+        """The disk is full and the write undone: nothing of the turn has happened."""
+        self.counters.disk_full += 1
+        self.journal.discard(batch)
+        self.shard.retract(entries)
         self._writing_bytes = 0
         self._busy = False
-        if isinstance(error, DiskFull):
-            self.counters.disk_full += 1
-            self.journal.discard(batch)
-            self.shard.retract(entries)
-            for entry in entries:
-                entry.token(Reply(Code.DISK_FULL))
-            self._went_idle()
-            return
-        self._dead = error
         for entry in entries:
-            entry.token(OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
-        for _, _, done in self._proposals:
-            done(Unavailable("the journal has failed; this core is going down"))
-        self._proposals = []
+            self._answer(entry, Reply(Code.DISK_FULL))
+        self._end_turn(batch)
+
+    def _die(self, error: BaseException, entries: list[Entry]) -> None:
+        self._dead = error
+        self._busy = False
+        self._writing_bytes = self._proposed_bytes = 0
+        waiting, self._proposals = self._proposals, []
+        for entry in entries:
+            self._answer(entry, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+        for entry in waiting:
+            self._answer(entry, Unavailable("the journal has failed; this core is going down"))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
         self._fatal(error)
+
+    async def _wait_turn(self) -> None:
+        if self._dead is not None:
+            raise Unavailable("the journal has failed; this core is going down")
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+def _copy_of(hot: HotBatch) -> bytes:
+    """What `read_payload` finds at the batch's new place."""
+    return encode_command(Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc)))

@@ -3,66 +3,118 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from polynya.node.core import Core
+from polynya.replica import Group
+from polynya.stream.model import HotBatch
 from polynya.wal.snapshots import SnapshotStore
 
 PACE_SECONDS = 0.02  # between two groups: encoding one blocks the loop
+KEEP_BYTES = 256 << 20  # of journal: hot batches that lie deeper are copied forward, so that they do not hold old segments
+COPY_BYTES = 1 << 20  # of payload in one turn
+PATIENCE = 25  # questions whether a round is due that a failed round puts the next one off
 
 
 class Snapshotter:
-    """Writes a base of each changed group in turn; a segment goes when no group and no hot batch needs it."""
+    """Writes a base of each changed group in turn; a segment goes when recovery from the snapshots on the disk reads nothing in it.
 
-    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int, floors: dict[int, int]) -> None:
+    What such a recovery reads of a group: the hot batches that the snapshot on the disk names (not those of today's machine, which may
+    be in packs by now), and all entries behind it.
+    """
+
+    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
+        self.count = 0
+        self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self._core = core
         self._store = store
         self._every_bytes = every_bytes
+        self._keep_bytes = keep_bytes
         self._written_at = core.journal.position
-        self._indexes: dict[int, int] = {}
-        self._floors = dict(floors)  # group → a place at or before the first entry that a recovery must replay
+        self._indexes: dict[int, int] = {}  # of the snapshots on the disk; none at first: a first round writes every group
+        self._needed: dict[int, int | None] = {}  # the lowest place that the group's snapshot on the disk names
+        self._floors: dict[int, int] = {}  # the lowest place that a recovery of the group reads
+        self._moved: set[int] = set()  # groups with hot batches that lie elsewhere than their snapshot says
         self._running = False
         self._wanted = False
-        self.count = 0
-        self.covered_ms = 0  # what any group logged before this log time is in a snapshot
+        self._patience = 0
 
     def want(self) -> None:
         """Releases of objects wait for the snapshots to contain them."""
         self._wanted = True
 
     def due(self) -> bool:
+        """Asked now and then."""
         if self._running:
+            return False
+        if self._patience:
+            self._patience -= 1
             return False
         return self._wanted or self._core.journal.bytes_between(self._written_at, self._core.journal.position) >= self._every_bytes
 
-    async def run(self, now_ms: int) -> None:
-        """Snapshot every group that changed, then release. `now_ms` is the log time."""
+    async def run(self, now_ms: int, pace_seconds: float = PACE_SECONDS) -> None:
+        """Snapshot every group that changed, then release. `now_ms` is the log time. Raises DiskFull, Unavailable, OSError; then it is due
+        again after a while."""
         self._running = True
-        self._wanted = False
+        self._patience = PATIENCE
+        wanted, self._wanted = self._wanted, False
+        begin = self._core.journal.position
         try:
-            self._written_at = self._core.journal.position
+            await self._copy_forward()
+            await self._core.wait_applied()  # what was stamped before now is in the machines
             for number, group in self._core.shard.groups.items():
-                await self._one(number, group.applied_index)
-                await asyncio.sleep(PACE_SECONDS)
-            await asyncio.to_thread(self._core.journal.release, self._needed_from())
+                await self._one(number, group)
+                await asyncio.sleep(pace_seconds)
+            await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
             self.covered_ms = now_ms
+            self._written_at = begin
+            self._patience = 0
+        except BaseException:
+            self._wanted = self._wanted or wanted
+            raise
         finally:
             self._running = False
 
-    async def _one(self, number: int, index: int) -> None:
-        group = self._core.shard.groups[number]
+    async def _one(self, number: int, group: Group) -> None:
         floor = self._core.applied_place
-        if self._indexes.get(number) != group.applied_index:
-            index, term, body = group.applied_index, group.term, group.machine.snapshot()
+        if self._indexes.get(number) != group.applied_index or number in self._moved:
+            index, term, body, needed = group.applied_index, group.term, group.machine.snapshot(), group.machine.needed_places()
             await asyncio.to_thread(self._store.write, number, term, index, body)
+            self._moved.discard(number)
             self._indexes[number] = index
+            self._needed[number] = needed
             self.count += 1
-        self._floors[number] = floor
+        hot = self._needed[number]
+        self._floors[number] = floor if hot is None else min(floor, hot)
 
-    def _needed_from(self) -> int:
-        """The lowest journal segment that a recovery, or a hot batch, still needs."""
-        needed = list(self._floors.values())
-        for group in self._core.shard.groups.values():
-            place = group.machine.needed_places()
-            if place is not None:
-                needed.append(place)
-        return min(needed) >> 32
+    async def _copy_forward(self) -> None:
+        """Hot batches of quiet streams must not hold the whole journal."""
+        below = self._deep_below()
+        for number, group in self._core.shard.groups.items():
+            old = [batch for _, hot in group.machine.flush_candidates() for batch in hot if batch.place >> 32 < below]
+            for some in _portions(old):
+                self._moved.add(number)
+                await self._core.copy_forward(number, some)
+
+    def _deep_below(self) -> int:
+        """The first segment that is not deeper in the journal than `keep_bytes`."""
+        kept = 0
+        segments = self._core.journal.segments()
+        for number, size in reversed(segments):
+            kept += size
+            if kept > self._keep_bytes:
+                return number
+        return 0
+
+
+def _portions(batches: list[HotBatch]) -> Iterator[list[HotBatch]]:
+    some: list[HotBatch] = []
+    size = 0
+    for batch in batches:
+        some.append(batch)
+        size += len(batch.payload)
+        if size >= COPY_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

@@ -7,23 +7,21 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import decode_command
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 
-KIND_COMMAND = 1
-
 
 class Entry(msgspec.Struct, gc=False):
-    """One proposal on its way: what the journal persists and whom the answer is for."""
+    """One proposal on its way: what the journal persists and whom the answer is for. Its index is given when its turn begins."""
 
     group: int
-    term: int
-    index: int
     command: Command
     payload: bytes
     token: Any  # the proposer's: handed back with the reply
+    term: int = 0
+    index: int = 0
     place: int = 0
 
 
@@ -48,11 +46,11 @@ class Shard:
     def __init__(self) -> None:
         self.groups: dict[int, Group] = {}
 
-    def propose(self, number: int, command: Command, token: Any) -> Entry:
-        """The entry to persist. Entries of one group must be made durable in the order proposed."""
-        group = self.groups[number]
-        group.last_index += 1
-        return Entry(number, group.term, group.last_index, command, encode_command(command), token)
+    def number(self, entry: Entry) -> None:
+        """Give a proposal its term and index. Entries of one group must be made durable in the order numbered."""
+        group = self.groups[entry.group]
+        group.last_index = entry.index = group.last_index + 1
+        entry.term = group.term
 
     def commit(self, entry: Entry) -> Reply:
         """The entry is durable (on a majority: of one): apply it."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from polynya.service.api import LiveEvent, Sink
 from polynya.stream.commands import Append, Command, Delete, Expire
 from polynya.stream.replies import Code, Reply
+
+log = logging.getLogger("polynya.service")
 
 
 class Feeds:
@@ -17,6 +21,10 @@ class Feeds:
 
     def __len__(self) -> int:
         return sum(map(len, self._sinks.values()))
+
+    def uids(self) -> tuple[int, ...]:
+        """Of the streams with live readers."""
+        return tuple(self._sinks)
 
     def watched(self, uid: int) -> bool:
         return uid in self._sinks
@@ -60,7 +68,11 @@ class Feeds:
 
     def _publish(self, event: LiveEvent) -> None:
         for sink in tuple(self._sinks[event.uid]):
-            sink.live(event)
+            try:
+                sink.live(event)
+            except Exception:  # one reader's fault must not cost the others their event, nor the writer its answer
+                log.exception("a live reader failed and is dropped")
+                self.detach(event.uid, sink)
 
 
 def _append_event(command: Append, reply: Reply) -> LiveEvent:

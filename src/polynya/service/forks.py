@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import secrets
 from array import array
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.offsets import format_token
 from polynya.service.api import Page, Position, ReadQuery, Refusal
 from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
@@ -47,17 +48,28 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         return pinned
     if prefix:
         pinned.detail[-1] = prefix
-    confirmed = False
     try:
         command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
         reply = await service.call(service.group_of(create.name), command)
-        confirmed = reply.code == Code.CREATED
     except Unavailable:  # nothing was created for certain
-        await service.call(source_group, Unpin(pinned.uid, attempt, service.now_ms()))
+        await _unpin(service, source_group, pinned.uid, attempt)
         raise
-    settle = ConfirmPin(pinned.uid, attempt) if confirmed else Unpin(pinned.uid, attempt, service.now_ms())
-    await service.call(source_group, settle)
+    if reply.code != Code.CREATED:
+        await _unpin(service, source_group, pinned.uid, attempt)
+        return reply
+    try:
+        await service.call(source_group, ConfirmPin(pinned.uid, attempt))
+    except Unavailable as fault:
+        raise OutcomeUnknown(
+            f"the fork was created, but its source could not log it yet ({fault}); the same request again is safe"
+        ) from None
     return reply
+
+
+async def _unpin(service: ForkService, group: int, uid: int, attempt: str) -> None:
+    """At once if that is possible: the settler does it otherwise."""
+    with suppress(Unavailable, OutcomeUnknown):
+        await service.call(group, Unpin(uid, attempt, service.now_ms()))
 
 
 async def _locate(service: ForkService, source: str, point: tuple[int, int, int]) -> tuple[int, int, int] | Refusal:

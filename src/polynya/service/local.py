@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from typing import Protocol
 
+from msgspec import structs
+
 from polynya.base.errors import Unavailable
-from polynya.base.limits import PAGE_BYTES_MAX
+from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.cold import PackGone
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
+from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
-from polynya.stream.commands import Append, Command, Create, Delete, Expire, Touch
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, ReleasePack, Unpin
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, HotBatch, Stream
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
@@ -19,7 +23,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table, lag_of
 
 Done = Callable[[Reply | BaseException], None]
-TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it (F14)
+WAITING_CREATES_MAX = 1024  # of names whose deleted stream has a fork attempt under way
 
 
 class Proposer(Protocol):
@@ -28,7 +32,7 @@ class Proposer(Protocol):
     @property
     def inflight_bytes(self) -> int: ...
 
-    def propose(self, group: int, command: Command, done: Done, size: int = 0) -> None: ...
+    def propose(self, group: int, command: Command, done: Done) -> None: ...
 
 
 class ColdReader(Protocol):
@@ -58,12 +62,15 @@ class LocalGroups:
         self.now_ms = now_ms
         self.cold: ColdReader | None = None
         self.parents: ParentReader | None = None
+        self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
+        self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
+        self.hot_bytes_max = HOT_BYTES_PER_CORE
         self.hot_refused = 0
         self._proposer = proposer
-        self._hot_bytes_max = hot_bytes_max
+        self._group_hot_bytes_max = hot_bytes_max
         self._history = history
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
-        self._touched: dict[int, int] = {}  # uid → time of the last read not yet logged
+        self._waiting_creates: list[tuple[int, Create, Done]] = []
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
 
@@ -106,20 +113,20 @@ class LocalGroups:
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
         """The first `limit` live streams of this core by name, after `after`, under `prefix`."""
-        found: list[str] = []
-        groups: dict[str, int] = {}
-        for number, machine in self.machines.items():
-            for name in machine.streams:
-                if name > after and name.startswith(prefix):
-                    found.append(name)
-                    groups[name] = number
         facts: list[Facts] = []
-        for name in sorted(found):
-            entry = self.facts(groups[name], name)
-            if isinstance(entry, Facts):
-                facts.append(entry)
-                if len(facts) == limit:
-                    break
+        while len(facts) < limit:
+            wanted = limit - len(facts)
+            names = (
+                (name, number)
+                for number, machine in self.machines.items()
+                for name in machine.streams
+                if name > after and name.startswith(prefix)
+            )
+            found = nsmallest(wanted, names)
+            facts += [entry for name, number in found if isinstance(entry := self.facts(number, name), Facts)]
+            if len(found) < wanted:
+                break
+            after = found[-1][0]
         return facts
 
     def tables(self) -> list[Table]:
@@ -130,15 +137,14 @@ class LocalGroups:
         return [lag_of(machine, query.table, query.prefix, query.without, query.committed) for machine in self.machines.values()]
 
     def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
-        now = self.now_ms()
-        touched = self._touched.get(stream.uid, 0)
-        if stream.expires_at_ms is None and self.feeds.watched(stream.uid):
-            touched = now  # attached live readers keep it
-        if not machine.expired(stream, now, touched):
+        if not self.lifetimes.is_over(machine, stream):
             return False
         if self.settled(stream.name):
-            self.propose(group, Expire(stream.name, stream.uid, stream.activity_ms, now), _ignore)
+            self._expire(group, stream)
         return True
+
+    def _expire(self, group: int, stream: Stream) -> None:
+        self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
 
@@ -147,75 +153,113 @@ class LocalGroups:
         kind = type(command)
         if kind is Append:
             self._propose_append(group, command, done)  # type: ignore[arg-type]
-        elif kind in (Create, Delete, Expire):
-            self._propose_settling(group, command, done)
+        elif isinstance(command, Create):
+            self._propose_create(group, command, done)
+        elif isinstance(command, Delete):
+            self._propose_delete(group, command, done)
+        elif isinstance(command, PinSource):
+            self._judge_time(group, self.machines[group].lookup(command.name))
+            self._proposer.propose(group, command, done)
+        elif isinstance(command, ReleasePack):  # it may have waited in an outbox: the grace of the object counts from now
+            self._proposer.propose(group, structs.replace(command, now_ms=self.now_ms()), done)
         else:
             self._proposer.propose(group, command, done)
 
     def _propose_append(self, group: int, command: Append, done: Done) -> None:
         machine = self.machines[group]
-        name = command.name
-        stream = machine.streams.get(name)
+        stream = machine.streams.get(command.name)
         if stream is None:
-            if name not in self._unsettled:
+            if command.name not in self._unsettled:
                 done(Reply(Code.NOT_FOUND))
                 return
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
-            self._log_touch(group, stream)
-            if self._expired(machine, group, stream) and name not in self._unsettled:
-                done(Reply(Code.NOT_FOUND))
-                return
+            self._judge_time(group, stream)
         batch = command.batch
-        if batch is None:
+        if batch is None or self._has_room(machine, len(batch.payload)):
             self._proposer.propose(group, command, done)
-            return
-        size = len(batch.payload)
-        if machine.hot_bytes + size > self._hot_bytes_max:
+        else:
+            self.hot_refused += 1
+            done(Reply(Code.HOT_LIMIT))
+
+    def _propose_create(self, group: int, command: Create, done: Done) -> None:
+        machine = self.machines[group]
+        batch = command.batch
+        if batch is not None and not self._has_room(machine, len(batch.payload)):
             self.hot_refused += 1
             done(Reply(Code.HOT_LIMIT))
             return
-        self._proposer.propose(group, command, done, size)
+        self._judge_time(group, machine.lookup(command.name))
 
-    def _propose_settling(self, group: int, command: Command, done: Done) -> None:
-        name: str = command.name  # type: ignore[attr-defined]
-        stream = self.machines[group].lookup(name)
-        if stream is not None and stream.ttl_seconds is not None and type(command) is not Expire:
-            self._log_touch(group, stream)
-            self._expired(self.machines[group], group, stream)
+        def created(reply: Reply | BaseException) -> None:
+            pending = isinstance(reply, Reply) and reply.code == Code.ATTEMPT_PENDING
+            if pending and len(self._waiting_creates) < WAITING_CREATES_MAX:
+                self._waiting_creates.append((group, command, done))  # a fork of the deleted stream is being decided: then again
+            else:
+                done(reply)
+
+        self._propose_settling(group, command, created)
+
+    def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
+        stream = self.machines[group].lookup(command.name)
+        if stream is None and command.name not in self._unsettled:
+            done(Reply(Code.NOT_FOUND))
+            return
+        self._judge_time(group, stream)
+        self._propose_settling(group, command, done)
+
+    def _has_room(self, machine: Machine, size: int) -> bool:
+        return machine.hot_bytes + size <= self._group_hot_bytes_max and self.hot_bytes + size <= self.hot_bytes_max
+
+    def _judge_time(self, group: int, stream: Stream | None) -> None:
+        """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""
+        if stream is not None and not stream.deleted and (stream.ttl_seconds is not None or stream.expires_at_ms is not None):
+            self.lifetimes.log_before_end(group, stream)
+            if self.lifetimes.is_over(self.machines[group], stream):
+                self._expire(group, stream)
+
+    def _propose_settling(self, group: int, command: Create | Delete | Expire, done: Done) -> None:
+        name = command.name
         self._unsettled[name] = self._unsettled.get(name, 0) + 1
 
         def settled(reply: Reply | BaseException) -> None:
-            left = self._unsettled[name] - 1
-            if left:
-                self._unsettled[name] = left
-            else:
-                del self._unsettled[name]
+            self._settle(name)
             done(reply)
 
-        batch = command.batch if isinstance(command, Create) else None
-        self._proposer.propose(group, command, settled, len(batch.payload) if batch is not None else 0)
+        try:
+            self._proposer.propose(group, command, settled)
+        except Exception:  # the command cannot be encoded
+            self._settle(name)
+            raise
 
-    def _log_touch(self, group: int, stream: Stream) -> None:
-        """A read seen here but not yet logged must come before a command that may find the stream expired."""
-        touched = self._touched.pop(stream.uid, 0)
-        if touched > stream.activity_ms:
-            self._proposer.propose(group, Touch([(stream.uid, touched)], self.now_ms()), _ignore)
-
-    def touch(self, group: int, stream: Stream) -> None:
-        """A read extends a sliding TTL: remembered at once, logged every eighth of it."""
-        ttl = stream.ttl_seconds
-        if ttl is None:
-            return
-        now = self.now_ms()
-        self._touched[stream.uid] = now
-        if now - stream.activity_ms >= min(ttl * 125, TOUCH_MS_MAX):
-            self._log_touch(group, stream)
+    def _settle(self, name: str) -> None:
+        left = self._unsettled[name] - 1
+        if left:
+            self._unsettled[name] = left
+        else:
+            del self._unsettled[name]
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
         """After each applied command, before its writer is answered."""
         self.feeds.applied(command, reply)
-        if reply.uid in self._touched and type(command) in (Delete, Expire):
-            del self._touched[reply.uid]
+        kind = type(command)
+        if kind is Append:
+            return
+        if kind in (Delete, Expire):
+            self.lifetimes.forget(reply.uid)
+        elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
+            waiting, self._waiting_creates = self._waiting_creates, []
+            for where, create, done in waiting:
+                self.propose(where, create, done)
+
+    def turned(self) -> None:
+        """After each turn."""
+        self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()])
+
+    def sweep(self) -> None:
+        """To be called about every second: time passes for streams that nobody asks for, too."""
+        for group, stream in self.lifetimes.sweep():
+            if self.settled(stream.name):
+                self._expire(group, stream)
 
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
@@ -256,6 +300,14 @@ class LocalGroups:
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
     ) -> tuple[list[Span], tuple[int, int]]:
         """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
+        try:
+            return await self._read_uid(uid, at, until, limits)
+        except PackGone:
+            return await self._read_uid(uid, at, until, limits)
+
+    async def _read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+    ) -> tuple[list[Span], tuple[int, int]]:
         bytes_max, whole = limits
         machine = self.machines[uid >> 48]
         stream = machine.by_uid.get(uid)
@@ -270,8 +322,8 @@ class LocalGroups:
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
-        if query.touch and stream.ttl_seconds is not None:
-            self.touch(group, stream)
+        if query.touch:
+            self.lifetimes.touch(group, stream)
         plan = self.machines[group].plan_read(
             stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
         )
@@ -297,7 +349,7 @@ class LocalGroups:
             if type(piece) is ColdPiece:
                 goal = piece.want.until
                 assert self.cold is not None and goal is not None, "a cold slice without an object store"
-                part = cut(await self.cold.batches(piece.slice), piece.want)
+                part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
                 found = [Span(hot.record, hot.byte, bytes(hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
                 end = (part.record, part.byte)
             else:
@@ -316,15 +368,15 @@ class LocalGroups:
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
-        self.touch(group, stream)
+        self.lifetimes.touch(group, stream)
         self.feeds.attach(stream.uid, sink)
         return self.facts_of(stream)
 
     def detach(self, uid: int, sink: Sink) -> None:
         self.feeds.detach(uid, sink)
         stream = self.machines[uid >> 48].by_uid.get(uid)
-        if stream is not None and stream.ttl_seconds is not None:
-            self._touched[uid] = self.now_ms()  # it was read until now
+        if stream is not None:
+            self.lifetimes.touch(uid >> 48, stream)  # it was read until now
 
 
 _NOT_FOUND = Refusal(Code.NOT_FOUND)

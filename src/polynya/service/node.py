@@ -16,8 +16,9 @@ from polynya.service.forks import create_fork
 from polynya.service.local import LocalGroups
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Command, Create
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table
+from polynya.wal import DiskFull
 
 Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
@@ -90,7 +91,8 @@ class NodeService:
         self._transport.call_nowait(group % self._cores, messages.PROPOSE, group.to_bytes(2, "little") + encode_command(command), answered)
 
     async def call(self, group: int, command: Command) -> Reply:
-        """`propose_to` for those who may wait; raises what `done` would be given as a fault."""
+        """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
+        taken for done that was not."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def done(reply: Reply | BaseException) -> None:
@@ -98,7 +100,10 @@ class NodeService:
                 _settle(future, reply)
 
         self.propose_to(group, command, done)
-        return await future
+        reply = await future
+        if reply.code == Code.DISK_FULL:
+            raise DiskFull("the journal's disk has no room; nothing was applied")
+        return reply
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
@@ -138,7 +143,10 @@ class NodeService:
 
     async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
         assert isinstance(command, Create)
-        return await create_fork(self, command, source, (record, byte, sub_offset))
+        try:
+            return await create_fork(self, command, source, (record, byte, sub_offset))
+        except DiskFull:
+            return Reply(Code.DISK_FULL)
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
         query = messages.ListQuery(prefix, after, limit)
@@ -190,7 +198,6 @@ class NodeService:
         self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
         self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
-
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from polynya.base.errors import PolynyaError
 from polynya.service.node import NodeService
 from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, Unpin
@@ -12,49 +14,57 @@ PIN_PATIENCE_MS = 10_000  # an unconfirmed pin older than this lost its coordina
 
 
 class Settler:
-    """Call `pump` after turns and `sweep` now and then; both return at once."""
+    """Call `pump` after turns and `sweep` every few seconds, one sweep at a time."""
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
         self._machines: dict[int, Machine] = service.local.machines
         self._sending: set[tuple[int, int]] = set()
-        self._settling: set[tuple[int, str]] = set()
+        self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
         self.failures = 0
 
     def pump(self) -> None:
-        """Send what is in the outboxes and not on its way yet."""
+        """Send what has come into the outboxes. Cheap while nothing has."""
         for group, machine in self._machines.items():
-            if machine.outbox:
-                for message, (target, command) in tuple(machine.outbox.items()):
-                    if (group, message) not in self._sending:
-                        self._sending.add((group, message))
-                        self._send(group, message, target, command)
+            begin = self._pumped.get(group, 0)
+            if machine.message_counter > begin:
+                self._pumped[group] = machine.message_counter
+                self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
+
+    async def sweep(self) -> None:
+        """Send again what failed, and settle the pins whose coordinator is gone."""
+        for group, machine in self._machines.items():
+            self._send_all(group, list(machine.outbox))
+        late = self._service.now_ms() - PIN_PATIENCE_MS
+        for group, machine in self._machines.items():
+            for attempt, uid in tuple(machine.unconfirmed.items()):
+                source = machine.by_uid.get(uid)
+                pin = source.pins.get(attempt) if source is not None and source.pins else None
+                if pin is not None and not pin.confirmed and pin.since_ms <= late:
+                    await self._settle_pin(group, uid, attempt, pin.target_name)
+
+    def _send_all(self, group: int, messages: list[int]) -> None:
+        outbox = self._machines[group].outbox
+        for message in messages:
+            if message in outbox and (group, message) not in self._sending:
+                self._sending.add((group, message))
+                self._send(group, message, *outbox[message])
 
     def _send(self, group: int, message: int, target: int, command: Command) -> None:
         def acknowledged(reply: Reply | BaseException) -> None:
             self._sending.discard((group, message))
 
         def applied(reply: Reply | BaseException) -> None:
-            if isinstance(reply, BaseException):
+            if isinstance(reply, BaseException) or reply.code == Code.DISK_FULL:
                 self.failures += 1
                 self._sending.discard((group, message))  # the next sweep sends it again
-                return
-            self._service.propose_to(group, Acknowledge(message), acknowledged)
+            else:
+                self._service.propose_to(group, Acknowledge(message), acknowledged)
 
         self._service.propose_to(target, command, applied)
 
-    async def sweep(self) -> None:
-        """Send again what failed, and settle the pins whose coordinator is gone."""
-        self.pump()
-        now = self._service.now_ms()
-        for group, machine in self._machines.items():
-            for attempt, uid in tuple(machine.unconfirmed.items()):
-                pin = machine.by_uid[uid].pins[attempt]  # type: ignore[index]
-                if pin.since_ms <= now - PIN_PATIENCE_MS and (uid, attempt) not in self._settling:
-                    self._settling.add((uid, attempt))
-                    await self._settle_pin(group, uid, attempt, pin.target_name)
-
     async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
+        """The target's group decides: what it has not created by now it never will."""
         service = self._service
         try:
             asked = await service.call(service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms()))
@@ -62,5 +72,3 @@ class Settler:
             await service.call(group, ConfirmPin(uid, attempt) if created else Unpin(uid, attempt, service.now_ms()))
         except PolynyaError:
             self.failures += 1
-        finally:
-            self._settling.discard((uid, attempt))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 from typing import Protocol
 
 import msgspec
@@ -60,7 +61,7 @@ class RemoteTails:
         tail = self._tails.get(name)
         if tail is not None and tail.facts is not None:
             self._feeds.attach(tail.facts.uid, sink)
-            return tail.facts
+            return copy(tail.facts)  # ours moves on with the events
         future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
         if tail is None:
             tail = self._tails[name] = _Tail()
@@ -71,10 +72,18 @@ class RemoteTails:
             )
         else:
             tail.waiting.append((future, sink))
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:  # the client is gone: perhaps after it was attached
+            if future.done() and not future.cancelled() and isinstance(found := future.result(), Facts):
+                self.detach(found.uid, sink)
+            raise
 
     def detach(self, uid: int, sink: Sink) -> None:
         self._feeds.detach(uid, sink)
+        self._leave_unwatched(uid)
+
+    def _leave_unwatched(self, uid: int) -> None:
         name = self._names.get(uid)
         if name is not None and not self._feeds.watched(uid):
             tail = self._tails[name]
@@ -95,14 +104,18 @@ class RemoteTails:
 
     def _opened(self, name: str, tail: _Tail, found: Facts | Refusal) -> None:
         waiting, tail.waiting = tail.waiting, []
-        if isinstance(found, Facts):
+        if isinstance(found, Refusal):
+            self._forget(name, tail)
+        else:
             tail.facts = found
             self._names[found.uid] = name
         for future, sink in waiting:
-            if isinstance(found, Facts):
-                self._feeds.attach(found.uid, sink)
-            if not future.done():
-                future.set_result(found)
+            if not future.done():  # else its client is gone
+                if isinstance(found, Facts):
+                    self._feeds.attach(found.uid, sink)
+                future.set_result(copy(found))
+        if isinstance(found, Facts):
+            self._leave_unwatched(found.uid)
 
     def _ended(self, name: str, tail: _Tail, error: BaseException | None) -> None:
         self._forget(name, tail)
@@ -140,11 +153,11 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
         sink = _PushSink(push)
         found = local.attach(question.group, question.name, sink)
-        push.item(messages.encode(found))
         if isinstance(found, Facts):
             uid = found.uid
-            push.on_cancel = lambda: local.detach(uid, sink)
-        else:
+            push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may be the one too many
+        push.item(messages.encode(found))
+        if isinstance(found, Refusal):
             push.end()
 
     transport.on_stream(messages.ATTACH, subscribed)
