@@ -9,6 +9,7 @@ BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 
 PRODUCER = c.Producer("p", 1, 2)
 FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2)
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
+CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
@@ -50,6 +51,20 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.PackWritten("packs/20260101-00/1-ff", [1, 2], 9), "941fb67061636b732f32303236303130312d30302f312d666692010209"),
     (c.ReleasePack("packs/20260101-00/1-ff", 2, 10), "9420b67061636b732f32303236303130312d30302f312d6666020a"),
     (c.PackDeleted("packs/20260101-00/1-ff"), "9221b67061636b732f32303236303130312d30302f312d6666"),
+    (
+        c.SubscriptionPut("s", 14, CONFIG, "http://h:1"),
+        "9528a1730e9701a6646f63732f2a91a6646f63732f61a0ac64656661756c742f77616b65cd7530a164aa687474703a2f2f683a31",
+    ),
+    (c.SubscriptionStreams("s", ["docs/a"], ["docs/b"], 15), "9529a17391a6646f63732f6191a6646f63732f620f"),
+    (c.SubscriptionDelete("s", 16), "932aa17310"),
+    (c.SubscriptionLinked("s", 7, 2), "942ba1730702"),
+    (c.SubscriptionEvent("s", 7, 2, 17, 3, "w_1", "worker", 18), "992ca17307021103a3775f31a6776f726b657212"),
+    (
+        c.LinkSubscription("s", 7, 2, "docs/*", "default/wake", ["docs/a"]),
+        "972da1730702a6646f63732f2aac64656661756c742f77616b6591a6646f63732f61",
+    ),
+    (c.UnlinkSubscription("s", 7), "932ea17307"),
+    (c.AckLinks("s", 7, [("docs/a", 8, 3, 9)]), "942fa173079194a6646f63732f61080309"),
     (c.TableCreate("all", "docs/", 11), "943ca3616c6ca5646f63732f0b"),
     (c.TableOpen(3, 12), "933d030c"),
     (c.TablePlanned(3, 1), "933e0301"),
@@ -59,6 +74,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         c.ClaimRanges(3, 1, 0, "docs/", ["docs/long/"], 1 << 30, True),
         "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
     ),
+    (c.MetaSet("k", b"v"), "9350a16bc40176"),
 ]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, model, snapshots, tables
+from polynya.stream import commands, model, snapshots, subscriptions_model, tables
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -25,7 +25,7 @@ def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
     assert (str(kind.__struct_config__.tag), kind.__name__, fields(kind)) in rows("commands.md")
 
 
-@pytest.mark.parametrize("kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice])
+@pytest.mark.parametrize("kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice, commands.SubscriptionConfig])
 def test_part_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("commands.md")
 
@@ -35,3 +35,11 @@ def test_part_is_in_the_page(kind: type) -> None:
 )
 def test_state_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")
+
+
+@pytest.mark.parametrize(
+    "kind", [subscriptions_model.Subscription, subscriptions_model.Grave, subscriptions_model.Registration, subscriptions_model.Link]
+)
+def test_state_of_subscriptions_is_in_the_page(kind: type) -> None:
+    assert (kind.__name__, fields(kind)) in rows("group-state.md")
+    assert ("Subscribed", fields(subscriptions_model.Image)) in rows("group-state.md")

@@ -41,3 +41,7 @@ LONG_POLL_SECONDS_DEFAULT = 20.0
 SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
 ATTEMPTS_REMEMBERED_MAX = 8192  # fork attempts, and packs, that a group must not take up again; older ones have long been settled
+
+SUBSCRIPTIONS_PER_GROUP_MAX = 1024  # with a home in one group: each creation of a stream asks the patterns that could match
+SUBSCRIPTION_STREAMS_MAX = 1000  # explicit links of one subscription: they are state of its home group
+SUBSCRIPTION_LINKS_SHOWN = 1000  # streams in one wake, claim or page of a subscription; the others come with the next

@@ -197,6 +197,90 @@ class PackDeleted(Command, tag=33, frozen=True):
     pack: str
 
 
+class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a PUT of a subscription says, normalised: repeating it compares this."""
+
+    kind: int  # 0 webhook, 1 pull-wake
+    pattern: str  # "": none
+    streams: list[str]  # canonical, sorted, without repeats
+    webhook_url: str
+    wake_stream: str  # canonical
+    lease_ttl_ms: int
+    description: str | None = None
+
+
+class SubscriptionPut(Command, tag=40, frozen=True, gc=False):
+    """In the subscription's home group: create it, or confirm that it is the same."""
+
+    id: str
+    now_ms: int
+    config: SubscriptionConfig
+    base_url: str
+
+
+class SubscriptionStreams(Command, tag=41, frozen=True, gc=False):
+    """In the home group: change the explicit links."""
+
+    id: str
+    add: list[str]
+    remove: list[str]
+    now_ms: int
+
+
+class SubscriptionDelete(Command, tag=42, frozen=True, gc=False):
+    """In the home group: what comes for this life of the id from now on is refused."""
+
+    id: str
+    now_ms: int
+
+
+class SubscriptionLinked(Command, tag=43, frozen=True, gc=False):
+    """In the home group: every group has applied this revision of the links (or dropped those of a deleted subscription)."""
+
+    id: str
+    uid: int
+    revision: int
+
+
+class SubscriptionEvent(Command, tag=44, frozen=True, gc=False):
+    """In the home group: something happened (`subscriptions.Event`); whether it may, the table of states says."""
+
+    id: str
+    uid: int
+    event: int
+    now_ms: int
+    generation: int = 0
+    wake_id: str = ""
+    text: str = ""  # a stream's name (WAKE), the worker (CLAIM)
+    until_ms: int = 0  # the next attempt (DELIVERED, FAILED)
+
+
+class LinkSubscription(Command, tag=45, frozen=True, gc=False):
+    """In a stream group: all that a subscription watches here. A newer revision replaces an older one."""
+
+    id: str
+    uid: int
+    revision: int
+    pattern: str
+    without: str
+    streams: list[str]
+
+
+class UnlinkSubscription(Command, tag=46, frozen=True, gc=False):
+    """In a stream group: this life of the subscription is over."""
+
+    id: str
+    uid: int
+
+
+class AckLinks(Command, tag=47, frozen=True, gc=False):
+    """In a stream group: (name, uid of the stream, record, byte) up to which a worker is done. Cursors never go back."""
+
+    id: str
+    uid: int
+    acks: list[tuple[str, int, int, int]]
+
+
 class TableCreate(Command, tag=60, frozen=True, gc=False):
     """In the meta group: a table of the streams whose canonical names begin with `prefix`."""
 
@@ -254,6 +338,13 @@ class ClaimRanges(Command, tag=65, frozen=True, gc=False):
     fresh: bool
 
 
+class MetaSet(Command, tag=80, frozen=True, gc=False):
+    """In the meta group: give a key its value, unless it has one. The reply's detail is the value from now on."""
+
+    key: str
+    value: bytes
+
+
 AnyCommand = (
     Create
     | Append
@@ -269,10 +360,19 @@ AnyCommand = (
     | PackWritten
     | ReleasePack
     | PackDeleted
+    | SubscriptionPut
+    | SubscriptionStreams
+    | SubscriptionDelete
+    | SubscriptionLinked
+    | SubscriptionEvent
+    | LinkSubscription
+    | UnlinkSubscription
+    | AckLinks
     | TableCreate
     | TableOpen
     | TablePlanned
     | TableCommit
     | TableAbandon
     | ClaimRanges
+    | MetaSet
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions_links import forget_stream
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -76,6 +77,8 @@ def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
 
 def let_go(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
+    if stream.links is not None:
+        forget_stream(machine.subscriptions, stream)
     if stream.pins:
         stream.deleted = True
         cut_to_pins(machine, stream, now_ms)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, lifetimes, reading, snapshots, tables, tier, writes
+from polynya.stream import forks, lifetimes, reading, snapshots, subscriptions_links, tables, tier, writes
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -33,6 +33,7 @@ from polynya.stream.commands import (
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.reading import ReadPlan, Refused
 from polynya.stream.replies import Reply
+from polynya.stream.subscriptions_model import Subscriptions
 
 
 class Machine:
@@ -58,6 +59,8 @@ class Machine:
         self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
         self.tables: dict[int, tables.Table] = {}  # of the meta group
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
+        self.subscriptions = Subscriptions()
+        self.meta: dict[str, bytes] = {}  # of the meta group
         self.uid_counter = 0
         self.message_counter = 0
 
@@ -159,4 +162,5 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableCommit: tables.apply_commit,
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
+    **subscriptions_links.RULES,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from polynya.stream.commands import ColdSlice, Fork
+from polynya.stream.subscriptions_model import Link
 
 __all__ = ["Claim", "ColdSlice", "Held", "HotBatch", "Pack", "Pin", "Stream"]
 
@@ -86,5 +85,5 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     cold: list[ColdSlice] | None = None
     producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
     pins: dict[str, Pin] | None = None  # by attempt
-    links: Any = None  # {subscription id: Link}
+    links: dict[str, Link] | None = None  # by subscription id
     tables: dict[int, Claim] | None = None  # by table uid

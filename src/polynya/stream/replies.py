@@ -37,6 +37,9 @@ class Code(enum.IntEnum):
     ACTIVE = 38  # expire: there was newer activity
     NOT_YET = 39  # the precondition of an internal step is not there yet
     DISK_FULL = 40  # the journal's disk has no room; reads go on
+    FENCED = 41  # a subscription's wake of an earlier generation, or a step that its state does not take
+    HELD = 42  # another worker has the lease
+    TOO_MANY = 43  # the limit of subscriptions, or of their streams
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

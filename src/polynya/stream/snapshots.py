@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.stream import subscriptions_links
 from polynya.stream.commands import ReleasePack, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
+from polynya.stream.subscriptions_model import Image as Subscribed
 from polynya.stream.tables import Table
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     streams: list[Stream]
     tables: list[Table] = []
     claimed_jobs: dict[int, int] = {}
+    subscriptions: Subscribed | None = None
+    meta: dict[str, bytes] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -56,6 +60,8 @@ def encode(machine: Machine) -> bytes:
         released=list(machine.released),
         tables=list(machine.tables.values()),
         claimed_jobs=machine.claimed_jobs,
+        subscriptions=subscriptions_links.encode_image(machine.subscriptions),
+        meta=machine.meta,
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -86,6 +92,9 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.claimed_jobs = image.claimed_jobs
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
+    if image.subscriptions is not None:
+        subscriptions_links.decode_image(machine, image.subscriptions)
+    machine.meta = image.meta
     return machine
 
 

@@ -12,6 +12,7 @@ from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail
 from polynya.stream.model import HotBatch, Stream
 from polynya.stream.producers import accept_producer, judge_producer, producer_key, repeat_of
 from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions_links import link_created, note_append
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -111,6 +112,8 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create, place:
     else:
         stream.hot = [hot]
         machine.hot[stream.uid] = stream
+    if stream.links is not None:
+        note_append(machine.subscriptions, stream)
 
 
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
@@ -180,6 +183,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         stream.next_record, stream.next_byte = fork.record, fork.byte
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
+    if machine.subscriptions.watches:
+        link_created(machine.subscriptions, stream)
     return stream
 
 
