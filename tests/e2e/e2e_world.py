@@ -1,0 +1,217 @@
+"""A node with its data for the end-to-end tests: started, killed in pieces, started again; and a plain blocking HTTP connection."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+from polling import wait_until
+from product import RunningNode
+
+TAG = "E2E_WORLD"  # in the environment of every process that a world starts
+
+
+class Answer:
+    """Status, headers (names in lower case) and body of one answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = {name.lower(): value for name, value in headers.items()}
+        self.body = body
+
+    @property
+    def next_offset(self) -> str:
+        return self.headers["stream-next-offset"]
+
+    @property
+    def code(self) -> str:
+        """The error's code."""
+        return str(json.loads(self.body)["error"]["code"])
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status}, {self.headers}, {self.body[:300]!r})"
+
+
+class Lost(Exception):
+    """No answer came: what became of the request is unknown."""
+
+
+class World:
+    """One data folder and at most one node on it. `ask` goes to the node that is running now."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.tag = secrets.token_hex(8)
+        self.node: RunningNode | None = None
+        self._nodes: list[RunningNode] = []
+
+    def start(self, *flags: str, **variables: str) -> RunningNode:
+        self.node = RunningNode(self.data, flags, **{TAG: self.tag}, **variables)
+        self._nodes.append(self.node)
+        return self.node
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.node is not None
+        code = self.node.stop()
+        self.node.close()
+        return code
+
+    @property
+    def url(self) -> str:
+        assert self.node is not None
+        return self.node.url
+
+    @property
+    def admin(self) -> str:
+        assert self.node is not None
+        return self.node.admin
+
+    @property
+    def log(self) -> str:
+        assert self.node is not None
+        return "".join(self.node.log)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this world, the node's cores and strays included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(TAG) == self.tag and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def cores(self) -> list[psutil.Process]:
+        """The core processes of the running node."""
+        assert self.node is not None
+        try:
+            return psutil.Process(self.node.process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill_cores(self) -> None:
+        for core in self.cores():
+            core.kill()
+
+    def kill_supervisor(self) -> None:
+        """Its cores must die by themselves."""
+        assert self.node is not None
+        self.node.kill()
+
+    def kill_all(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert self.node is not None
+        self.node.process.wait(30)
+
+    def wait_gone(self) -> None:
+        wait_until(lambda: not self.processes(), what=f"all processes to end; left: {self.processes()}", seconds=20)
+
+    def close(self) -> None:
+        """Stop what runs; whatever is left then is a defect, and killed."""
+        for node in self._nodes:
+            node.close()
+        try:
+            self.wait_gone()
+        finally:
+            for process in self.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+
+    # --- requests --------------------------------------------------------------------------------------------------------------
+
+    def connect(self, seconds: float = 30.0) -> Client:
+        return Client(self.url, seconds)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """One request on a connection of its own. Raises `Lost`."""
+        with contextlib.closing(self.connect()) as client:
+            return client.ask(method, path, body, **headers)
+
+    def flush(self) -> Answer:
+        with contextlib.closing(Client(self.admin, 60.0)) as client:
+            return client.ask("POST", "/v1/admin/flush")
+
+    def records(self, name: str) -> list[Any]:
+        """All of a JSON stream, page by page."""
+        found: list[Any] = []
+        with contextlib.closing(self.connect()) as client:
+            offset = "-1"
+            while True:
+                page = client.ask("GET", f"/v1/stream/{name}?offset={offset}")
+                assert page.status == 200, page
+                found += json.loads(page.body)
+                offset = page.next_offset
+                if "stream-up-to-date" in page.headers:
+                    return found
+
+
+class Client:
+    """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next one connects anew."""
+
+    def __init__(self, url: str, seconds: float = 30.0) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            self._connection.request(method, path, body, spelled)
+            response = self._connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise Lost(f"{method} {path}: {error!r}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+JSON = {"Content_Type": "application/json"}
+
+
+def address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None
+    return parts.hostname, parts.port
+
+
+@contextlib.contextmanager
+def raw(url: str, seconds: float = 10.0) -> Iterator[socket.socket]:
+    """A bare connection."""
+    with socket.create_connection(address(url), timeout=seconds) as connection:
+        yield connection
+
+
+def drain(connection: socket.socket) -> bytes:
+    """Everything until the other side closes; a reset ends it too."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(65536):
+            parts.append(piece)
+    return b"".join(parts)
+
+
+def descriptors(processes: list[psutil.Process]) -> int:
+    return sum(process.num_fds() for process in processes)
+
+
+def resident(processes: list[psutil.Process]) -> int:
+    """RSS in bytes."""
+    return sum(process.memory_info().rss for process in processes)
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0

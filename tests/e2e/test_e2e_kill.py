@@ -1,0 +1,67 @@
+"""Kill -9 at any moment, of a core, of the supervisor, of all: nothing acknowledged is lost, nothing comes twice, nothing seen goes away."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from e2e_crashes import Flushes, Lives, LongPollTail, PlainWriter, Producer, SseTail, Worker, at_work
+from e2e_world import World
+
+pytestmark = pytest.mark.process
+ROUNDS = 3
+
+
+def people(world: World) -> list[Worker]:
+    return [
+        PlainWriter(world, "crash/plain-a"),
+        PlainWriter(world, "crash/plain-b"),
+        Producer(world, "crash/once-a"),
+        Producer(world, "crash/once-b"),
+        Lives(world, "crash/lives"),
+        SseTail(world, "crash/plain-a"),
+        SseTail(world, "crash/once-b"),
+        LongPollTail(world, "crash/once-a"),
+        LongPollTail(world, "crash/plain-b"),
+        Flushes(world),
+    ]
+
+
+def kill(world: World, target: str, chance: random.Random, flags: tuple[str, ...]) -> None:
+    if target == "core":
+        node = world.node
+        chance.choice(world.cores()).kill()
+        assert node is not None and node.process.poll() is None
+        return
+    if target == "supervisor":
+        world.kill_supervisor()
+    else:
+        world.kill_all()
+    world.wait_gone()
+    world.start(*flags)
+
+
+def check(workers: list[Worker]) -> None:
+    for worker in workers:
+        if hasattr(worker, "check"):
+            worker.check()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("target", ["core", "supervisor", "all"])
+def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores: int) -> None:
+    chance = random.Random(f"{target} {cores}")
+    flags = ("--cores", str(cores), "--long-poll-timeout", "0.5")
+    world.start(*flags)
+    workers = people(world)
+    with at_work(workers) as progress:
+        for _ in range(ROUNDS):
+            progress(chance.randrange(50, 400))
+            kill(world, target, chance, flags)
+        progress(200)
+    assert all(worker.promised for worker in workers), [(type(worker).__name__, worker.promised) for worker in workers]
+    check(workers)
+    assert world.stop() == 0, world.log
+    world.wait_gone()
+    world.start(*flags)
+    check(workers)
