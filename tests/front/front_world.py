@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -69,8 +69,9 @@ class Wire:
 
 
 class World:
-    def __init__(self, service: FakeService, front: HttpFront, port: int) -> None:
+    def __init__(self, service: FakeService, front: HttpFront, port: int, tasks: asyncio.TaskGroup) -> None:
         self.service, self.front, self.port = service, front, port
+        self._tasks = tasks
         self.wires: list[Wire] = []
 
     @property
@@ -110,6 +111,10 @@ class World:
         assert answer.status == 200, answer
         return wire
 
+    def meanwhile(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Let something run beside the story."""
+        return self._tasks.create_task(work)
+
     async def until(self, true: Callable[[], Any]) -> None:
         """Let the loop run until something is so."""
         while not true():  # noqa: ASYNC110 (bounded by the time limit of `play`)
@@ -139,12 +144,14 @@ def play(
         front = HttpFront(service, settings or HttpSettings(long_poll_seconds=0.05), handlers, mounts)
         listener = socket.create_server(("127.0.0.1", 0))
         await front.start([listener])
-        world = World(service, front, listener.getsockname()[1])
+        wires: list[Wire] = []
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
+                world = World(service, front, listener.getsockname()[1], tasks)
+                wires = world.wires
                 await story(world)
         finally:
-            for wire in world.wires:
+            for wire in wires:
                 wire.close()
             await front.stop(0.5)
 

@@ -294,7 +294,7 @@ def test_stopping_answers_what_is_in_flight() -> None:
         reader = await world.sse("s")
         await reader.chunk()
         await world.until(lambda: world.service.turns._proposals)
-        stopping = asyncio.ensure_future(world.front.stop(5))
+        stopping = world.meanwhile(world.front.stop(5))
         assert await idle.ended()
         assert await reader.chunk() == b""
         reader.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 
@@ -308,7 +307,7 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
         await world.put("s")
         await world.post("s", b"1")
         for ending in ("post", "delete"):
-            waiting = asyncio.ensure_future(world.get("s", "?offset=now&live=long-poll&timeout_ms=60000"))
+            waiting = world.meanwhile(world.get("s", "?offset=now&live=long-poll&timeout_ms=60000"))
             await world.until(lambda: world.front.waiters)
             if ending == "post":
                 await world.post("s", b"2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -34,7 +33,7 @@ def test_other_values_of_close_are_ignored(value: str) -> None:
 def test_a_waiting_long_poll_gets_the_append_that_closes() -> None:
     async def story(world: World) -> None:
         await world.put("s")
-        waiting = asyncio.ensure_future(world.get("s", "?offset=-1&live=long-poll&timeout_ms=5000"))
+        waiting = world.meanwhile(world.get("s", "?offset=-1&live=long-poll&timeout_ms=5000"))
         await world.until(lambda: world.front.waiters)
         assert (await world.post("s", b'{"last":1}', stream_closed="true")).status == 204
         answer = await waiting
