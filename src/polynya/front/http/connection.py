@@ -34,7 +34,8 @@ class Connection(asyncio.Protocol):
     """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
 
     __slots__ = (
-        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused", "_ready", "_repeat",
+        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused",
+        "_ready", "_repeat",
         "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
     )  # fmt: skip
 
