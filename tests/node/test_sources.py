@@ -32,6 +32,6 @@ def test_a_core_is_counted(tmp_path):
 
 
 def test_every_row_named_by_a_source_is_in_the_table():
-    for names in (sources.TURNS, sources.FLUSHER, sources.COLLECTOR, sources.CACHE):
+    for names in (sources.TURNS, sources.FLUSHER, sources.COLLECTOR, sources.CACHE, sources.HTTP):
         assert set(names) <= set(BY_NAME)
         assert all(BY_NAME[name].kind == "counter" for name in names)

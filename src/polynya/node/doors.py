@@ -13,6 +13,7 @@ from polynya.front.http.mount import Handler, Request, Response
 from polynya.front.http.server import HttpFront
 from polynya.front.http.settings import HttpSettings
 from polynya.front.http.tables import StoreRef, TableRoutes
+from polynya.node import sources
 from polynya.node.health import Answer, Health
 from polynya.node.ports import shared_listener
 from polynya.node.start import CoreStart
@@ -39,6 +40,8 @@ class Doors:
         admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
         mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service))}
         self.admin = HttpFront(service, settings, admin, mount, streams=False)
+
+        health.registry.add(sources.of_front(self.base))
 
     async def open(self) -> None:
         start = self._start

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from polynya.front.http.server import HttpFront
 from polynya.node.core import Core
-from polynya.node.metrics import Samples
+from polynya.node.metrics import Samples, label
 from polynya.service.local import LocalGroups
 
 TURNS = {
@@ -30,6 +31,16 @@ CACHE = {
     "polynya_cache_hits_total": "hits",
     "polynya_cache_misses_total": "misses",
     "polynya_cache_fetched_bytes_total": "fetched_bytes",
+}
+HTTP = {
+    "polynya_http_appends_total": "appends",
+    "polynya_http_append_bytes_total": "bytes_in",
+    "polynya_http_connections_total": "connections_opened",
+    "polynya_http_connections_refused_total": "connections_refused",
+    "polynya_http_timeouts_total": "timeouts",
+    "polynya_http_long_polls_total": "long_polls",
+    "polynya_http_sse_total": "live_opened",
+    "polynya_http_sse_cut_total": "live_cut",
 }
 
 
@@ -70,5 +81,18 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
             "polynya_live_readers": len(local.feeds),
             "polynya_hot_refused_total": local.hot_refused,
         }
+
+    return read
+
+
+def of_front(front: HttpFront) -> Callable[[], Samples]:
+    """A front's requests and connections."""
+    requests = counted(front.counters, HTTP)
+
+    def read() -> Samples:
+        classes = {label("polynya_http_responses_total", **{"class": f"{number}xx"}): 0.0 for number in (2, 3, 4, 5)}
+        for status, count in front.counters.statuses.items():
+            classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += count
+        return requests() | classes | {"polynya_http_connections": len(front.connections)}
 
     return read
