@@ -91,6 +91,8 @@ class Assembly:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
             registry.add(sources.counted(self._tier.collector.counters, sources.COLLECTOR))
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
+            reader = self._tier.reader
+            registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
 
     async def _settle(self) -> None:
         """Time passes for quiet streams; what crosses groups is finished."""
