@@ -132,6 +132,18 @@ def test_sigterm_ends_the_worker(lake: Lake) -> None:
     lake.check_exactly_once()
 
 
+def test_a_delta_log_that_is_behind_is_repaired_without_a_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.source.append("a", [b'{"n":1}'])
+    with monkeypatch.context() as patch:
+        patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: (_ for _ in ()).throw(ConnectionError()))
+        with pytest.raises(ConnectionError):
+            compact(lake.coordinator, [], lambda: lake.runner, Told())
+    repaired: dict[str, str] = {}
+    assert compact(lake.coordinator, [], lambda: lake.runner, Told(), repaired=repaired) == []
+    lake.check_exactly_once()
+    assert repaired == {"7001": lake.coordinator.table.result}
+
+
 def test_a_runner_starts_once_and_is_closed(lake: Lake) -> None:
     started = []
 

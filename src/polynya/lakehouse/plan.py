@@ -10,6 +10,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import SLICE_BYTES_MAX
 from polynya.lakehouse.schema import Column
 from polynya.objectstore import StoreSettings
+from polynya.stream.commands import Encoding
 
 TASK_BYTES_MAX = 192 << 20  # of payload in one task, and so in one Parquet file
 TASK_BYTES_MIN = 8 << 20  # below it a task costs more than it does
@@ -104,6 +105,8 @@ def check_plan(plan: Plan) -> Plan:
     if plan.job <= plan.table.job:
         raise CorruptData(f"job {plan.job} is not after the committed job {plan.table.job}")
     for part in plan.ranges:
+        if part.encoding not in (Encoding.BYTES, Encoding.JSON):
+            raise CorruptData(f"'{part.stream}' has batches of encoding {part.encoding}, which this driver does not know")
         end = part.skip + part.take if part.take >= 0 else part.records
         if not (0 <= part.skip < end <= part.records and 0 <= part.uid < 1 << 63):
             raise CorruptData(f"the plan's range of '{part.stream}' at record {part.record} is impossible")

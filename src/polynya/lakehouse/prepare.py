@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -19,8 +20,11 @@ from polynya.lakehouse.task import DLQ_TYPES
 from polynya.stream.commands import Encoding
 
 SAMPLE_STREAMS_MAX = 256  # a sample costs one read of a slice; what is not sampled the tasks report
-SAMPLE_RECORDS = 400  # of one stream, from up to this many slices:
-SAMPLE_SLICES = 2  # the first and the last
+SAMPLE_BYTES_LEAST = 64 << 20  # slices are read whole, because their checksum is of the whole …
+SAMPLE_SHARE = 10  # … so samples may cost this, or one byte in so many of the job
+SAMPLE_RECORDS = 20_000  # of all streams together
+SAMPLE_RECORDS_STREAM = 400  # of one stream, from its first and its last slice
+_READERS = 8
 
 
 class Fixed(msgspec.Struct, frozen=True):
@@ -33,7 +37,11 @@ class Fixed(msgspec.Struct, frozen=True):
 
 def fix_schema(blobs: Blobs, plan: Plan, columns: Sequence[Column]) -> Fixed:
     """The columns of the table so far, widened by samples of the plan's streams; repeatable."""
-    seen = {uid: _sample(blobs, ranges) for uid, ranges in _sampled(plan).items()}
+    chosen = _sampled(plan)
+    each = max(1, min(SAMPLE_RECORDS_STREAM, SAMPLE_RECORDS // max(1, len(chosen))))
+    with ThreadPoolExecutor(_READERS) as readers:
+        samples = readers.map(lambda ranges: _sample(blobs, ranges, each), chosen.values())
+        seen = dict(zip(chosen, samples, strict=True))
     wide = list(columns)
     for found in seen.values():
         wide = adopt(wide, wish(wide, found))
@@ -86,22 +94,24 @@ def _with_shapes(columns: list[Column], seen: dict[int, Seen]) -> Fixed:
 
 
 def _sampled(plan: Plan) -> dict[int, list[Range]]:
-    """Ranges by uid of the JSON streams to look at, in order of stream and record; evenly spread when there are too many."""
+    """Ranges to look at by uid, of JSON streams in order of name: their first and last ones, of evenly spread streams if they are many."""
     streams: dict[int, list[Range]] = {}
     for part in sorted(plan.ranges, key=lambda part: (part.stream, part.uid, part.record)):
         if part.encoding == Encoding.JSON:
             streams.setdefault(part.uid, []).append(part)
-    uids = list(streams)
-    if len(uids) > SAMPLE_STREAMS_MAX:
-        uids = [uids[at] for at in np.linspace(0, len(uids) - 1, SAMPLE_STREAMS_MAX, dtype=np.int64)]
-    return {uid: streams[uid] for uid in uids}
+    ends = {uid: ranges if len(ranges) == 1 else [ranges[0], ranges[-1]] for uid, ranges in streams.items()}
+    total = sum(part.stored for part in plan.ranges)
+    allowed = max(SAMPLE_BYTES_LEAST, total // SAMPLE_SHARE)
+    cost = sum(part.stored for ranges in ends.values() for part in ranges)
+    count = min(len(ends), SAMPLE_STREAMS_MAX, max(1, len(ends) * allowed // max(1, cost)))
+    uids = list(ends)
+    return {uids[at]: ends[uids[at]] for at in np.unique(np.linspace(0, len(uids) - 1, count, dtype=np.int64))} if uids else {}
 
 
-def _sample(blobs: Blobs, ranges: list[Range]) -> Seen:
-    chosen = ranges if len(ranges) <= SAMPLE_SLICES else [ranges[0], ranges[-1]]
+def _sample(blobs: Blobs, ranges: list[Range], count: int) -> Seen:
     values = []
-    for part in chosen:
+    for part in ranges:
         rows = read_rows(part, blobs.get_range(part.pack, part.offset, part.stored))
         if len(rows.ends):
-            values += list(sample_values(rows.data, rows.ends, SAMPLE_RECORDS // len(chosen)))
+            values += list(sample_values(rows.data, rows.ends, -(-count // len(ranges))))
     return observed(values)

@@ -53,10 +53,19 @@ class LazyRunner:
 
 
 def compact(
-    coordinator: Coordinator, tables: Sequence[str], factory: RunnerFactory, progress: Progress, *, runner: LazyRunner | None = None
+    coordinator: Coordinator,
+    tables: Sequence[str],
+    factory: RunnerFactory,
+    progress: Progress,
+    *,
+    runner: LazyRunner | None = None,
+    repaired: dict[str, str] | None = None,
 ) -> list[Outcome]:
-    """Bring tables (none named: all) up to what is acknowledged now. Raises NoSuchTable and what a job raises."""
+    """Bring tables (none named: all) up to what is acknowledged now. Raises NoSuchTable and what a job raises.
+
+    `repaired` remembers from call to call up to which result each table's Delta logs were found complete."""
     own = runner or LazyRunner(factory)
+    memory = {} if repaired is None else repaired
     try:
         known = {table.name: table for table in coordinator.tables()}
         for name in tables:
@@ -66,8 +75,9 @@ def compact(
         for name in tables or sorted(known):
             done = _compact_table(coordinator, name, own, progress)
             store = known[name].store
-            if not done and store is not None:
+            if not done and store is not None and memory.get(known[name].uid) != known[name].result:
                 repair(open_blobs(store.settings()), known[name])
+                memory[known[name].uid] = known[name].result
             outcomes += done
         return outcomes
     finally:
@@ -87,12 +97,13 @@ def run_worker(
     """Keep tables fresh until `stop` is set, or SIGTERM or SIGINT comes. Faults are told and tried again, later each time."""
     stop = stop or threading.Event()
     runner = LazyRunner(factory)
+    repaired: dict[str, str] = {}
     faults = 0
     try:
         with stop_on_signals():
             while not stop.is_set():
                 try:
-                    compact(coordinator, tables, factory, progress, runner=runner)
+                    compact(coordinator, tables, factory, progress, runner=runner, repaired=repaired)
                     faults = 0
                 except (PolynyaError, OSError) as fault:
                     faults += 1
