@@ -228,7 +228,7 @@ def test_what_happens_while_a_reader_catches_up_is_neither_lost_nor_repeated() -
         service.read_nowait = lambda query: None  # type: ignore[method-assign,assignment,return-value]
         service.read = append_meanwhile  # type: ignore[method-assign]
         reader = await world.sse("s")
-        await world.until(lambda: all(not subscriber._reading for subscriber in world.front.live))
+        await world.until(lambda: all(subscriber._live for subscriber in world.front.live))
         del service.read_nowait, service.read
         await world.post("s", b"%d" % (last := next(numbers)))
         seen: list[int] = []

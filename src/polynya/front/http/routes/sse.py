@@ -6,6 +6,7 @@ core's feed can leave, sends the subscriber back to reading.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -74,11 +75,11 @@ async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tu
 
 
 class Subscriber:
-    """One live reader. Everything up to (`_record`, `_byte`) is written; while `_reading`, events are kept, up to a bound."""
+    """One live reader. Everything up to (`_record`, `_byte`) is written; until it is `_live`, events are kept, up to a bound."""
 
     __slots__ = (
-        "_byte", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front", "_history", "_kept",
-        "_kept_bytes", "_name", "_reading", "_record", "_seen", "_skip_to", "_uid", "_wrote", "_wrote_at"
+        "_byte", "_caught_up", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front", "_history", "_kept",
+        "_kept_bytes", "_live", "_name", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote", "_wrote_at"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront, exchange: Exchange) -> None:
@@ -92,9 +93,11 @@ class Subscriber:
         self._uid = self._history = 0
         self._record = self._byte = 0
         self._skip_to = 0  # events before this record are not wanted: the client asked for an offset beyond the tail
-        self._reading = True
+        self._live = False
+        self._shared = ""  # under which key events keep the frame that this one can use; "": its cursor or its offset runs ahead
         self._kept: list[LiveEvent] = []
         self._kept_bytes = 0
+        self._caught_up = False  # it has been told so
         self._seen = (0, 0)  # how far events have gone that were not kept
         self._wrote = True
         self._wrote_at = 0
@@ -149,7 +152,10 @@ class Subscriber:
                 return
             if asked > page.record:
                 self._skip_to = asked
-            self._write_page(page)
+            if page.spans or page.closed or not self._caught_up:
+                self._write_page(page)
+            else:
+                await asyncio.sleep(0)  # the feed is ahead of what can be read yet
             if self._finished or self._go_live(page):
                 return
             await self._connection.wait_writable()
@@ -157,6 +163,7 @@ class Subscriber:
                 page = await self.read(self._record, self._byte)
 
     def _write_page(self, page: Page) -> None:
+        self._caught_up = page.up_to_date
         self._record, self._byte = page.record, page.byte
         payload = b"".join([span.payload for span in page.spans])
         self._write(self._events(payload, (page.record, page.byte), up_to_date=page.up_to_date, closed=page.closed))
@@ -171,7 +178,9 @@ class Subscriber:
         if not continues or self._seen > at:
             self._kept = kept
             return False
-        self._reading = False
+        self._live = True
+        ahead = self._cursor > current_interval(self._front.service.now_ms())
+        self._shared = "" if ahead or self._skip_to > self._record else "sse-chunk" if self._chunked else "sse"
         self._kept, self._kept_bytes = [], 0
         for event in kept:
             self.live(event)
@@ -180,30 +189,40 @@ class Subscriber:
     # --- live ------------------------------------------------------------------------------------------------------------------
 
     def live(self, event: LiveEvent) -> None:
-        """An event of the stream, in order; called on the loop."""
-        if self._finished:
-            return
-        if self._reading:
+        """An event of the stream, in order; called on the loop. For all but the first subscriber a plain event is one look and one write."""
+        connection = self._connection
+        if self._live and event.begin_record == self._record and event.begin_byte == self._byte and not connection.write_paused:
+            frame = event.frames.get(self._shared)
+            if frame is not None and connection.transport is not None:
+                connection.transport.write(frame)
+                self._record, self._byte = event.record, event.byte
+                self._wrote = True
+                return
+        if self._live:
+            self._live_slowly(event)
+        elif not self._finished:
             self._keep(event)
-            return
+
+    def _live_slowly(self, event: LiveEvent) -> None:
         if event.gone:
             self._end_with_error("GONE")
         elif event.cut:
             self.finish()
-        elif _says_more(event, (self._record, self._byte)):
+        elif not _says_more(event, (self._record, self._byte)):
+            return
+        elif event.begin_record != self._record or event.begin_byte != self._byte:
+            self._fall_back(event)
+        else:
             self._write_event(event)
 
     def _write_event(self, event: LiveEvent) -> None:
-        if event.begin_record != self._record or event.begin_byte != self._byte:
-            self._fall_back(event)
-            return
-        self._record, self._byte = event.record, event.byte
         transport = self._connection.transport
         if transport is None:
             return
         if transport.get_write_buffer_size() > SSE_BACKLOG_BYTES_MAX:
             self._cut()
             return
+        self._record, self._byte = event.record, event.byte
         if event.record > self._skip_to or event.closed:
             transport.write(self._frame(event))
             self._wrote = True
@@ -211,17 +230,14 @@ class Subscriber:
             self.finish()
 
     def _frame(self, event: LiveEvent) -> bytes:
-        """The event's bytes on the wire, shared by all subscribers but those whose cursor runs ahead of the clock."""
-        interval = current_interval(self._front.service.now_ms())
-        shared = self._cursor <= interval
-        key = "sse-chunk" if self._chunked else "sse"
-        frame = event.frames.get(key) if shared else None
+        """The event's bytes on the wire. Those of a plain event are kept with it for the other subscribers."""
+        frame = event.frames.get(self._shared)
         if frame is None:
             frame = self._events(event.payload, (event.record, event.byte), up_to_date=True, closed=event.closed)
             if self._chunked:
                 frame = chunk(frame)
-            if shared:
-                event.frames[key] = frame
+            if self._shared and not event.closed:
+                event.frames[self._shared] = frame
         return frame
 
     def _events(self, payload: bytes, at: tuple[int, int], *, up_to_date: bool, closed: bool) -> bytes:
@@ -239,7 +255,7 @@ class Subscriber:
             self._kept, self._kept_bytes = [], 0
 
     def _fall_back(self, event: LiveEvent) -> None:
-        self._reading = True
+        self._live = False
         self._keep(event)
         self._exchange.spawn(self._read_on(), waits=True)
 
@@ -284,6 +300,7 @@ class Subscriber:
 
     def _let_go(self) -> None:
         self._finished = True
+        self._live = False
         self._kept = []
         self._front.live.pop(self, None)
         self._front.service.detach(self._uid, self)
