@@ -24,6 +24,8 @@ from polynya.cli.flights import Sums
 from polynya.cli.streams import facts_of
 
 FLIGHTS = 336_776
+DATA = "./polynya-data"
+LISTEN = "127.0.0.1:4437"
 TABLE = "flights"
 PREFIX = "flights/"
 TAILED = "flights/UA"
@@ -36,8 +38,8 @@ RETRY_SECONDS = 30.0
 
 
 @click.command("demo")
-@click.option("--data", metavar="FOLDER", default="./polynya-data", show_default=True, help="The node's data folder.")
-@click.option("--listen", metavar="ADDRESS", default="127.0.0.1:4437", show_default=True, help="Where the node listens.")
+@click.option("--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder.")
+@click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Where the node listens.")
 @click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
 def demo_command(data: str, listen: str, stay: bool) -> None:
     """Play the main job on real input: 336,776 flights into 16 streams, the streams into one table, and a question asked everywhere.
@@ -52,7 +54,7 @@ def demo_command(data: str, listen: str, stay: bool) -> None:
     """
     with _node(listen, data) as (url, process), Client(url) as client:
         _play(client, data)
-        _go_on(client, data, stay=stay)
+        _go_on(client, data=data, listen=listen, stay=stay)
         if stay:
             output.notice("\nThe node keeps running; Ctrl-C stops it.")
             process.wait()
@@ -135,7 +137,7 @@ class _Follower:
                     break
         if seen != self._wanted:
             raise exits.Refused(f"the tail of {self._stream} brought {seen:,} records instead of {self._wanted:,}")
-        return f"{seen:,} records in {appends:,} events, the last one {self._wanted:,} of {self._wanted:,}"
+        return f"all {seen:,} records came, in {appends:,} events"
 
 
 def _tables(client: Client, data: str) -> None:
@@ -182,11 +184,13 @@ def _compare(client: Client, streams: list[str], total: int) -> None:
     output.notice(f"all {len(ways)} answers agree")
 
 
-def _go_on(client: Client, data: str, *, stay: bool) -> None:
+def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
     table: dict[str, Any] = next(row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE)
     from polynya.cli.tables import location
 
-    lines = [] if stay else [f"polynya serve --data {data}".ljust(64) + "# the node again"]
+    options = ("" if data == DATA else f" --data {data}") + ("" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}")
+    lines = [] if stay else [f"polynya serve{options} &"]
+    lines += [] if listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
     lines += [
         f"curl '{client.server}{stream_path(TAILED)}?offset=-1' | head -c 600",
         f"curl -N '{client.server}{stream_path(TAILED)}?offset=-1&live=sse' | head",
