@@ -26,7 +26,7 @@ def cli_page() -> str:
     ]
     exits = EPILOG.split("Exit codes:\n")[1].split("\n\n")[0]
     parts.append("| exit code | meaning |\n|---|---|\n" + "\n".join(_exit_row(line) for line in exits.splitlines()) + "\n")
-    with click.Context(cli, info_name="polynya") as context:
+    with click.Context(cli, info_name="polynya", **cli.context_settings) as context:
         for name in VERBS:
             command = cli.get_command(context, name)
             assert command is not None

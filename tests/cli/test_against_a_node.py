@@ -1,0 +1,130 @@
+"""The command line against a real node: every verb, from the first append to a question asked of a table."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from polling import wait_until
+from product import RunningNode, environment, polynya, running_node
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("node") / "data", "--cores", "2") as node:
+        yield node
+
+
+def test_a_stream_from_birth_to_death(node: RunningNode) -> None:
+    def run(*arguments: str, stdin: bytes = b"") -> str:
+        ran = polynya(*arguments, server=node.url, stdin=stdin)
+        assert ran.code == 0, ran
+        return ran.out
+
+    assert json.loads(run("create", "life/a", "--json", "--ttl", "1h"))["created"] is True
+    assert json.loads(run("create", "life/a", "--json", "--ttl", "1h"))["created"] is False
+    assert json.loads(run("append", "life/a", "--json", stdin=b'{"n": 1}\n{"n": 2.0}\n'))["records"] == 2
+    assert run("read", "life/a") == '{"n": 1}\n{"n": 2.0}\n'
+    offset = json.loads(run("read", "life/a", "--limit", "1", "--json"))["offset"]
+    assert run("read", "life/a", "--offset", offset) == '{"n": 2.0}\n'
+    facts = json.loads(run("info", "life/a", "--json"))
+    assert (facts["content_type"], facts["closed"], facts["ttl_seconds"]) == ("application/json", False, 3600)
+    run("fork", "life/b", "--from", "life/a", "--offset", offset)
+    run("append", "life/b", '{"n": 3}')
+    assert run("read", "life/b") == '{"n": 1}\n{"n": 3}\n'
+    assert run("ls", "life/") == "life/a\nlife/b\n"
+    run("close", "life/b")
+    assert run("tail", "life/b", "--offset", "start") == '{"n": 1}\n{"n": 3}\n'
+    assert polynya("append", "life/b", "4", server=node.url).code == 1
+    run("rm", "life/b", "life/a")
+    assert run("ls", "life/") == ""
+
+
+def test_a_listing_of_many_pages(node: RunningNode) -> None:
+    names = [f"many/{number:04d}" for number in range(7)]
+    for name in names:
+        assert polynya("create", name, server=node.url).code == 0
+    listed = polynya("ls", "many/", "--json", "--limit", "5", server=node.url).out.splitlines()
+    assert [json.loads(line)["name"] for line in listed] == names[:5]
+
+
+def test_bytes_go_in_and_out_as_they_are(node: RunningNode) -> None:
+    picture = bytes(range(256)) * 10
+    assert polynya("append", "pictures/cat", "--whole", "--create", "--close", server=node.url, stdin=picture).code == 0
+    ran = subprocess.run(
+        [sys.executable, "-m", "polynya", "read", "pictures/cat"], capture_output=True, env=environment(POLYNYA_SERVER=node.url), check=True
+    )
+    assert ran.stdout == picture
+    event = json.loads(polynya("tail", "pictures/cat", "--offset", "start", "--json", server=node.url).out)
+    assert base64.b64decode(event["base64"]) == picture
+
+
+def test_a_refusal_names_the_code_and_the_request(node: RunningNode) -> None:
+    polynya("create", "typed", "--content-type", "text/plain", server=node.url)
+    ran = polynya("create", "typed", server=node.url)
+    assert ran.code == 1 and "[EXISTS_DIFFERENT]" in ran.err and "(request " in ran.err
+    assert polynya("append", "typos/nope", "1", server=node.url).code == 1
+    assert "Did you mean typed?" in polynya("info", "typd", server=node.url).err
+
+
+def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_path: Path) -> None:
+    records = [f'{{"n": {number}}}' for number in range(3000)]
+    with running_node(tmp_path / "data") as first:
+        polynya("create", "survivor", server=first.url)
+        variables = environment(POLYNYA_SERVER=first.url)
+        tail = subprocess.Popen(
+            [sys.executable, "-m", "polynya", "tail", "survivor", "--offset", "start", "--limit", "3000"],
+            stdout=subprocess.PIPE, env=variables, text=True,
+        )  # fmt: skip
+        append = subprocess.Popen([sys.executable, "-m", "polynya", "append", "survivor"], stdin=subprocess.PIPE, env=variables)
+        assert append.stdin is not None and tail.stdout is not None
+        seen: list[str] = []
+        reader = threading.Thread(target=lambda: seen.extend(line.strip() for line in tail.stdout or []))
+        reader.start()
+        append.stdin.write("".join(f"{record}\n" for record in records[:1500]).encode())
+        append.stdin.flush()
+        wait_until(lambda: len(seen) > 100, what="the first records at the tail")
+        first.kill()
+        append.stdin.write("".join(f"{record}\n" for record in records[1500:]).encode())
+        append.stdin.close()
+        with running_node(tmp_path / "data", "--listen", first.url.removeprefix("http://")) as second:
+            assert append.wait(60) == 0
+            assert tail.wait(60) == 0
+            reader.join(30)
+            tail.stdout.close()
+            assert polynya("read", "survivor", server=second.url).out.splitlines() == records
+            assert seen == records
+
+
+@pytest.mark.spark
+def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
+    polynya("append", "shop/a", "--create", server=node.url, stdin=b'{"item": 1, "price": 1.5}\n{"item": 2, "price": 2.5}\n')
+    polynya("append", "shop/b", "--create", server=node.url, stdin=b'{"item": 3, "price": 4.0}\n')
+    assert polynya("table", "create", "shop", "--prefix", "shop/", server=node.url).code == 0
+    assert "never built" in polynya("sql", "select * from shop", server=node.url).err
+    (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
+    assert (table["name"], table["prefix"], table["streams"], table["iceberg"], table["records_behind"]) == ("shop", "shop/", 2, None, 3)
+    ran = polynya("compact", "shop", "--json", server=node.url, seconds=180)
+    assert ran.code == 0 and [row["rows"] for row in json.loads(ran.out)] == [3], ran
+    ran = polynya("sql", "--json", "select stream, count(*) n, sum(price) p from shop group by stream order by 1", server=node.url)
+    assert json.loads(ran.out) == [{"stream": "shop/a", "n": 2, "p": 4.0}, {"stream": "shop/b", "n": 1, "p": 4.0}]
+    assert "shop is up to date" in ran.err
+    (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
+    assert table["rows"] == 3 and table["behind_seconds"] == 0 and table["delta"].startswith("file:///")
+    polynya("append", "shop/b", '{"item": 4, "price": 8.0}', server=node.url)
+    assert "1 record" in polynya("sql", "select count(*) from shop", server=node.url).err
+
+
+@pytest.mark.spark
+def test_a_wrong_question_is_refused(node: RunningNode) -> None:
+    ran = polynya("sql", "drop table x", server=node.url)
+    assert ran.code == 1 and "SELECT" in ran.err
+    assert polynya("compact", "nope", server=node.url).code == 1
