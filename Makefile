@@ -29,7 +29,7 @@ check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a
 	@$(STATIC)
 	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not process and not spark and not conformance" $(ARGS)
 
-bench: $(STAMPS)/dev  ## the benchmarks of docs/benchmarks.md (BENCH=name runs one of them)
+bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)
 	@$(PY) -m bench $(BENCH) $(ARGS)
 
 setup: $(STAMPS)/dev  ## only set everything up
