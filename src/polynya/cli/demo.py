@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import signal
 import subprocess
@@ -208,7 +209,7 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
 @contextmanager
 def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A node as a process of its own: its URL. Stopped at the end, as SIGTERM does."""
-    flights.data_file("flights.csv.zip")  # said before anything is started
+    _check_installed()
     with _step("starting a node") as say:
         command = [sys.executable, "-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -223,6 +224,14 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         process.wait(STOP_SECONDS)
+
+
+def _check_installed() -> None:
+    """What is missing is said before anything is started."""
+    flights.data_file("flights.csv.zip")
+    missing = [name for name in ("pyspark", "pyarrow", "pyiceberg", "deltalake", "duckdb") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise exits.Refused(f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'")
 
 
 def _url_of(process: subprocess.Popen[str]) -> str:
