@@ -85,16 +85,16 @@ class SubscriptionRoutes:
             answer = refused.answer
         if answer.status == 405:
             return Response(
-                405, _ENCODER.encode(answer.value), headers=(("allow", answer.value["error"]["allow"]),) if answer.value else ()
+                405, _ENCODER.encode(answer.value), headers=(("Allow", answer.value["error"]["allow"]),) if answer.value else ()
             )
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
-        return Response(answer.status, body, headers=(("cache-control", "no-store"),))
+        return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 
     async def _jwks(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         body = _ENCODER.encode(await self._subscriptions.jwks())
-        return Response(200, body, "application/jwk-set+json", (("cache-control", "public, max-age=300"),))
+        return Response(200, body, "application/jwk-set+json", (("Cache-Control", "public, max-age=300"),))
 
 
 def _operation(request: Request) -> AnyOperation:
