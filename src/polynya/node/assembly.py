@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from polynya.base.errors import CorruptData, PolynyaError
+from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.clock import LogClock
 from polynya.node.doors import Doors
@@ -19,6 +20,7 @@ from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
+from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
 from polynya.transport import Transport
 from polynya.wal import JournalFailed
@@ -45,6 +47,8 @@ class Assembly:
         )
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
         self._engine = Engine(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=self._transport, fatal=_fail_stop)
+        self._subscriptions = Subscriptions(self.service, allow_loopback=not start.config.unsafe)
+        self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
@@ -66,13 +70,16 @@ class Assembly:
         self._register_samples()
         self._spawn(self._settle())
         self._spawn(self._snapshot())
-        self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health)
+        mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
+        self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health, mounts)
         await self._doors.open()
+        await self._subscriptions.start()
 
     async def stop(self) -> None:
         """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""
         if self._doors is not None:
             await self._doors.close()
+        await self._subscriptions.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

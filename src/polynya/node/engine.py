@@ -49,6 +49,7 @@ class Engine:
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
         self.groups = CoreGroups(storage.shard, self.service, self.snapshotter)
         self.core.on_applied = self.local.applied
+        self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
         self.core.on_turn = self._turned
 
     def close(self) -> None:
@@ -57,5 +58,5 @@ class Engine:
         self.storage.journal.close()
 
     def _turned(self) -> None:
-        self.local.turned()
-        self.settler.pump()
+        for look in self.after_turn:
+            look()

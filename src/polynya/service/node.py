@@ -178,6 +178,23 @@ class NodeService:
             if core != self._core:
                 await self._ask(core, messages.FLUSH, messages.Flush(prefix))
 
+    def core_of(self, group: int) -> int:
+        return group % self._cores
+
+    @property
+    def other_cores(self) -> list[int]:
+        return [core for core in range(self._cores) if core != self._core]
+
+    async def ask_core(self, core: int, kind: int, question: Any) -> Any:
+        """For rooms with questions of their own: `serve` them on every core."""
+        return await self._ask(core, kind, question)
+
+    def serve(self, kind: int, shape: Any, answer: Any, handle: Callable[[Any], Awaitable[Any]]) -> None:
+        """Answer the other cores' questions of this kind: `handle` gets a `shape` and returns an `answer`."""
+        messages.DECODERS[kind] = msgspec.msgpack.Decoder(answer)
+        if self._transport is not None:
+            self._on_async(self._transport, kind, shape, handle)
+
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
     async def _ask(self, group: int, kind: int, question: Any) -> Any:

@@ -170,11 +170,12 @@ def _expire(subscription: Subscription, command: SubscriptionEvent) -> Code:
 
 
 def _delivered(subscription: Subscription, command: SubscriptionEvent) -> Code:
-    """A webhook's lease goes on from where the delivery began it. A wake event is announced again at `until_ms` if nobody claims."""
+    """Whoever took the webhook lives, so its lease runs anew. A wake event is announced again at `until_ms` if nobody claims."""
     subscription.attempts = 0
     subscription.next_attempt_ms = command.until_ms
     if subscription.config.kind == WEBHOOK:
         subscription.state = State.LEASED
+        return _extend(subscription, command)
     return Code.OK
 
 

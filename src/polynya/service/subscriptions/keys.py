@@ -1,0 +1,89 @@
+"""The cluster's signing key (Ed25519, kept in the meta group), its JWK Set, webhook signatures, and workers' tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.stream.commands import Command, MetaSet
+from polynya.stream.replies import Reply
+
+META_GROUP = 0
+KEY_NAME = "webhook-signing-key"
+TOKEN_MS = 7 * 24 * 3600 * 1000  # a token outlives every lease that is kept up; its generation is what fences it
+
+
+class Caller(Protocol):
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+
+class Token(msgspec.Struct, frozen=True, gc=False):
+    """What a token says: which wake of which life of a subscription it was issued for."""
+
+    id: str
+    uid: int
+    generation: int
+    expires_ms: int
+
+
+class Signer:
+    """Signs with the key of a 32-byte seed. The tokens' key is derived from the same seed."""
+
+    def __init__(self, seed: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self._private = Ed25519PrivateKey.from_private_bytes(seed)
+        self._token_key = hmac.digest(seed, b"subscription tokens", "sha256")
+        x = _text(self._private.public_key().public_bytes_raw())
+        thumbprint = f'{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}'  # RFC 7638
+        self.kid = "ds_" + _text(hashlib.sha256(thumbprint.encode()).digest())
+        self.jwk = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": self.kid, "use": "sig", "alg": "EdDSA"}
+
+    def signature(self, body: bytes) -> str:
+        """The value of `Webhook-Signature`. Its time is the wall's: the receiver compares it with its own."""
+        seconds = int(time.time())
+        signed = self._private.sign(b"%d." % seconds + body)
+        return f"t={seconds},kid={self.kid},ed25519={_text(signed)}"
+
+    def token(self, id: str, uid: int, generation: int, now_ms: int) -> str:  # noqa: A002
+        payload = msgspec.json.encode(Token(id, uid, generation, now_ms + TOKEN_MS))
+        return f"{_text(payload)}.{_text(hmac.digest(self._token_key, payload, 'sha256'))}"
+
+    def read_token(self, token: str) -> Token | None:
+        """What the token says, if it was issued here; expired ones too."""
+        payload, _, tag = token.partition(".")
+        try:
+            said = urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+            if not hmac.compare_digest(_text(hmac.digest(self._token_key, said, "sha256")).encode(), tag.encode()):
+                return None
+            return msgspec.json.decode(said, type=Token)
+        except (ValueError, msgspec.DecodeError):
+            return None
+
+
+class Keys:
+    """The key is created when it is first needed, once in a cluster: whoever sets it first has set it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._signer: Signer | None = None
+
+    async def signer(self) -> Signer:
+        if self._signer is None:
+            reply = await self._caller.call(META_GROUP, MetaSet(KEY_NAME, secrets.token_bytes(32)))
+            self._signer = Signer(bytes(reply.detail))
+        return self._signer
+
+    async def jwks(self) -> dict[str, Any]:
+        return {"keys": [(await self.signer()).jwk]}
+
+
+def _text(data: bytes) -> str:
+    """Base64url without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()

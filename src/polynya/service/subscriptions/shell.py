@@ -1,0 +1,135 @@
+"""The subscriptions of one core: operations to their home, news between groups, what is due, and the repair of what got lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from polynya.base.errors import PolynyaError
+from polynya.service.node import NodeService
+from polynya.service.subscriptions import messages
+from polynya.service.subscriptions.keys import Keys
+from polynya.service.subscriptions.links import Links
+from polynya.service.subscriptions.messages import Answer, AnyOperation, News
+from polynya.service.subscriptions.operations import Operations
+from polynya.service.subscriptions.wakes import WakeCounters, Wakes
+from polynya.service.subscriptions.webhooks import Webhooks
+from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.subscriptions_links import pending_watches
+
+TICK_SECONDS = 0.1  # leases and retries are as exact as this
+SWEEP_TICKS = 50
+
+
+class Subscriptions:
+    """One per core. Call `pump` after every turn. `allow_loopback`: webhooks may go to plain-http receivers on this machine."""
+
+    def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
+        self._service = service
+        self._machines = service.local.machines
+        self._keys = Keys(service)
+        self._links = Links(service)
+        self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
+        self._operations = Operations(self._wakes)
+        self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
+        self._telling: dict[int, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        service.serve(messages.OPERATE, AnyOperation, Answer, self._operations.run)
+        service.serve(messages.NEWS, News, messages.Over, self._hear)
+
+    @property
+    def counters(self) -> WakeCounters:
+        return self._wakes.counters
+
+    async def start(self) -> None:
+        """From now on what is due happens."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        tasks = [*self._telling.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wakes.close()
+
+    async def operate(self, operation: AnyOperation) -> Answer:
+        """On the core of the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
+        service = self._service
+        core = service.core_of(self._wakes.home_of(operation.id))
+        if core not in service.other_cores:
+            return await self._operations.run(operation)
+        answer: Answer = await service.ask_core(core, messages.OPERATE, operation)
+        return answer
+
+    async def jwks(self) -> dict[str, Any]:
+        """The JWK Set of the webhooks' signing key."""
+        return await self._keys.jwks()
+
+    def pump(self) -> None:
+        """After a turn: pass on which subscriptions have news."""
+        for machine in self._machines.values():
+            state = machine.subscriptions
+            if state.wakes:
+                wakes, state.wakes = state.wakes, {}
+                for key, (uid, name) in wakes.items():
+                    self._tell(key, uid, name)
+
+    def _tell(self, key: str, uid: int, name: str) -> None:
+        core = self._service.core_of(self._wakes.home_of(key))
+        if core not in self._service.other_cores:
+            if not self._wakes.news(key, uid, name):
+                self._forget(key, uid)
+            return
+        self._news.setdefault(core, {})[key] = (uid, name)
+        if core not in self._telling:
+            self._telling[core] = asyncio.get_running_loop().create_task(self._tell_core(core))
+
+    async def _tell_core(self, core: int) -> None:
+        """One message at a time to a core; news that come meanwhile share the next."""
+        try:
+            while news := self._news.pop(core, None):
+                wakes = [(key, uid, name) for key, (uid, name) in news.items()]
+                for key, uid in await self._service.ask_core(core, messages.NEWS, News(wakes)):
+                    self._forget(key, uid)
+        except PolynyaError:
+            self._wakes.counters.faults += 1  # the sweep tells it again
+        finally:
+            del self._telling[core]
+
+    async def _hear(self, news: News) -> list[tuple[str, int]]:
+        return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
+
+    def _forget(self, key: str, uid: int) -> None:
+        """A registration of a life that is over, left by a crash."""
+        for group, machine in self._machines.items():
+            watch = machine.subscriptions.watches.get(key)
+            if watch is not None and watch.registration.uid == uid:
+                self._service.propose_to(group, UnlinkSubscription(key, uid), _ignore)
+
+    async def _keep(self) -> None:
+        ticks = 0
+        while True:
+            self._wakes.tend()
+            if ticks % SWEEP_TICKS == 0:
+                await self._sweep()
+            ticks += 1
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _sweep(self) -> None:
+        """Tell again what is pending, and finish what a crash cut between groups."""
+        for machine in self._machines.values():
+            for key, uid, name in pending_watches(machine):
+                self._tell(key, uid, name)
+        for group, machine in self._machines.items():
+            state = machine.subscriptions
+            try:
+                for subscription in [home for home in state.homes.values() if home.linked < home.revision]:
+                    await self._wakes.complete(subscription)
+                for grave in list(state.graves.values()):
+                    await self._links.untell(group, grave.id, grave.uid)
+            except PolynyaError:
+                self._wakes.counters.faults += 1
+
+
+def _ignore(reply: object) -> None:
+    """The next sweep sees whether it helped."""
