@@ -26,6 +26,7 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
@@ -213,6 +214,18 @@ def run_pyarrow(pool: Any, folder: str, ranges: list[Range], cores: int) -> int:
     return sum(pool.starmap(pyarrow_task, work, chunksize=1))
 
 
+def cpu_seconds() -> float:
+    """User and system time of this process and all below it: JVM, workers and pool."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--mb", type=int, default=1024)
@@ -234,22 +247,27 @@ def main() -> None:
         run_spark(runner, folder, few)
         run_pyarrow(pool, folder, few, options.cores)
         rates: dict[str, list[float]] = {"pyarrow": [], "spark": []}
+        cpu: dict[str, list[float]] = {"pyarrow": [], "spark": []}
         for _ in range(options.repeat):
             for name, run in (
                 ("pyarrow", lambda: run_pyarrow(pool, folder, ranges, options.cores)),
                 ("spark", lambda: run_spark(runner, folder, ranges).rows),
             ):
-                begin = time.perf_counter()
+                begin, before = time.perf_counter(), cpu_seconds()
                 done = run()
                 rates[name].append(size / (time.perf_counter() - begin))
+                cpu[name].append(cpu_seconds() - before)
                 assert done == records, (name, done, records)
                 shutil.rmtree(f"{folder}/baseline", ignore_errors=True)
                 shutil.rmtree(f"{folder}/tables", ignore_errors=True)
         for name, found in rates.items():
-            print(f"{name:8} {statistics.median(found):6.0f} MB/s   ({min(found):.0f} to {max(found):.0f}, {len(found)} runs)")
+            spent = statistics.median(cpu[name])
+            print(
+                f"{name:8} {statistics.median(found):6.0f} MB/s   ({min(found):.0f} to {max(found):.0f}, {len(found)} runs), {spent:.1f} s of CPU"
+            )
         print(f"ratio    {statistics.median(rates['spark']) / statistics.median(rates['pyarrow']):6.2f}   (goal: 0.80)")
         if options.raw:
-            print(json.dumps({"mb": size, "records": records, "cores": options.cores, "mb_per_s": rates}))
+            print(json.dumps({"mb": size, "records": records, "cores": options.cores, "mb_per_s": rates, "cpu_s": cpu}))
     finally:
         pool.terminate()
         runner.close()

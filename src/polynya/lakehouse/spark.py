@@ -75,7 +75,9 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
         raise ConfigError("the tables' pipeline needs PySpark: install 'polynya[lake]' or 'pyspark>=4.1,<4.4'") from fault
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.master(master).appName("polynya-lake")
-    own = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet_logging()}"} | ({"spark.jars": jars} if jars else {})
+    # On Java 24 and newer netty gives up direct memory, which Spark's Arrow needs, unless told otherwise.
+    options = f"-Dlog4j2.configurationFile={quiet_logging()} -Dio.netty.noUnsafe=false"
+    own = {"spark.driver.extraJavaOptions": options} | ({"spark.jars": jars} if jars else {})
     for name, value in (_SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
