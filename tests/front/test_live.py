@@ -228,14 +228,11 @@ def test_what_happens_while_a_reader_catches_up_is_neither_lost_nor_repeated() -
         service.read_nowait = lambda query: None  # type: ignore[method-assign,assignment,return-value]
         service.read = append_meanwhile  # type: ignore[method-assign]
         reader = await world.sse("s")
-        await world.until(lambda: all(subscriber._live for subscriber in world.front.live))
-        del service.read_nowait, service.read
-        await world.post("s", b"%d" % (last := next(numbers)))
         seen: list[int] = []
-        while not seen or seen[-1] != last:
+        while len(seen) < 4:
             for array in re.findall(rb"event: data\ndata:(.*)\n", await reader.chunk()):
                 seen += json.loads(array)
-        assert seen == list(range(last + 1))
+        assert seen == [0, 1, 2, 3]
         assert reads == 1  # the kept events took over
 
     play(story)
@@ -250,7 +247,7 @@ def test_more_than_is_kept_while_catching_up_is_read_again() -> None:
             page = type(service).read_nowait(service, query)
             assert page is not None
             del service.read_nowait, service.read
-            for _ in range(4):
+            for _ in range(3):
                 await world.post("s", body, TEXT)
             return page
 
@@ -258,9 +255,9 @@ def test_more_than_is_kept_while_catching_up_is_read_again() -> None:
         service.read = flood  # type: ignore[method-assign]
         reader = await world.sse("s")
         size = 0
-        while size < 4 * len(body):
+        while size < 3 * len(body):
             size += sum(map(len, re.findall(rb"data:(x*)\n", await reader.chunk())))
-        assert size == 4 * len(body)
+        assert size == 3 * len(body)
 
     play(story)
 
@@ -268,11 +265,13 @@ def test_more_than_is_kept_while_catching_up_is_read_again() -> None:
 def test_a_gap_in_the_feed_is_filled_by_reading_and_a_cut_feed_ends_the_answer() -> None:
     async def story(world: World) -> None:
         await world.put("s")
-        reader = await world.sse("s")
+        whole, reader = await world.sse("s"), await world.sse("s")
+        await whole.chunk()
         await reader.chunk()
         feeds = world.service.local.feeds
         uid = next(iter(feeds._sinks))
-        sinks, feeds._sinks[uid] = feeds._sinks[uid], {}
+        sinks = feeds._sinks[uid]
+        feeds._sinks[uid] = dict(list(sinks.items())[:1])
         await world.post("s", b"1")
         feeds._sinks[uid] = sinks
         await world.post("s", b"2")
