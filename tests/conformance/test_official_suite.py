@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from node_js import environment, installed
+from node_js import environment, installed, node
 from product import running_node
 
 TESTS = 338
@@ -22,12 +22,10 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
 def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
     folder = installed(Path(__file__).parent, "conformance")
     report = tmp_path / "report.json"
-    with running_node(tmp_path / "data", "--long-poll-timeout", str(LONG_POLL_SECONDS), "--cores", str(cores)) as node:
-        settings = {"CONFORMANCE_URL": node.url, "CONFORMANCE_LONG_POLL_MS": str(round(LONG_POLL_SECONDS * 1000))}
-        command = ["npx", "vitest", "run", "-c", "vitest.config.mjs", "--reporter=json", f"--outputFile={report}"]
-        ran = subprocess.run(
-            command, cwd=folder, env={**environment(), **settings}, capture_output=True, text=True, timeout=SUITE_SECONDS, check=False
-        )
+    with running_node(tmp_path / "data", "--long-poll-timeout", str(LONG_POLL_SECONDS), "--cores", str(cores)) as server:
+        settings = environment(CONFORMANCE_URL=server.url, CONFORMANCE_LONG_POLL_MS=str(round(LONG_POLL_SECONDS * 1000)))
+        command = [node(), "node_modules/vitest/vitest.mjs", "run", "-c", "vitest.config.mjs", "--reporter=json", f"--outputFile={report}"]
+        ran = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=SUITE_SECONDS, check=False)
     assert report.exists(), ran.stdout + ran.stderr
     results = [test for file in json.loads(report.read_text())["testResults"] for test in file["assertionResults"]]
     failed = [f"{test['fullName']}\n    {_first_line(test)}" for test in results if test["status"] != "passed"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,15 +192,16 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
     from polynya.cli.tables import location
 
     options = ("" if data == DATA else f" --data {data}") + ("" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}")
-    lines = [] if stay else [f"polynya serve{options} &"]
+    tool = "polynya" if shutil.which("polynya") else os.path.relpath(Path(sys.executable).with_name("polynya"))
+    lines = [] if stay else [f"{tool} serve{options} &"]
     lines += [] if listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
     lines += [
         f"curl '{client.server}{stream_path(TAILED)}?offset=-1' | head -c 600",
         f"curl -N '{client.server}{stream_path(TAILED)}?offset=-1&live=sse' | head",
-        "polynya ls flights/",
-        "polynya tail flights/UA --offset start --limit 3",
-        'polynya sql "select origin, count(*) as flights from flights group by origin"',
-        "polynya table ls",
+        f"{tool} ls flights/",
+        f"{tool} tail flights/UA --offset start --limit 3",
+        f'{tool} sql "select origin, count(*) as flights from flights group by origin"',
+        f"{tool} table ls",
     ]
     output.notice("\nGo on with:\n" + "\n".join(f"  {line}" for line in lines))
     output.notice("\nThe table for other tools:")
@@ -211,7 +214,8 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
     """A node as a process of its own: its URL. Stopped at the end, as SIGTERM does."""
     _check_installed()
     with _step("starting a node") as say:
-        command = [sys.executable, "-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
+        serve = ["-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
+        command = [sys.executable, "-m", "polynya.node.start", str(os.getpid()), sys.executable, *serve]  # dies with this process
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             say(url := _url_of(process))
