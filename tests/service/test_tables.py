@@ -34,7 +34,8 @@ class Lake:
         try:
             committed = await self.world.tables.commit(command)
         except TableRefused as refused:
-            assert refused.code == "JOB_LOST"
+            if refused.code != "JOB_LOST":
+                raise
             return False
         assert committed.main == main
         again = await self.world.tables.commit(command)
@@ -173,7 +174,8 @@ def test_planners_and_drivers_on_two_cores_at_once() -> None:
             try:
                 planned = await lake.plan()
             except TableRefused as refused:
-                assert refused.code == "JOB_TAKEN"
+                if refused.code != "JOB_TAKEN":
+                    raise
                 continue
             if planned is not None:
                 await lake.commit(planned)
