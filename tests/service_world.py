@@ -192,6 +192,69 @@ class World:
         return {number: machine.snapshot() for number, machine in self.local.machines.items()}
 
 
+class Node:
+    """Two cores in one loop, over the real transport."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        disk, store, clock = FakeDisk(), MemoryStore(), Clock()
+        self.worlds = [World(disk, store, clock), World(disk, store, clock)]
+        for number, world in enumerate(self.worlds):
+            world.core_number, world.cores = number, 2
+
+    async def start(self) -> Node:
+        for number in range(2):
+            await self.start_core(number)
+        await self.wait_connected()
+        return self
+
+    async def start_core(self, number: int) -> World:
+        world = self.worlds[number]
+        world.transport = Transport(number, 2, self.directory, start_id="start")
+        world.start()
+        await world.transport.start()
+        return world
+
+    async def wait_connected(self) -> None:
+        for world in self.worlds:
+            assert world.transport is not None
+            await world.transport.wait_connected()
+
+    async def restart_core(self, number: int) -> World:
+        """Its process dies and is started again."""
+        await self.kill_core(number)
+        world = await self.start_core(number)
+        await self.wait_connected()
+        return world
+
+    async def kill_core(self, number: int) -> None:
+        world = self.worlds[number]
+        assert world.transport is not None
+        locks = {fd: path for fd, path in world.disk.locks.items() if f"core-{number}" not in str(path)}
+        world.engine.core._dead = RuntimeError("killed")
+        world.engine.core.close()
+        await world.transport.close()
+        world.disk.locks = locks
+
+    async def settle(self) -> None:
+        """Until all outboxes are empty."""
+        for _ in range(1000):
+            for world in self.worlds:
+                await world.engine.core.drain()
+                await world.engine.settler.sweep()
+            if not any(machine.outbox for world in self.worlds for machine in world.local.machines.values()):
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("the outboxes are not emptied")
+
+    async def stop(self) -> None:
+        for world in self.worlds:
+            assert world.transport is not None
+            await world.engine.core.drain()
+            await world.transport.close()
+            await world.stop()
+
+
 class Listener:
     """A live reader that keeps all it hears."""
 
@@ -239,4 +302,4 @@ async def _yes() -> bool:
     return True
 
 
-__all__ = ["Clock", "Code", "Listener", "Producer", "World", "json_batch", "name_in", "raw_batch"]
+__all__ = ["Clock", "Code", "Listener", "Node", "Producer", "World", "json_batch", "name_in", "raw_batch"]

@@ -269,11 +269,11 @@ def test_a_gap_in_the_feed_is_filled_by_reading_and_a_cut_feed_ends_the_answer()
         await whole.chunk()
         await reader.chunk()
         feeds = world.service.local.feeds
-        uid = next(iter(feeds._sinks))
-        sinks = feeds._sinks[uid]
-        feeds._sinks[uid] = dict(list(sinks.items())[:1])
+        uid = next(iter(feeds.sinks))
+        sinks = feeds.sinks[uid]
+        feeds.sinks[uid] = dict(list(sinks.items())[:1])
         await world.post("s", b"1")
-        feeds._sinks[uid] = sinks
+        feeds.sinks[uid] = sinks
         await world.post("s", b"2")
         assert b"data:[1,2]\n" in await reader.chunk()
         await world.post("s", b"3")

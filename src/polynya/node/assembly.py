@@ -12,7 +12,7 @@ from typing import Any
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
-from polynya.node.clock import LogClock
+from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.doors import Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.health import Health
@@ -46,7 +46,8 @@ class Assembly:
             hot_bytes_max=start.config.cold.max_hot_bytes_per_group,
         )
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
-        self._engine = Engine(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=self._transport, fatal=_fail_stop)
+        now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
+        self._engine = Engine(storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop)
         self._subscriptions = Subscriptions(self.service, allow_loopback=not start.config.unsafe)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)

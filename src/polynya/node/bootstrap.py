@@ -40,9 +40,14 @@ def main() -> int:
 
 def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
+    return open_quickly(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
+
+
+def open_quickly(folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "") -> Storage:
+    """`open_storage`, with the garbage collector out of its way, then and later."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
-        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
+        return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id)
     finally:
         gc.enable()
         gc.collect()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 
 STEP_MS = 1000.0  # when the wall is ahead by more, log time steps forward
 SLEW = 0.0005  # at most half a millisecond a second otherwise
@@ -29,3 +31,21 @@ class LogClock:
                 slew = elapsed * SLEW
                 self._log_ms += elapsed + max(-slew, min(slew, ahead))
         return int(self._log_ms)
+
+
+def once_per_pass(now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """The same clock, read at most once in each pass of the loop: many appends are stamped in one."""
+    known = 0
+
+    def forget() -> None:
+        nonlocal known
+        known = 0
+
+    def now() -> int:
+        nonlocal known
+        if not known:
+            known = now_ms()
+            loop.call_soon(forget)
+        return known
+
+    return now

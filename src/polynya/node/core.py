@@ -198,15 +198,21 @@ class Core:
         for entry in entries:
             reply = commit(entry)
             on_applied(entry.group, entry.command, reply)
-            self._answer(entry, reply)
+            try:
+                entry.token(reply)
+            except Exception as fault:
+                self._report(fault)
         self.applied_place = entries[-1].place
 
     def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
-        """One client's broken answer must not cost the others theirs."""
         try:
             entry.token(reply)
         except Exception as fault:
-            self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
+            self._report(fault)
+
+    def _report(self, fault: Exception) -> None:
+        """One client's broken answer must not cost the others theirs."""
+        self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
 
     def _end_turn(self, batch: WriteBatch) -> None:
         self._turns_ended += batch.durable

@@ -14,34 +14,34 @@ log = logging.getLogger("polynya.service")
 class Feeds:
     """uid → its sinks. A stream without live readers costs nothing here."""
 
-    __slots__ = ("_sinks",)
+    __slots__ = ("sinks",)
 
     def __init__(self) -> None:
-        self._sinks: dict[int, dict[Sink, None]] = {}
+        self.sinks: dict[int, dict[Sink, None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._sinks.values()))
+        return sum(map(len, self.sinks.values()))
 
     def uids(self) -> tuple[int, ...]:
         """Of the streams with live readers."""
-        return tuple(self._sinks)
+        return tuple(self.sinks)
 
     def watched(self, uid: int) -> bool:
-        return uid in self._sinks
+        return uid in self.sinks
 
     def attach(self, uid: int, sink: Sink) -> None:
-        self._sinks.setdefault(uid, {})[sink] = None
+        self.sinks.setdefault(uid, {})[sink] = None
 
     def detach(self, uid: int, sink: Sink) -> None:
-        sinks = self._sinks.get(uid)
+        sinks = self.sinks.get(uid)
         if sinks is not None:
             sinks.pop(sink, None)
             if not sinks:
-                del self._sinks[uid]
+                del self.sinks[uid]
 
     def applied(self, command: Command, reply: Reply) -> None:
         """Called for every applied command, before its writer is answered."""
-        if not self._sinks or reply.uid not in self._sinks:
+        if reply.uid not in self.sinks:
             return
         if isinstance(command, Append) and reply.code == Code.OK:
             self._publish(_append_event(command, reply))
@@ -50,24 +50,24 @@ class Feeds:
 
     def end(self, uid: int, record: int, byte: int) -> None:
         """The stream is no more: its sinks hear of it once and are detached."""
-        if uid in self._sinks:
+        if uid in self.sinks:
             self._publish(LiveEvent(uid, record, byte, record, byte, 0, b"", gone=True))
-            self._sinks.pop(uid, None)
+            self.sinks.pop(uid, None)
 
     def cut(self, uid: int) -> None:
         """The feed broke: its sinks end their answers, so that the clients resume."""
-        if uid in self._sinks:
+        if uid in self.sinks:
             self._publish(LiveEvent(uid, 0, 0, 0, 0, 0, b"", cut=True))
-            self._sinks.pop(uid, None)
+            self.sinks.pop(uid, None)
 
     def publish(self, event: LiveEvent) -> None:
         if event.gone:
             self.end(event.uid, event.record, event.byte)
-        elif event.uid in self._sinks:
+        elif event.uid in self.sinks:
             self._publish(event)
 
     def _publish(self, event: LiveEvent) -> None:
-        for sink in tuple(self._sinks[event.uid]):
+        for sink in tuple(self.sinks[event.uid]):
             try:
                 sink.live(event)
             except Exception:  # one reader's fault must not cost the others their event, nor the writer its answer

@@ -240,7 +240,8 @@ class LocalGroups:
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
         """After each applied command, before its writer is answered."""
-        self.feeds.applied(command, reply)
+        if self.feeds.sinks:
+            self.feeds.applied(command, reply)
         kind = type(command)
         if kind is Append:
             return

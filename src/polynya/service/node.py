@@ -38,6 +38,7 @@ class NodeService:
 
     def __init__(self, local: LocalGroups, *, groups: int, core: int, cores: int, transport: CoreTransport | None) -> None:
         self.local = local
+        self.now_ms = local.now_ms  # called for each append
         self.groups = groups
         self._core = core
         self._cores = cores
@@ -48,9 +49,6 @@ class NodeService:
         local.parents = self
         if transport is not None:
             self._register(transport)
-
-    def now_ms(self) -> int:
-        return self.local.now_ms()
 
     def group_of(self, name: str) -> int:
         group = self._routes.get(name)
@@ -76,7 +74,11 @@ class NodeService:
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
-        self.propose_to(self.group_of(name), command, done)
+        group = self._routes.get(name) or self.group_of(name)
+        if group % self._cores == self._core:
+            self.local.propose(group, command, done)
+        else:
+            self.propose_to(group, command, done)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
         """As `propose`, for commands that name no stream: by group number."""

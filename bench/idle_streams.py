@@ -1,0 +1,156 @@
+"""Many idle streams: memory of each, time of a snapshot, and a restart until the first answer. `python -m bench.idle_streams [--streams N]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Coroutine
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import psutil
+import uvloop
+from google_crc32c import value as crc32c
+
+from polynya.base.limits import HOT_BYTES_PER_GROUP
+from polynya.cold import ColdReader, Flusher, FlushSettings
+from polynya.node.bootstrap import open_quickly
+from polynya.node.clock import LogClock
+from polynya.node.engine import Engine, Shape
+from polynya.objectstore import StoreSettings, open_store
+from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
+from polynya.stream.replies import Reply
+
+GROUPS = 16
+IN_FLIGHT = 1000
+PAYLOAD = b"x" * 100
+
+
+def name_of(number: int) -> str:
+    return f"bench/tenant-{number % 97}/session-{number:08d}"
+
+
+def rss() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def open_engine(folder: Path) -> Engine:
+    storage = open_quickly(folder / "core-0", core=0, cores=1, groups=GROUPS)
+    shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
+    return Engine(storage, shape, now_ms=LogClock(storage.log_ms).now_ms, transport=None, fatal=lambda error: None)
+
+
+async def propose_all(engine: Engine, commands: list[Any]) -> None:
+    for begin in range(0, len(commands), IN_FLIGHT):
+        futures = []
+        for command in commands[begin : begin + IN_FLIGHT]:
+            future: asyncio.Future[Reply | BaseException] = asyncio.get_running_loop().create_future()
+            engine.service.propose(command.name, command, future.set_result)
+            futures.append(future)
+        for future in futures:
+            reply = await future
+            assert isinstance(reply, Reply) and reply.code in (0, 3), reply
+
+
+async def fill(folder: Path, streams: int) -> None:
+    engine = open_engine(folder)
+    store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
+    assert store is not None
+    engine.local.cold = ColdReader(store)
+    flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
+    before = rss()
+
+    def told(what: str) -> None:
+        print(f"  {what:<42}{(rss() - before) / streams:7.0f} B of RSS a stream", flush=True)
+
+    now_ms = engine.service.now_ms()
+    creates = (Create(name_of(number), now_ms, "application/json", Encoding.JSON) for number in range(streams))
+    for _ in range(0, streams, 10_000):
+        await propose_all(engine, list(islice(creates, 10_000)))
+    told("created")
+    batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
+    for begin in range(0, streams, 10_000):
+        numbers = range(begin, min(begin + 10_000, streams))
+        await propose_all(
+            engine, [Append(name_of(n), now_ms, "application/json", batch, Producer(f"writer-{n}", 0, 0)) for n in numbers]
+        )
+    told("with one record from a producer, hot")
+    await snapshots(engine, "first snapshots, records hot")
+    await engine.core.drain()
+    shutil.copytree(folder / "core-0", folder / "hot" / "core-0")
+    begin_s = perf_counter()
+    await flusher.flush_now("")
+    told(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)")
+    await snapshots(engine, "snapshots, records in packs")
+    await engine.core.drain()
+    engine.close()
+    await store.close()
+
+
+async def snapshots(engine: Engine, what: str) -> None:
+    """One round, and how long the loop stood still at most."""
+    times = []
+    for group in engine.storage.shard.groups.values():
+        begin = perf_counter()
+        group.machine.snapshot()
+        group.machine.needed_places()
+        times.append((perf_counter() - begin) * 1e3)
+    begin, cpu = perf_counter(), process_time()
+    await engine.snapshotter.run(engine.service.now_ms())
+    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    print(
+        f"  {what}: {elapsed:.2f} s, {cpu:.2f} s of CPU; the loop stands still {median(times):.1f} ms a group, at most {max(times):.1f}",
+        flush=True,
+    )
+
+
+async def answer(folder: Path, streams: int) -> None:
+    """In a fresh process."""
+    engine = open_engine(folder)
+    facts = await engine.service.facts(name_of(streams - 1))
+    assert facts.record == 1, facts  # type: ignore[union-attr]
+    engine.close()
+
+
+def restart(folder: Path, streams: int, what: str) -> None:
+    begin = perf_counter()
+    subprocess.run([sys.executable, "-m", "bench.idle_streams", "--answer", str(folder), "--streams", str(streams)], check=True)
+    print(f"  restart to the first answer, {what}: {perf_counter() - begin:.2f} s, imports included", flush=True)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=100_000)
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.answer is not None:
+        run(answer(options.answer, options.streams))
+        return
+    folder = Path(tempfile.mkdtemp())
+    try:
+        print(f"{options.streams} streams in {GROUPS} groups")
+        run(fill(folder, options.streams))
+        restart(folder, options.streams, "from snapshots, records in packs")
+        restart(folder / "hot", options.streams, "from snapshots, records hot in the journal")
+        shutil.rmtree(folder / "hot" / "core-0" / "snapshots")
+        restart(folder / "hot", options.streams, "from the journal alone")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

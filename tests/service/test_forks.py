@@ -1,0 +1,307 @@
+"""Forks over groups and cores: stitched reads wherever the bytes are, and a dance that ends well wherever it is cut (F17)."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+
+import pytest
+from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.service.api import Facts, ReadQuery, Refusal
+from polynya.stream.commands import Command
+from polynya.stream.replies import Reply
+
+SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
+
+
+def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs twice: with one core, and with the streams spread over two cores and asked for at the other one."""
+
+    async def alone() -> None:
+        world = World().start()
+        await tell(world)
+        await world.stop()
+
+    async def apart(directory: str) -> None:
+        node = await Node(directory).start()
+        await tell(node.worlds[0])
+        await node.stop()
+
+    def test(cores: int) -> None:
+        if cores == 1:
+            asyncio.run(alone())
+        else:
+            with tempfile.TemporaryDirectory() as directory:
+                asyncio.run(apart(directory))
+
+    test.__name__ = tell.__name__
+    return pytest.mark.parametrize("cores", [1, 2])(test)
+
+
+@story
+async def test_a_fork_of_a_fork_reads_hot_and_cold_and_deleted_sources(world: World) -> None:
+    await world.create(SOURCE)
+    for number in range(6):
+        await world.append(SOURCE, b"s%d;" % number)
+    await world.service.flush(SOURCE)
+    for number in range(6, 8):
+        await world.append(SOURCE, b"s%d;" % number)
+    assert (await world.fork(CHILD, SOURCE, (7, 21))).code == Code.CREATED
+    for number in range(3):
+        await world.append(CHILD, b"c%d;" % number)
+    await world.service.flush(CHILD)
+    assert (await world.fork(GRANDCHILD, CHILD, (9, 27))).code == Code.CREATED
+    await world.append(GRANDCHILD, b"g;")
+    await world.append(SOURCE, b"unseen")
+    whole = b"s0;s1;s2;s3;s4;s5;s6;c0;c1;g;"
+    for bytes_max in (1, 5, 7, 1000):
+        assert await world.read(GRANDCHILD, bytes_max=bytes_max) == whole
+    assert (await world.delete(SOURCE)).code == Code.OK
+    assert (await world.delete(CHILD)).code == Code.OK
+    assert await world.code_of(SOURCE) == await world.code_of(CHILD) == Code.GONE
+    await world.service.flush("")
+    assert await world.read(GRANDCHILD, bytes_max=4) == whole
+    page = await world.page(GRANDCHILD, 5, 15, bytes_max=4)
+    assert (page.begin_record, page.begin_byte, page.spans[0].payload) == (5, 15, b"s5;")
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        await world.create("test/json", json=True)
+        for number in range(4):
+            await world.append(SOURCE, b"record%d" % number)
+            await world.append("test/json", b"%d" % number, b"[%d]" % number, json=True)
+        if cold:
+            await world.service.flush("")
+        assert (await world.fork(CHILD, SOURCE, (1, 7), 10, batch=raw_batch(b"!"))).code == Code.CREATED
+        assert await world.read(CHILD) == b"record0record1rec!"
+        facts = await world.facts(CHILD)
+        assert isinstance(facts, Facts) and (facts.record, facts.byte) == (4, 18)
+        assert (await world.fork("test/k", "test/json", (2, 6), 3, batch=json_batch(b"9"))).code == Code.CREATED
+        assert await world.read("test/k") == b"0,[0],1,[1],2,9,"
+        assert (await world.fork("test/l", SOURCE, (3, 21), 8)).code == Code.SUB_OFFSET
+        assert (await world.fork("test/m", "test/json", (7, 0), 2)).code == Code.SUB_OFFSET
+        assert (await world.fork("test/n", SOURCE, (9, 0))).code == Code.OFFSET_BEYOND_TAIL
+        await world.settle()
+        pins = [stream.pins for machine in world.local.machines.values() for stream in machine.streams.values() if stream.pins]
+        assert sorted(len(each) for each in pins) == [1, 1], "a rejected fork leaves no pin"
+        await world.stop()
+
+    asyncio.run(run())
+
+
+@story
+async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World) -> None:
+    await world.create(SOURCE)
+    await world.append(SOURCE, b"x")
+    assert (await world.fork(CHILD, "test/nothing")).code == Code.NOT_FOUND
+    assert (await world.fork(CHILD, SOURCE, content_type="application/json")).code == Code.CONTENT_TYPE
+    assert (await world.fork(CHILD, SOURCE)).code == Code.CREATED
+    assert (await world.fork(CHILD, SOURCE)).code == Code.EXISTS
+    assert (await world.fork(CHILD, SOURCE, (0, 0))).code == Code.EXISTS_DIFFERENT
+    await world.delete(SOURCE)
+    assert (await world.fork(GRANDCHILD, SOURCE)).code == Code.GONE
+    await world.delete(CHILD)
+    for _ in range(100):
+        if await world.code_of(SOURCE) == Code.NOT_FOUND:
+            break
+        await asyncio.sleep(0.001)
+    assert await world.code_of(SOURCE) == Code.NOT_FOUND, "the last fork takes the source with it"
+
+
+class CutService:
+    """A service whose coordinator dies before or after its n-th step."""
+
+    def __init__(self, world: World, step: int, *, after: bool) -> None:
+        self.world = world
+        self.left = step
+        self.after = after
+
+    def now_ms(self) -> int:
+        return self.world.service.now_ms()
+
+    def group_of(self, name: str) -> int:
+        return self.world.service.group_of(name)
+
+    async def read(self, query: ReadQuery) -> object:
+        return await self.world.service.read(query)
+
+    async def call(self, group: int, command: Command) -> Reply:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise asyncio.CancelledError
+        reply = await self.world.service.call(group, command)
+        if self.left == 0:
+            raise asyncio.CancelledError
+        return reply
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restart: bool, refused: bool) -> None:
+    from polynya.service.forks import create_fork
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        await world.append(SOURCE, b"abc")
+        if refused:
+            await world.create(CHILD, json=True)
+        create = world.create_of(CHILD)
+        with pytest.raises(asyncio.CancelledError):
+            await create_fork(CutService(world, step, after=after), create, SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        if restart:
+            world.kill()
+        world.clock.ms += 11_000
+        await world.engine.settler.sweep()
+        await world.settle()
+        machines = world.local.machines.values()
+        assert not any(machine.unconfirmed for machine in machines)
+        created = await world.code_of(CHILD) == 0 and not refused
+        assert created == (not refused and (step == 3 or (step == 2 and after)))
+        pins = [pin for machine in machines for stream in machine.streams.values() for pin in (stream.pins or {}).values()]
+        assert len(pins) == created
+        if created:
+            assert await world.read(CHILD) == b"abc"
+            await world.delete(CHILD)
+        await world.delete(SOURCE)
+        await world.settle()
+        assert await world.code_of(SOURCE) == Code.NOT_FOUND
+        await world.stop()
+
+    asyncio.run(run())
+
+
+class FailingService(CutService):
+    """One step fails, with or without effect."""
+
+    def __init__(self, world: World, step: int, fault: PolynyaError) -> None:
+        super().__init__(world, step, after=False)
+        self.fault = fault
+
+    async def call(self, group: int, command: Command) -> Reply:
+        self.left -= 1
+        if self.left == 0:
+            if isinstance(self.fault, OutcomeUnknown):
+                await self.world.service.call(group, command)
+            raise self.fault
+        return await self.world.service.call(group, command)
+
+
+@pytest.mark.parametrize(("step", "fault", "told"), [
+    (2, Unavailable("no"), Unavailable),
+    (2, OutcomeUnknown("?"), OutcomeUnknown),
+    (3, Unavailable("no"), OutcomeUnknown),
+    (3, OutcomeUnknown("?"), OutcomeUnknown),
+])  # fmt: skip
+def test_what_the_client_is_told_when_a_step_fails(step: int, fault: PolynyaError, told: type[PolynyaError]) -> None:
+    """Unavailable only when no fork was made."""
+    from polynya.service.forks import create_fork
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        with pytest.raises(told):
+            await create_fork(FailingService(world, step, fault), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        assert (await world.code_of(CHILD) == 0) == (told is OutcomeUnknown)
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> None:
+    from polynya.service.forks import create_fork
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        with pytest.raises(asyncio.CancelledError):
+            await create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        await world.delete(SOURCE)
+        put = world.send(world.create_of(SOURCE))
+        await world.engine.core.drain()
+        assert not put.done()
+        world.clock.ms += 11_000
+        await world.engine.settler.sweep()
+        assert (await put).code == Code.CREATED
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> None:
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        await world.fork(CHILD, SOURCE)
+        await world.delete(SOURCE)
+        world.engine.core.on_turn = lambda: None  # the process dies before it sends anything
+        await world.delete(CHILD)
+        assert world.local.machines[2].outbox
+        world.kill()
+        world.engine.core.on_turn = lambda: None
+        room, world.disk.capacity = world.disk.capacity, world.disk.used()
+        while (await world.create(GRANDCHILD)).code != Code.DISK_FULL:
+            await world.delete(GRANDCHILD)
+        await world.engine.settler.sweep()
+        await world.engine.core.drain()
+        assert world.local.machines[2].outbox and world.engine.settler.failures
+        world.disk.capacity = room
+        await world.settle()
+        assert await world.code_of(SOURCE) == Code.NOT_FOUND
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_a_page_whose_pack_is_gone_is_planned_again_for_forks_too() -> None:
+    async def run() -> None:
+        from polynya.cold import PackGone
+
+        world = World().start()
+        await world.create(SOURCE)
+        await world.append(SOURCE, b"abc")
+        await world.fork(CHILD, SOURCE)
+        await world.service.flush("")
+        batches, failures = world.reader.batches, [PackGone("gone"), PackGone("gone")]
+
+        async def gone_once(cold: object) -> object:
+            if failures:
+                raise failures.pop()
+            return await batches(cold)  # type: ignore[arg-type]
+
+        world.reader.batches = gone_once  # type: ignore[method-assign, assignment]
+        del failures[1:]
+        assert await world.read(CHILD) == b"abc"
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_a_source_on_a_core_that_is_away_refuses_and_comes_back() -> None:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        here = node.worlds[0]
+        await here.create(SOURCE)
+        await here.append(SOURCE, b"abc")
+        assert (await here.fork(CHILD, SOURCE)).code == Code.CREATED
+        await node.kill_core(1)
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            await here.read(CHILD)
+        assert not isinstance(await here.facts(CHILD), Refusal)
+        await node.start_core(1)
+        await node.wait_connected()
+        assert await here.read(CHILD) == b"abc"
+        assert isinstance(await here.service.attach(CHILD, Listener()), Facts)
+        await node.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(directory))

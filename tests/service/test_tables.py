@@ -1,0 +1,202 @@
+"""Tables over the cores of a node: every record in one committed job, whoever plans, dies or is late (F23, F26)."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+
+import pytest
+from service_world import Node, World, name_in
+
+from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.stream.commands import TableCommit
+
+STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
+
+
+class Lake:
+    """A driver's view: what its committed jobs hold."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rows: list[tuple[int, int]] = []  # (uid, record)
+        self.commits = 0
+
+    async def plan(self) -> PlannedJob | None:
+        return await self.world.tables.plan("t")
+
+    async def commit(self, planned: PlannedJob) -> bool:
+        """Whether this attempt is the one that counts."""
+        self.commits += 1
+        table = planned.table
+        main = f"main-{planned.attempt}"
+        command = TableCommit(table.uid, planned.job, planned.attempt, table.main, table.dlq, main, main, 1, 0, self.world.clock.ms)
+        try:
+            committed = await self.world.tables.commit(command)
+        except TableRefused as refused:
+            if refused.code != "JOB_LOST":
+                raise
+            return False
+        assert committed.main == main
+        again = await self.world.tables.commit(command)
+        assert again.committed == planned.job, "its repeat succeeds"
+        for part in planned.ranges:
+            for piece in part.slices:
+                self.rows += [(part.uid, piece.record + number) for number in range(piece.records)]
+        return True
+
+    async def check(self) -> None:
+        """Exactly once, all of it."""
+        wanted = []
+        for name in STREAMS:
+            facts = await self.world.service.facts(name)
+            wanted += [(facts.uid, number) for number in range(facts.record)]  # type: ignore[union-attr]
+        assert sorted(self.rows) == sorted(wanted)
+        assert await self.plan() is None
+
+
+async def grow(world: World, count: int = 3) -> None:
+    for name in STREAMS:
+        await world.create(name)
+        for number in range(count):
+            await world.append(name, b"row %d" % number)
+
+
+def in_one_core(tell: object) -> None:
+    async def run() -> None:
+        world = World().start()
+        await grow(world)
+        await world.tables.create("t", "test/")
+        await tell(world)  # type: ignore[operator]
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_jobs_take_every_record_once() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        for _ in range(3):
+            planned = await lake.plan()
+            assert planned is not None and await lake.commit(planned)
+            await grow(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        await lake.check()
+        assert (await world.tables.lag(await world.tables.find("t"))).records == 0
+
+    in_one_core(tell)
+
+
+def test_an_abandoned_job_is_planned_again_with_all_that_came_since() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None
+        await grow(world)
+        await world.tables.abandon(planned.table.uid, planned.job)
+        assert not await lake.commit(planned)
+        later = await lake.plan()
+        assert later is not None and later.job > planned.job and await lake.commit(later)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_two_drivers_of_one_job_commit_it_once() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        first, second = await lake.plan(), await lake.plan()
+        assert first is not None and second is not None and first.job == second.job
+        assert [await lake.commit(second), await lake.commit(first)] == [True, False]
+        await lake.check()
+
+    in_one_core(tell)
+
+
+@pytest.mark.parametrize("restart_after", ["plan", "commit"])
+def test_restarts_between_the_steps_lose_and_repeat_nothing(restart_after: str) -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        for _ in range(3):
+            planned = await lake.plan()
+            assert planned is not None
+            if restart_after == "plan":
+                world.power_cut()
+                again = await lake.plan()
+                assert again is not None and (again.job, again.ranges) == (planned.job, planned.ranges)
+            assert await lake.commit(planned)
+            if restart_after == "commit":
+                await world.snapshot()
+                world.power_cut()
+            await grow(world)
+        planned = await lake.plan()
+        assert planned is not None and await lake.commit(planned)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_planner_dies_before_any_of_its_commands(step: int) -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        left = step
+        call = world.service.call
+
+        async def dying(group: int, command: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise asyncio.CancelledError
+            return await call(group, command)  # type: ignore[arg-type]
+
+        world.service.call = dying  # type: ignore[method-assign, assignment]
+        planned = None
+        try:
+            planned = await Tables(world.service, world.service.flush).plan("t")
+        except asyncio.CancelledError:
+            pass
+        world.service.call = call  # type: ignore[method-assign]
+        await grow(world)
+        if planned is not None:
+            assert await lake.commit(planned)
+        final = await lake.plan()
+        assert final is not None and await lake.commit(final)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_planners_and_drivers_on_two_cores_at_once() -> None:
+    async def drive(lake: Lake, rounds: int) -> None:
+        for _ in range(rounds):
+            try:
+                planned = await lake.plan()
+            except TableRefused as refused:
+                if refused.code != "JOB_TAKEN":
+                    raise
+                continue
+            if planned is not None:
+                await lake.commit(planned)
+            await lake.world.append(STREAMS[0], b"more")
+
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        await grow(node.worlds[0])
+        await node.worlds[1].tables.create("t", "test/")
+        assert [table.name for table in await node.worlds[0].tables.all()] == ["t"]
+        lakes = [Lake(world) for world in node.worlds]
+        lakes[1].rows = lakes[0].rows
+        await asyncio.gather(*(drive(lake, 6) for lake in (*lakes, *lakes)))
+        await grow(node.worlds[1], 1)
+        for _ in range(2):
+            planned = await lakes[1].plan()
+            if planned is not None:
+                assert await lakes[1].commit(planned)
+        await lakes[0].check()
+        assert all(world.hot_bytes == 0 for world in node.worlds), "planning flushed on every core"
+        await node.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(directory))

@@ -1,0 +1,201 @@
+"""Live readers, here and of another core's streams: nothing missing, nothing twice, and told when there is no more."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+
+import pytest
+from service_world import Code, Listener, Node, World, name_in
+
+from polynya.base.errors import Unavailable
+from polynya.service.api import Facts, LiveEvent, Refusal
+
+HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
+
+
+def story(tell: Callable[[Node], Awaitable[None]]) -> Callable[[], None]:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        await tell(node)
+        await node.stop()
+
+    def test() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(run(directory))
+
+    test.__name__ = tell.__name__
+    return test
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Lets the loop run until it holds; the test's time limit is the bound."""
+    while not condition():
+        await asyncio.sleep(0.0005)
+
+
+async def attached(world: World, name: str) -> tuple[Facts, Listener]:
+    listener = Listener()
+    facts = await world.service.attach(name, listener)
+    assert isinstance(facts, Facts)
+    return facts, listener
+
+
+@pytest.mark.parametrize("name", [HERE, THERE])
+def test_readers_that_come_while_a_writer_writes_miss_nothing(name: str) -> None:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        here = node.worlds[0]
+        await here.create(name)
+        readers: list[tuple[Facts, Listener]] = []
+
+        async def write() -> None:
+            for number in range(200):
+                await here.append(name, b"%03d" % number)
+
+        writer = asyncio.create_task(write())
+        for _ in range(20):
+            readers.append(await attached(here, name))
+            for _ in range(7):
+                await asyncio.sleep(0)
+        await writer
+        whole = await here.read(name)
+        await until(lambda: all(listener.events and listener.events[-1].byte == len(whole) for _, listener in readers))
+        for facts, listener in readers:
+            caught_up = [event for event in listener.events if event.record > facts.record]
+            assert caught_up[0].begin_record <= facts.record, "a gap between the facts and the first event"
+            assert whole.startswith(whole[: facts.byte]) and whole.endswith(b"".join(bytes(event.payload) for event in caught_up))
+            listener.check_gap_free(listener.events[0].begin_record, listener.events[0].begin_byte)
+        await node.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(directory))
+
+
+@story
+async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    found = await asyncio.gather(*(attached(here, THERE) for _ in range(5)))
+    assert len(there.local.feeds) == 1
+    for facts, listener in found[:4]:
+        here.service.detach(facts.uid, listener)
+    assert len(there.local.feeds) == 1
+    await here.append(THERE, b"x")
+    await until(lambda: found[4][1].events)
+    assert not found[0][1].events
+    here.service.detach(found[4][0].uid, found[4][1])
+    await until(lambda: len(there.local.feeds) == 0)
+
+
+@story
+async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    for turns in range(30):
+        task = asyncio.create_task(here.service.attach(THERE, Listener()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        result = (await asyncio.gather(task, return_exceptions=True))[0]
+        if isinstance(result, Facts):
+            break
+    else:
+        await until(lambda: len(there.local.feeds) == 0)
+        tails = here.service._tails
+        assert tails is not None and not tails._tails and not tails._names and not len(tails._feeds)
+
+
+@story
+async def test_the_facts_of_a_reader_do_not_change_under_it(node: Node) -> None:
+    here, _ = node.worlds
+    await here.create(THERE)
+    first, listener = await attached(here, THERE)
+    await here.append(THERE, b"x", close=True)
+    await until(lambda: listener.events)
+    second, _ = await attached(here, THERE)
+    assert (first.record, first.closed, second.record, second.closed) == (0, False, 1, True)
+
+
+@pytest.mark.parametrize("name", [HERE, THERE])
+def test_a_deleted_stream_tells_its_readers_once(name: str) -> None:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        here = node.worlds[0]
+        await here.create(name)
+        _, listener = await attached(here, name)
+        await here.append(name, b"x")
+        await here.delete(name)
+        await until(lambda: len(listener.events) == 2)
+        assert [event.gone for event in listener.events] == [False, True]
+        assert isinstance(await here.service.attach(name, listener), Refusal)
+        await here.create(name)
+        facts, again = await attached(here, name)
+        await here.append(name, b"y")
+        await until(lambda: again.events)
+        assert (again.events[0].uid, again.payload, len(listener.events)) == (facts.uid, b"y", 2)
+        await node.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(directory))
+
+
+@story
+async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(node: Node) -> None:
+    here, _ = node.worlds
+    await here.create(THERE)
+    await here.append(THERE, b"1")
+    _, listener = await attached(here, THERE)
+    await node.kill_core(1)
+    await until(lambda: listener.events)
+    assert [event.cut for event in listener.events] == [True]
+    waiting = asyncio.create_task(here.service.attach(THERE, Listener()))
+    await asyncio.sleep(0)
+    await node.start_core(1)
+    await node.wait_connected()
+    facts = await waiting
+    assert isinstance(facts, Facts) and facts.record == 1
+    facts, listener = await attached(here, THERE)
+    await here.append(THERE, b"2")
+    await until(lambda: listener.events)
+    assert await here.read(THERE) == b"12"
+
+
+@story
+async def test_a_reader_of_another_core_keeps_a_ttl_stream(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE, ttl_seconds=8)
+    facts, listener = await attached(here, THERE)
+    here.clock.ms += 60_000
+    there.local.sweep()
+    assert (await here.append(THERE, b"x")).code == Code.OK
+    here.service.detach(facts.uid, listener)
+    await until(lambda: len(there.local.feeds) == 0)
+    here.clock.ms += 8000
+    assert await here.code_of(THERE) == Code.NOT_FOUND
+
+
+@story
+async def test_a_subscriber_that_is_too_slow_is_cut_and_leaves_nothing(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    _, listener = await attached(here, THERE)
+    uid = next(iter(there.local.feeds.uids()))
+    big = LiveEvent(uid, 0, 0, 1, 41 << 20, 0, b"x" * (41 << 20))
+    there.local.feeds.publish(big)  # larger than a message may be
+    assert len(there.local.feeds) == 0
+    await until(lambda: listener.events)
+    assert listener.events[-1].cut
+
+
+@story
+async def test_a_core_that_is_away_for_long_is_unavailable(node: Node) -> None:
+    here, _ = node.worlds
+    await here.create(THERE)
+    await node.kill_core(1)
+    with pytest.raises(Unavailable):
+        await here.service.attach(THERE, Listener())
+    await node.start_core(1)
+    await node.wait_connected()
+    assert (await attached(here, THERE))[0].record == 0
