@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stream_world import World, raw_batch
 from subscription_script import GROUPS, check_links, home_of
 
@@ -102,7 +102,9 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=names)
     def append(self, name: str) -> None:
-        if self.apply(group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(b"x"))).code == Code.OK:
+        if name not in self.tails:
+            self.create(name, True)
+        elif self.apply(group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(b"x"))).code == Code.OK:
             self.tails[name] += 1
 
     @rule(name=names)
@@ -127,6 +129,15 @@ class Lives(RuleBasedStateMachine):
 
     # --- workers
 
+    @rule(names=st.permutations(NAMES), claims=st.booleans())
+    def work_it_off(self, names: list[str], claims: bool) -> None:
+        """A worker does some of it and is done."""
+        if claims:
+            self.claim()
+        for name in names[:4]:
+            self.acknowledge(name, 0)
+        self.finish()
+
     @rule()
     def claim(self) -> None:
         """As the shell does: the links are asked first."""
@@ -149,22 +160,31 @@ class Lives(RuleBasedStateMachine):
         if name in self.acked:
             self.acked[name] = max(self.acked[name], record)
 
-    @precondition(lambda self: self.home.state != State.IDLE)
     @rule()
     def finish(self) -> None:
-        if self.event(Event.DONE).code == Code.OK:
+        if self.home.state != State.IDLE and self.event(Event.DONE).code == Code.OK:
             self.look = True
 
     # --- the shell
 
-    @rule()
+    @rule(does=st.sampled_from(["news", "look", "give up", "deliver", "fail"]))
+    def shell(self, does: str) -> None:
+        if does == "news":
+            self.collect_news()
+            self.news_arrive()
+        elif does == "look":
+            self.look_at_links()
+        elif does == "give up":
+            self.give_up()
+        else:
+            self.deliver(does == "deliver")
+
     def give_up(self) -> None:
         """A while after a claim found nothing: what came in between must be seen."""
         (generation, wake_id), self.found_nothing = self.found_nothing, (0, "")
         if generation and self.event(Event.NOTHING, generation=generation, wake_id=wake_id).code == Code.OK:
             self.look = True
 
-    @rule(taken=st.booleans())
     def deliver(self, taken: bool) -> None:
         if self.home.state == State.WAKING and 0 < self.home.next_attempt_ms <= self.now_ms:
             later = 0 if taken and self.home.config.kind == WEBHOOK else self.now_ms + 500
@@ -176,7 +196,6 @@ class Lives(RuleBasedStateMachine):
         if 0 < self.home.lease_until_ms <= self.now_ms and self.event(Event.EXPIRE).code == Code.OK:
             self.look = True
 
-    @rule()
     def look_at_links(self) -> None:
         if self.look:
             self.look = False
@@ -190,7 +209,6 @@ class Lives(RuleBasedStateMachine):
             self.told += [name for _, name in machine.subscriptions.wakes.values()]
             machine.subscriptions.wakes.clear()
 
-    @rule()
     def news_arrive(self) -> None:
         told, self.told = self.told, []
         for name in told:
@@ -231,7 +249,7 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
 
 
 def test_a_machine_that_forgets_to_tell_is_caught(monkeypatch: Any) -> None:
