@@ -1,0 +1,212 @@
+"""Story scripts of subscriptions: commands in, trace out, over the machines of four groups. A line is a command, the lines under it its answer.
+
+    at 1000                                           the log's time from here on
+    put ID [pull] [pattern=P] [streams=A,B] [wake=W] [lease=MS]       in the home group
+    tell ID [GROUP …]                                 the groups (default: all) are told what it watches
+    add ID NAME, remove ID NAME, delete ID, forget ID UID             membership; the groups are told by `tell`
+    create NAME [ttl=S] [body=B] [fork=SOURCE@RECORD_BYTE], append NAME BODY, gone NAME
+    news                                              what the groups have to tell, taken from them
+    event ID EVENT [gen=N] [wake=W] [text=T] [until=MS]
+    ack ID NAME TOKEN                                 in the stream's group
+    show ID, links ID [after=NAME] [limit=N], page ID [after=NAME] [limit=N]
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from stream_world import World, raw_batch
+
+from polynya.base.names import canonical_name, group_of, spelled_name
+from polynya.stream.commands import (
+    AckLinks,
+    Append,
+    Create,
+    Delete,
+    Fork,
+    LinkSubscription,
+    SubscriptionConfig,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionPut,
+    SubscriptionStreams,
+    UnlinkSubscription,
+)
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions import Event
+from polynya.stream.subscriptions_links import named_links, oldest_links, page_of_links
+from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
+
+GROUPS = 4
+
+
+def run(text: str) -> str:
+    """The script with its trace."""
+    story = _Story()
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("    "):
+            continue
+        lines.append(line)
+        if line and not line.startswith("#"):
+            verb, *words = shlex.split(line)
+            step: Callable[[list[str]], list[str]] = getattr(story, f"do_{verb}")
+            lines += [f"    {answer}" for answer in step(words)]
+    return "\n".join(lines) + "\n"
+
+
+def home_of(key: str) -> int:
+    return group_of("__ds/subscriptions/" + key, GROUPS)
+
+
+def check_links(world: World) -> None:
+    """What the indexes say is what the streams' links say."""
+    for machine in world.machines.values():
+        state = machine.subscriptions
+        for key, watch in state.watches.items():
+            linked = {uid for uid, stream in machine.by_uid.items() if key in (stream.links or {})}
+            assert watch.linked.keys() == linked
+            pending = {uid for uid in linked if machine.by_uid[uid].next_record > machine.by_uid[uid].links[key].record}  # type: ignore[index]
+            assert watch.pending.keys() == pending
+        for stream in machine.streams.values():
+            assert stream.links is None or (stream.links and stream.links.keys() <= state.watches.keys())
+        assert state.awake.keys() == {key for key, home in state.homes.items() if home.state != State.IDLE}
+
+
+def _named(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+class _Story:
+    def __init__(self) -> None:
+        self.world = World(GROUPS)
+        self.now_ms = 0
+
+    def home(self, key: str) -> Subscription:
+        return self.world.machines[home_of(key)].subscriptions.homes[key]
+
+    def at_home(self, key: str, command: object) -> Reply:
+        return self._apply(home_of(key), command)
+
+    def _apply(self, group: int, command: object) -> Reply:
+        reply = self.world.apply(group, command)  # type: ignore[arg-type]
+        check_links(self.world)
+        return reply
+
+    def do_at(self, words: list[str]) -> list[str]:
+        self.now_ms = int(words[0])
+        return []
+
+    def do_put(self, words: list[str]) -> list[str]:
+        named = _named(words)
+        streams = sorted(canonical_name(name) for name in named["streams"].split(",")) if "streams" in named else []
+        pull = "pull" in words
+        wake = canonical_name(named.get("wake", "wake")) if pull else ""
+        config = SubscriptionConfig(
+            int(pull), named.get("pattern", ""), streams, "" if pull else "https://h", wake, int(named.get("lease", "30000"))
+        )
+        return [Code(self.at_home(words[0], SubscriptionPut(words[0], self.now_ms, config, "http://n")).code).name]
+
+    def do_tell(self, words: list[str]) -> list[str]:
+        home = self.home(words[0])
+        replies = []
+        for group in [int(word) for word in words[1:]] or range(1, GROUPS + 1):
+            names = [name for name in home.streams if group_of(name, GROUPS) == group]
+            command = LinkSubscription(home.id, home.uid, home.revision, home.config.pattern, home.config.wake_stream, names)
+            replies.append(Code(self._apply(group, command).code).name)
+        return [] if set(replies) == {"OK"} else replies
+
+    def do_add(self, words: list[str]) -> list[str]:
+        return [Code(self.at_home(words[0], SubscriptionStreams(words[0], [canonical_name(words[1])], [], self.now_ms)).code).name]
+
+    def do_remove(self, words: list[str]) -> list[str]:
+        return [Code(self.at_home(words[0], SubscriptionStreams(words[0], [], [canonical_name(words[1])], self.now_ms)).code).name]
+
+    def do_delete(self, words: list[str]) -> list[str]:
+        reply = self.at_home(words[0], SubscriptionDelete(words[0], self.now_ms))
+        for group in range(1, GROUPS + 1) if reply.code == Code.OK and "told" in words else ():
+            self._apply(group, UnlinkSubscription(words[0], reply.uid))
+        return [Code(reply.code).name]
+
+    def do_create(self, words: list[str]) -> list[str]:
+        name, named = canonical_name(words[0]), _named(words)
+        fork = None
+        if "fork" in named:
+            source, _, point = named["fork"].partition("@")
+            record, byte = point.split("_")
+            fork = Fork("a" * 32, canonical_name(source), 1, int(record), int(byte))
+        batch = raw_batch(named["body"].encode()) if "body" in named else None
+        ttl = int(named["ttl"]) if "ttl" in named else None
+        create = Create(name, self.now_ms, "text/plain", 0, ttl_seconds=ttl, batch=batch, fork=fork)
+        return [Code(self._apply(group_of(name, GROUPS), create).code).name]
+
+    def do_append(self, words: list[str]) -> list[str]:
+        name = canonical_name(words[0])
+        reply = self._apply(group_of(name, GROUPS), Append(name, self.now_ms, "text/plain", raw_batch(words[1].encode())))
+        return [f"{Code(reply.code).name} tail={reply.record}_{reply.byte}"]
+
+    def do_gone(self, words: list[str]) -> list[str]:
+        name = canonical_name(words[0])
+        return [Code(self._apply(group_of(name, GROUPS), Delete(name, self.now_ms)).code).name]
+
+    def do_news(self, words: list[str]) -> list[str]:
+        told = []
+        for machine in self.world.machines.values():
+            told += [f"{key}: {spelled_name(name)}" for key, (_, name) in machine.subscriptions.wakes.items()]
+            machine.subscriptions.wakes.clear()
+        return sorted(told) or ["none"]
+
+    def do_event(self, words: list[str]) -> list[str]:
+        key, named = words[0], _named(words)
+        command = SubscriptionEvent(
+            key,
+            0,
+            Event[words[1].upper()],
+            self.now_ms,
+            int(named.get("gen", "0")),
+            named.get("wake", ""),
+            named.get("text", ""),
+            int(named.get("until", "0")),
+        )
+        reply = self.at_home(key, command)
+        return [Code(reply.code).name, *(self.do_show([key]) if reply.code == Code.OK else [])]
+
+    def do_ack(self, words: list[str]) -> list[str]:
+        key, name = words[0], canonical_name(words[1])
+        group = group_of(name, GROUPS)
+        stream = self.world.machines[group].lookup(name)
+        record, byte = words[2].split("_")
+        ack = AckLinks(key, self.home(key).uid, [(name, stream.uid if stream else 0, int(record), int(byte))])
+        reply = self._apply(group, ack)
+        return [Code(reply.code).name + (f" refused={','.join(reply.detail)}" if reply.detail else "")]
+
+    def do_show(self, words: list[str]) -> list[str]:
+        home = self.home(words[0])
+        parts = [State(home.state).name.lower(), f"gen={home.generation}"]
+        parts += [f"wake={home.wake_id}"] if home.wake_id else []
+        parts += [f"holder={home.holder}"] if home.holder else []
+        parts += [f"lease until {home.lease_until_ms}"] if home.lease_until_ms else []
+        parts += [f"failed={home.attempts}"] if home.attempts else []
+        parts += [f"next attempt {home.next_attempt_ms}"] if home.next_attempt_ms else []
+        return [" ".join(parts)]
+
+    def do_links(self, words: list[str]) -> list[str]:
+        home, limit = self.home(words[0]), int(_named(words).get("limit", "100"))
+        found = [info for machine in self.world.machines.values() for info in oldest_links(machine, home.id, home.uid, limit)]
+        for info in found:
+            again = named_links(self.world.machines[group_of(info.name, GROUPS)], home.id, home.uid, [info.name])
+            assert again == [info]
+        return sorted(map(_spell, found)) or ["none"]
+
+    def do_page(self, words: list[str]) -> list[str]:
+        home, named = self.home(words[0]), _named(words)
+        after, limit = named.get("after", ""), int(named.get("limit", "100"))
+        found = [info for machine in self.world.machines.values() for info in page_of_links(machine, home.id, home.uid, after, limit)]
+        return [_spell(info) for info in sorted(found, key=lambda info: spelled_name(info.name))[:limit]] or ["none"]
+
+
+def _spell(info: LinkInfo) -> str:
+    kinds = {1: "glob", 2: "explicit", 3: "both"}[info.kinds]
+    pending = " pending" if info.pending else ""
+    return f"{spelled_name(info.name)} {kinds} {info.record}_{info.byte} of {info.tail_record}_{info.tail_byte}{pending}"
