@@ -215,3 +215,17 @@ def resident(processes: list[psutil.Process]) -> int:
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+def metric(world: World, name: str) -> float:
+    """A metric of the whole node, summed over its labels."""
+    lines = world.ask("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
+
+
+def read_until(connection: socket.socket, word: bytes) -> bytes:
+    """What came until `word` was in it, or the end."""
+    data = b""
+    while word not in data and (piece := connection.recv(65536)):
+        data += piece
+    return data
