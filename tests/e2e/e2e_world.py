@@ -9,6 +9,8 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode
+from product import RunningNode, environment
 
 TAG = "E2E_WORLD"  # in the environment of every process that a world starts
 
@@ -59,6 +61,13 @@ class World:
         self.node = RunningNode(self.data, flags, **{TAG: self.tag}, **variables)
         self._nodes.append(self.node)
         return self.node
+
+    def refused(self, *flags: str, seconds: float = 30.0, **variables: str) -> tuple[int, str]:
+        """A start that must not succeed: its exit code, and what it said."""
+        command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags]
+        known = environment(**{TAG: self.tag}, **variables)
+        done = subprocess.run(command, capture_output=True, env=known, text=True, timeout=seconds, check=False)
+        return done.returncode, done.stdout + done.stderr
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
