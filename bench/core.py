@@ -81,7 +81,9 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
     storage = open_storage(folder / f"core-{in_flight}", core=0, cores=1, groups=GROUPS)
     clock = LogClock(storage.log_ms)
     shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    engine = Engine(storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None)
+    engine = Engine(
+        storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None
+    )
     engine.local.hot_bytes_max = engine.local._group_hot_bytes_max = 1 << 40
     service, loop = engine.service, asyncio.get_running_loop()
     for name in NAMES:

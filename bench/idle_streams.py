@@ -80,9 +80,7 @@ async def fill(folder: Path, streams: int) -> None:
     batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
     for begin in range(0, streams, 10_000):
         numbers = range(begin, min(begin + 10_000, streams))
-        await propose_all(
-            engine, [Append(name_of(n), now_ms, "application/json", batch, Producer(f"writer-{n}", 0, 0)) for n in numbers]
-        )
+        await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch, Producer(f"writer-{n}", 0, 0)) for n in numbers])
     told("with one record from a producer, hot")
     await snapshots(engine, "first snapshots, records hot")
     await engine.core.drain()

@@ -167,8 +167,8 @@ class Lives(Worker):
         if kind == "open":
             return
         self.states[name] = f"{kind}?"
-        if kind == "closed":
-            answer = self.ask("POST", f"/v1/stream/{name}", **{"Stream_Closed": "true"})
+        if kind == "closed":  # noqa: SIM108
+            answer = self.ask("POST", f"/v1/stream/{name}", Stream_Closed="true")
         else:
             answer = self.ask("DELETE", f"/v1/stream/{name}")
         if answer is not None:

@@ -9,6 +9,8 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode
+from product import RunningNode, environment
 
 TAG = "E2E_WORLD"  # in the environment of every process that a world starts
 
@@ -59,6 +61,13 @@ class World:
         self.node = RunningNode(self.data, flags, **{TAG: self.tag}, **variables)
         self._nodes.append(self.node)
         return self.node
+
+    def refused(self, *flags: str, seconds: float = 30.0, **variables: str) -> tuple[int, str]:
+        """A start that must not succeed: its exit code, and what it said."""
+        command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags]
+        known = environment(**{TAG: self.tag}, **variables)
+        done = subprocess.run(command, capture_output=True, env=known, text=True, timeout=seconds, check=False)
+        return done.returncode, done.stdout + done.stderr
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -215,3 +224,17 @@ def resident(processes: list[psutil.Process]) -> int:
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+def metric(world: World, name: str) -> float:
+    """A metric of the whole node, summed over its labels."""
+    lines = world.ask("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
+
+
+def read_until(connection: socket.socket, word: bytes) -> bytes:
+    """What came until `word` was in it, or the end."""
+    data = b""
+    while word not in data and (piece := connection.recv(65536)):
+        data += piece
+    return data

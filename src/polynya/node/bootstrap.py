@@ -14,10 +14,12 @@ from pathlib import Path
 import uvloop
 
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node import logs
 from polynya.node.assembly import Assembly
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
+from polynya.wal.errors import is_full
 
 log = logging.getLogger("polynya.core")
 
@@ -47,7 +49,16 @@ def open_quickly(folder: Path, *, core: int, cores: int, groups: int, cluster_id
     """`open_storage`, with the garbage collector out of its way, then and later."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
+<<<<<<< HEAD
         return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id)
+=======
+        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        needed = JOURNAL_SEGMENT_BYTES // MIB
+        raise ConfigError(f"data: {folder} has no room for the journal, which takes {needed} MiB at a time; make room") from None
+>>>>>>> e2e
     finally:
         gc.enable()
         gc.collect()

@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         self._since = self.front.tick
         if self._held is not None:
             self._resume()
-        elif self._ended and self._sent == self._next:
+        elif (self._ended or self.front.stopping) and self._sent == self._next:
             self.finish()
 
     def refuse(self, code: str, message: str) -> None:
@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if self._ended or not transport.can_write_eof():
+        if self._ended or self.front.stopping or not transport.can_write_eof():
             transport.close()
             return
         if self._read_paused:
@@ -331,7 +331,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        return self._next == self._sent and self._body is None and not self._buffer
+        """Whether every request that is complete has been answered."""
+        return self._next == self._sent
 
     def sweep(self, tick: int) -> None:
         """Called every other second: end what takes too long."""

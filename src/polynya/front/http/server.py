@@ -67,7 +67,7 @@ class HttpFront:
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Take no more connections, let what is in flight be answered for `grace` seconds, then cut."""
+        """Take no more connections and no more requests, let what is in flight be answered for `grace` seconds, then cut."""
         self.stopping = True
         for server in self._servers:
             server.close()

@@ -1,0 +1,241 @@
+"""A full disk, a disk whose fsync fails, an object store that is gone: writes are refused with a reason, reads go on, nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_crashes import PlainWriter, Producer, at_work
+from e2e_world import JSON, Answer, Client, World, is_root
+from polling import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of its own, so that it can be full."""
+    if not is_root() or shutil.which("mount") is None:
+        pytest.skip("mounting a small file system needs root")
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes=1000", "polynya-e2e", str(folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path, *, leave: int = 0) -> None:
+    """Take the room that is left in the file system, but for some bytes."""
+    with path.open("ab") as file, contextlib.suppress(OSError):
+        free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
+        while free > leave:
+            file.write(b"x" * min(1 << 20, free - leave))
+            file.flush()
+            free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
+
+
+def fill_names(folder: Path) -> list[Path]:
+    """Take all that the file system has for names of files; the files made."""
+    made = []
+    with contextlib.suppress(OSError):
+        while True:
+            path = folder / f"name-{len(made)}"
+            path.touch()
+            made.append(path)
+    return made
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, cores: int) -> None:
+    with small_disk(tmp_path / "disk", 80 + 130 * cores) as disk:
+        world = World(disk / "data")
+        try:
+            world.start("--cores", str(cores))
+            names = [f"full/s{number}" for number in range(8)]  # on every core
+            acknowledged: dict[str, list[int]] = {name: [] for name in names}
+            with contextlib.closing(world.connect()) as client:
+                for name in names:
+                    assert client.ask("PUT", f"/v1/stream/{name}", **JSON).status == 201
+                assert append_until(client, acknowledged, 507, count=40) == 0, "there is room"
+                ballast = disk / "ballast"
+                fill(ballast)
+                fill_up(client, acknowledged)
+                fill(ballast)
+                for name in names:  # writes of every kind say so; reads go on
+                    assert json.loads(client.ask("GET", f"/v1/stream/{name}?offset=-1").body)
+                large = json.dumps("x" * 10_000).encode()
+                refused(client.ask("POST", f"/v1/stream/{names[0]}", large, Stream_Closed="true", **JSON))
+                refused(client.ask("PUT", "/v1/stream/full/new", large, **JSON))
+                refused(client.ask("PUT", "/v1/stream/full/fork", large, Stream_Forked_From=f"/v1/stream/{names[1]}"))
+                assert client.ask("GET", "/livez").status == 200
+                ballast.unlink()
+                wait_until(lambda: client.ask("PUT", "/v1/stream/full/new", **JSON).status == 201, what="writes to be taken again")
+                assert append_until(client, acknowledged, 507, count=40) == 0, "there is room again"
+            holds(world, acknowledged)
+            assert "died" not in world.log, world.log
+            world.kill_all()
+            world.start("--cores", str(cores))
+            holds(world, acknowledged)
+        finally:
+            world.close()
+
+
+def refused(answer: Answer) -> None:
+    assert (answer.status, answer.code) == (507, "DISK_FULL"), answer
+    assert answer.headers["stream-outcome"] == "refused"
+
+
+def fill_up(client: Client, acknowledged: dict[str, list[int]]) -> None:
+    """Until not even small appends are taken, by any core."""
+    for size in (1_000_000, 10_000, 100, 0):
+        for name, numbers in acknowledged.items():
+            assert append_until(client, {name: numbers}, 507, count=400, size=size) == 507
+
+
+def append_until(client: Client, acknowledged: dict[str, list[int]], status: int, *, count: int, size: int = 100_000) -> int:
+    """The status met, or 0 when all was taken."""
+    names = list(acknowledged)
+    for turn in range(count):
+        name = names[turn % len(names)]
+        number = len(acknowledged[name])
+        body = json.dumps([{"n": number, "pad": "x" * size}]).encode()
+        answer = client.ask("POST", f"/v1/stream/{name}", body, **JSON)
+        if answer.status == 204:
+            acknowledged[name].append(number)
+            continue
+        assert answer.status == status, answer
+        return status
+    return 0
+
+
+def holds(world: World, acknowledged: dict[str, list[int]]) -> None:
+    for name, expected in acknowledged.items():
+        assert [record["n"] for record in world.records(name)] == expected, name
+
+
+def test_a_disk_without_room_for_a_journal_refuses_the_start(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 20) as disk:
+        world = World(disk / "data")
+        try:
+            code, said = world.refused("--cores", "1")
+        finally:
+            world.close()
+        assert f"polynya: data: {disk}/data/core-0 has no room for the journal" in said
+        assert "Traceback" not in said and code == 78
+
+
+def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
+    """The bytes after which snapshots are written are reached when there is no room for one."""
+    with small_disk(tmp_path / "disk", 220) as disk:
+        world = World(disk / "data")
+        try:
+            world.start("--cores", "1", POLYNYA_COLD_FLUSH_INTERVAL_MS="0")
+            snapshots = disk / "data" / "core-0" / "snapshots"
+            acknowledged: dict[str, list[int]] = {f"snap/s{number}": [] for number in range(40)}
+            with contextlib.closing(world.connect()) as client:
+                for name in acknowledged:
+                    assert client.ask("PUT", f"/v1/stream/{name}", **JSON).status == 201
+                assert append_until(client, acknowledged, 507, count=62, size=1_000_000) == 0
+                files = fill_names(disk)
+                for path in files[:4]:  # room for the next segment, and for a few snapshots
+                    path.unlink()
+                assert append_until(client, acknowledged, 507, count=10, size=1_000_000) == 0
+                wait_until(lambda: "tried again" in world.log or "died" in world.log, what="a snapshot to fail", seconds=20)
+                assert "died" not in world.log, world.log
+                for path in files[4:]:
+                    path.unlink()
+                wait_until(lambda: len(list(snapshots.glob("*.snap"))) > 16, what="snapshots of all groups")
+                assert append_until(client, acknowledged, 507, count=40) == 0
+            world.kill_all()
+            world.start("--cores", "1")
+            holds(world, acknowledged)
+        finally:
+            world.close()
+
+
+def test_an_fsync_error_stops_the_node_and_a_restart_has_everything(world: World) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    world.start("--cores", "1")
+    writers = [PlainWriter(world, "sync/plain"), Producer(world, "sync/once")]
+    with at_work(list(writers)) as progress:
+        progress(50)
+        core = world.cores()[0]
+        inject = ["strace", "-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=20", "-o", "/dev/null"]
+        tracer = subprocess.Popen([*inject, "-p", str(core.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            assert world.node is not None
+            code = world.node.process.wait(30)
+        except subprocess.TimeoutExpired:
+            tracer.kill()
+            said = tracer.communicate()[1]
+            if "Operation not permitted" in said:
+                pytest.skip(f"strace may not attach here: {said.strip()}")
+            raise
+        finally:
+            tracer.kill()
+            tracer.communicate()
+        assert code == 74
+        assert "the disk failed to write or to sync" in world.log
+        world.wait_gone()
+        world.start("--cores", "1")
+        progress(50)
+    for writer in writers:
+        writer.check()
+
+
+def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "objects", 20) as store:
+        world = World(tmp_path / "data")
+        settings = {"POLYNYA_COLD_ROOT": str(store / "root"), "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20)}
+        settings |= {"POLYNYA_COLD_FLUSH_BYTES": str(256 << 10), "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50"}
+        try:
+            world.start("--cores", "1", **settings)
+            acknowledged: dict[str, list[int]] = {"store/s": []}
+            with contextlib.closing(world.connect()) as client:
+                assert client.ask("PUT", "/v1/stream/store/s", **JSON).status == 201
+                assert append_until(client, acknowledged, 503, count=20) == 0
+                subprocess.run(["mount", "-o", "remount,ro", str(store)], check=True)
+                assert append_until(client, acknowledged, 503, count=100) == 503
+                answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
+                assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "HOT_LIMIT", "1")
+                assert len(acknowledged["store/s"]) > 25
+                holds(world, acknowledged)
+                subprocess.run(["mount", "-o", "remount,rw", str(store)], check=True)
+                wait_until(lambda: append_until(client, acknowledged, 503, count=1) == 0, what="appends to be taken again")
+                assert world.flush().status == 200
+            holds(world, acknowledged)
+            assert "died" not in world.log, world.log
+        finally:
+            world.close()
+
+
+def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:
+    """Somebody removed a pack: its bytes cannot be read, which must not be answered with fewer bytes; all else goes on."""
+    world.start("--cores", "1")
+    assert world.ask("PUT", "/v1/stream/lost/a", b"[1]", **JSON).status == 201
+    assert world.flush().status == 200
+    packs = [path for path in (world.data / "objects").rglob("*") if "/packs/" in str(path) and path.is_file()]
+    assert packs
+    for pack in packs:
+        pack.unlink()
+    answer = world.ask("GET", "/v1/stream/lost/a?offset=-1")
+    assert answer.status == 503, answer
+    assert world.ask("POST", "/v1/stream/lost/a", b"[2]", **JSON).status == 204
+    tail = world.ask("HEAD", "/v1/stream/lost/a").next_offset
+    assert world.ask("GET", f"/v1/stream/lost/a?offset={tail}").body == b"[]"
+    assert world.node is not None and world.node.process.poll() is None

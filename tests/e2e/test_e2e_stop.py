@@ -1,0 +1,71 @@
+"""SIGTERM: whoever waits is answered, what is in flight is answered or cut, what was acknowledged stays, and the node ends soon, cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from e2e_crashes import PlainWriter, at_work
+from e2e_world import JSON, World, address, drain, metric, read_until
+from polling import wait_until
+
+pytestmark = pytest.mark.process
+STOP_SECONDS = 5.0
+
+
+def waiting(world: World, count: int, live: str, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """Live readers at the tail that keep their connections."""
+    found = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        connection.sendall(f"GET /v1/stream/stop/s?offset=now&live={live} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        found.append(connection)
+    return found
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int) -> None:
+    world.start("--cores", str(cores), "--long-poll-timeout", "60")
+    assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
+    with contextlib.ExitStack() as stack:
+        polls = waiting(world, 50, "long-poll", stack)
+        events = waiting(world, 50, "sse", stack)
+        half = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        half.sendall(b"POST /v1/stream/stop/s HTTP/1.1\r\nHost: x\r\nContent-Le")
+        idle = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        for connection in events:
+            assert b"streamNextOffset" in read_until(connection, b"streamNextOffset")
+        wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 50, what="long-polls to wait")
+        began = time.monotonic()
+        code = world.stop()
+        took = time.monotonic() - began
+        assert code == 0, world.log
+        assert took < STOP_SECONDS, f"{took:.1f} s"
+        answers = [drain(connection) for connection in polls]
+        assert all(answer.startswith(b"HTTP/1.1 204") for answer in answers if answer), answers
+        assert sum(map(bool, answers)) >= 45  # one that had not been read yet is cut
+        assert all(drain(connection).endswith(b"0\r\n\r\n") for connection in events)
+        assert drain(idle) == b""
+    world.wait_gone()
+
+
+def test_a_stop_under_load_keeps_what_was_acknowledged(world: World) -> None:
+    flags = ("--cores", "2")
+    world.start(*flags)
+    writers = [PlainWriter(world, f"stop/w{number}") for number in range(6)]
+    codes: list[int] = []
+    with at_work(list(writers)) as progress:
+        progress(300)
+        stopper = threading.Thread(target=lambda: codes.append(world.stop()))
+        began = time.monotonic()
+        stopper.start()
+        stopper.join(20)
+        assert codes == [0], world.log
+        assert time.monotonic() - began < STOP_SECONDS
+        world.start(*flags)
+        progress(100)
+    for writer in writers:
+        writer.check()
