@@ -49,16 +49,12 @@ def open_quickly(folder: Path, *, core: int, cores: int, groups: int, cluster_id
     """`open_storage`, with the garbage collector out of its way, then and later."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
-<<<<<<< HEAD
         return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id)
-=======
-        return open_storage(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
     except OSError as error:
         if not is_full(error):
             raise
         needed = JOURNAL_SEGMENT_BYTES // MIB
         raise ConfigError(f"data: {folder} has no room for the journal, which takes {needed} MiB at a time; make room") from None
->>>>>>> e2e
     finally:
         gc.enable()
         gc.collect()
