@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from front_world import World, play, request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,3 +91,72 @@ def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
     variable = {"producer-seq": "", "content-length": ""}
     assert head.headers | variable == repeat.head.headers | variable
     assert (head.method, head.target) == (repeat.head.method, repeat.head.target)
+
+
+def append_of(body: bytes, **more: str) -> bytes:
+    return request("POST", "/v1/stream/s", body, content_type="text/plain", **more)
+
+
+def test_two_requests_in_one_piece_are_two_every_time() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        wire = await world.wire()
+        for _ in range(4):
+            wire.send(append_of(b"ab") + append_of(b"cd"))
+            assert [(await wire.answer()).status for _ in range(2)] == [204, 204]
+        assert (await world.get("s")).body == b"abcd" * 4
+
+    play(story)
+
+
+def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        wire = await world.wire()
+        for _ in range(3):
+            wire.send(append_of(b"x"))
+            await wire.answer()
+        inner = append_of(b"smuggled")
+        head, _, _ = append_of(inner).partition(inner)
+        wire.send(head)
+        (connection,) = (one for one in world.front.connections if one._body is None and one._repeat is not None)
+        await world.until(lambda: connection._body is not None)
+        wire.send(inner)
+        assert (await wire.answer()).status == 204
+        assert (await world.get("s")).body == b"xxx" + inner
+
+    play(story)
+
+
+def test_an_empty_body_of_the_known_shape_is_refused() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        wire = await world.wire()
+        for _ in range(3):
+            wire.send(append_of(b"x"))
+            await wire.answer()
+        wire.send(append_of(b""))
+        assert (await wire.answer()).error == "EMPTY_BODY"
+        assert (await world.head("s")).headers["stream-next-offset"] == "0000000000000003_0000000000000003"
+
+    play(story)
+
+
+@pytest.mark.parametrize("other", [{"stream_seq": "a"}, {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}])
+def test_another_shape_behind_the_known_one_does_not_change_its_answer(other: dict[str, str]) -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        wire = await world.wire()
+        for _ in range(3):
+            wire.send(append_of(b"x"))
+            await wire.answer()
+        world.service.turns.held = True
+        wire.send(append_of(b"y"))
+        await world.until(lambda: len(world.service.turns._proposals) == 1)
+        wire.send(append_of(b"z", **other))
+        await world.until(lambda: len(world.service.turns._proposals) == 2)
+        world.service.turns.release()
+        assert [(await wire.answer()).status for _ in range(2)] == [204, 200 if "producer_id" in other else 204]
+        assert (await world.get("s")).body == b"xxxyz"
+
+    play(story)

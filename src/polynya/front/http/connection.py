@@ -35,8 +35,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused",
-        "_ready", "_repeat",
-        "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
+        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
@@ -50,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next answer to leave
         self._repeat: Repeat | None = None  # the shape of this connection's appends, once it has sent two
+        self._repeated: Repeat | None = None  # that of the append in flight, if it has one: another request may have taught a new one
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
@@ -75,11 +75,12 @@ class Connection(asyncio.Protocol):
         if self._finished:
             return
         repeat = self._repeat
-        if repeat is not None and self._next == self._sent and not (self._buffer or self.write_paused or self.front.stopping):
+        if repeat is not None and self._next == self._sent and self._may_repeat():
             found = repeat.read(data)
             if found is not None:
                 self._next += 1
                 self._appends_alone = True
+                self._repeated = repeat
                 if append_again(self, repeat, data[found[0] :], found[1]):
                     return
                 self._next -= 1
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
                 if data[position] == 13 and data[position : position + 2] == b"\r\n":
                     position += 2  # RFC 9112 2.2: an empty line before a request is ignored
                     continue
+                begin = position
                 end = data.find(b"\r\n\r\n", position, position + HEADER_BLOCK_BYTES_MAX)
                 if end < 0 and (end := find_head(data, position)) < 0:
                     break
@@ -151,7 +153,7 @@ class Connection(asyncio.Protocol):
                     return
                 if not self._dispatch(head, body) or self._finished:
                     break
-                if length > 0 and position == size and head.method == "POST":
+                if length > 0 and begin == 0 and position == size and head.method == "POST":  # it was alone in `data`
                     self._appends += 1
                     if self._appends > 1:
                         self._repeat = learn(self.front, head, data[: size - length - 4])
@@ -196,10 +198,14 @@ class Connection(asyncio.Protocol):
             if self._body is None:
                 self._advance(buffer)
 
+    def _may_repeat(self) -> bool:
+        """Whether what comes now begins a request, and could start at once. Nothing is in flight."""
+        return self._body is None and not (self._buffer or self.write_paused or self.front.stopping)
+
     def appended_again(self, reply: Reply | BaseException) -> None:
         """To an append of the known shape: the oldest request in flight, as nothing else was when it began."""
-        assert self._repeat is not None
-        appended_again(self, self._repeat, self._sent, reply)
+        assert self._repeated is not None
+        appended_again(self, self._repeated, self._sent, reply)
 
     # --- bodies that arrive in pieces ------------------------------------------------------------------------------------------
 

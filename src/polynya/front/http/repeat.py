@@ -61,7 +61,7 @@ class Repeat(msgspec.Struct, gc=False):
             else:
                 sequence = int(digits)
             position = end + len(literals[number])
-        return (position, sequence) if len(data) - position == length else None
+        return (position, sequence) if len(data) - position == length > 0 else None
 
     def producer(self, sequence: int) -> Producer | None:
         return None if sequence < 0 else Producer(self.producer_id, self.producer_epoch, sequence)
