@@ -95,6 +95,7 @@ class Assembly:
         registry = self._health.registry
         registry.add(sources.of_core(self._engine.core))
         registry.add(sources.of_groups(self._engine.local))
+        registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
         registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))

@@ -27,6 +27,14 @@ COLLECTOR = {
     "polynya_collect_orphans_total": "orphans",
     "polynya_collect_failures_total": "failures",
 }
+SUBSCRIPTIONS = {
+    "polynya_wakes_total": "woken",
+    "polynya_wakes_delivered_total": "delivered",
+    "polynya_wakes_announced_total": "announced",
+    "polynya_wakes_failed_total": "failed",
+    "polynya_leases_expired_total": "expired",
+    "polynya_subscription_faults_total": "faults",
+}
 CACHE = {
     "polynya_cache_hits_total": "hits",
     "polynya_cache_misses_total": "misses",
