@@ -72,6 +72,8 @@ class Session:
 
     async def run(self) -> None:
         world = self.world
+        world.clock.ms += 11_000
+        await self.guarded(self.settle())  # what a fork of the life before left open; a create of its source would wait for that
         await asyncio.gather(self.create(A), self.create(B))
         await self.watch(A)
         for _ in range(3):

@@ -133,7 +133,10 @@ class Core:
     def _kick(self) -> None:
         self._kicked = False
         if not self._busy and self._dead is None and (self._proposals or self._copies):
-            self._start_turn()
+            try:
+                self._start_turn()
+            except BaseException as fault:  # half a turn is staged: its indexes and places are given out
+                self._die(fault, [])
 
     def _start_turn(self) -> None:
         entries, self._proposals = self._proposals, []

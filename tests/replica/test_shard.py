@@ -1,0 +1,72 @@
+"""Entries of a core's groups: numbered in order, applied once, retracted when they are nowhere, replayed without a hole."""
+
+from __future__ import annotations
+
+import pytest
+
+from polynya.base.errors import CorruptData
+from polynya.replica import Entry, Group, Shard
+from polynya.replica.log import decode_command, encode_command
+from polynya.stream.commands import Command, Create, Delete
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+
+
+def shard_of(*groups: int) -> Shard:
+    shard = Shard()
+    for number in groups:
+        shard.groups[number] = Group(number, Machine(number, 4))
+    return shard
+
+
+def entry_of(shard: Shard, group: int, command: Command) -> Entry:
+    entry = Entry(group, command, encode_command(command), None)
+    shard.number(entry)
+    return entry
+
+
+def create(name: str) -> Create:
+    return Create(name, 1, "text/plain", 0)
+
+
+def test_each_group_counts_for_itself_and_nothing_shows_before_it_is_committed() -> None:
+    shard = shard_of(1, 2)
+    entries = [entry_of(shard, group, create(f"test/{n}")) for n, group in enumerate((1, 2, 1))]
+    assert [(entry.term, entry.index) for entry in entries] == [(1, 1), (1, 1), (1, 2)]
+    assert not shard.groups[1].machine.streams
+    assert [shard.commit(entry).code for entry in entries] == [Code.CREATED] * 3
+    assert list(shard.groups[1].machine.streams) == ["test/0", "test/2"]
+
+
+def test_entries_are_applied_in_order_and_once() -> None:
+    shard = shard_of(1)
+    first, second = entry_of(shard, 1, create("test/a")), entry_of(shard, 1, create("test/b"))
+    with pytest.raises(AssertionError):
+        shard.commit(second)
+    shard.commit(first)
+    with pytest.raises(AssertionError):
+        shard.commit(first)
+
+
+def test_retracted_entries_give_their_indexes_back() -> None:
+    shard = shard_of(1, 2)
+    shard.commit(entry_of(shard, 1, create("test/a")))
+    lost = [entry_of(shard, 1, create("test/b")), entry_of(shard, 1, create("test/c")), entry_of(shard, 2, create("test/d"))]
+    shard.retract(lost)
+    again = entry_of(shard, 1, create("test/e"))
+    assert (again.index, shard.groups[2].last_index) == (2, 0)
+    shard.commit(again)
+    assert list(shard.groups[1].machine.streams) == ["test/a", "test/e"]
+
+
+def test_a_replay_gives_the_same_state_and_refuses_a_hole() -> None:
+    shard, twin = shard_of(1), shard_of(1)
+    commands: list[Command] = [create("test/a"), create("test/b"), Delete("test/a", 2)]
+    for place, command in enumerate(commands, start=1):
+        entry = entry_of(shard, 1, command)
+        entry.place = place
+        shard.commit(entry)
+        assert twin.replay(1, entry.term, entry.index, entry.payload, place) == command == decode_command(entry.payload)
+    assert twin.groups[1].machine.snapshot() == shard.groups[1].machine.snapshot()
+    with pytest.raises(CorruptData, match="hole"):
+        twin.replay(1, 1, 5, encode_command(create("test/c")), 9)
