@@ -7,6 +7,7 @@ import random
 import pytest
 from e2e_crashes import Flushes, Lives, LongPollTail, PlainWriter, Producer, SseTail, Worker, at_work
 from e2e_world import World
+from polling import wait_until
 
 pytestmark = pytest.mark.process
 ROUNDS = 3
@@ -41,7 +42,9 @@ def kill(world: World, target: str, chance: random.Random, flags: tuple[str, ...
     world.start(*flags)
 
 
-def check(workers: list[Worker]) -> None:
+def check(world: World, workers: list[Worker]) -> None:
+    """Once a killed core is back: until then its streams answer 503."""
+    wait_until(lambda: world.ask("GET", "/readyz").status == 200, what="the node to be ready again")
     for worker in workers:
         if hasattr(worker, "check"):
             worker.check()
@@ -60,8 +63,8 @@ def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores
             kill(world, target, chance, flags)
         progress(200)
     assert all(worker.promised for worker in workers), [(type(worker).__name__, worker.promised) for worker in workers]
-    check(workers)
+    check(world, workers)
     assert world.stop() == 0, world.log
     world.wait_gone()
     world.start(*flags)
-    check(workers)
+    check(world, workers)
