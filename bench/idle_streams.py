@@ -98,15 +98,15 @@ async def snapshots(engine: Engine, what: str) -> None:
     """One round, and how long the loop stood still at most."""
     times = []
     for group in engine.storage.shard.groups.values():
-        begin = perf_counter()
+        begin = process_time()
         group.machine.snapshot()
         group.machine.needed_places()
-        times.append((perf_counter() - begin) * 1e3)
+        times.append((process_time() - begin) * 1e3)
     begin, cpu = perf_counter(), process_time()
     await engine.snapshotter.run(engine.service.now_ms())
     elapsed, cpu = perf_counter() - begin, process_time() - cpu
     print(
-        f"  {what}: {elapsed:.2f} s, {cpu:.2f} s of CPU; the loop stands still {median(times):.1f} ms a group, at most {max(times):.1f}",
+        f"  {what}: {elapsed:.2f} s, {cpu:.2f} s of CPU; the loop stands still for {median(times):.1f} ms of CPU a group, at most {max(times):.1f}",
         flush=True,
     )
 
