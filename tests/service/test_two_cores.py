@@ -1,0 +1,101 @@
+"""Two cores of a node: lists and flushes over both, and what one owes the other while that one is away."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+
+import pytest
+from service_world import Code, Node, name_in
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+
+HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
+
+
+def story(tell: Callable[[Node], Awaitable[None]]) -> Callable[[], None]:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        await tell(node)
+        await node.stop()
+
+    def test() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(run(directory))
+
+    test.__name__ = tell.__name__
+    return test
+
+
+@story
+async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> None:
+    names = sorted(f"test/{number:02d}" for number in range(20))
+    for number, name in enumerate(names):
+        world = node.worlds[number % 2]
+        assert (await world.create(name)).code == Code.CREATED
+        await world.append(name, b"%d" % number)
+    for world in node.worlds:
+        assert [facts.name for facts in await world.service.list_streams("test/", "", 100)] == names
+        assert [facts.name for facts in await world.service.list_streams("test/", names[3], 5)] == names[4:9]
+        assert [await world.read(name) for name in names] == [b"%d" % number for number in range(20)]
+    await node.worlds[1].service.flush("test/0")
+    left = {name for world in node.worlds for machine in world.local.machines.values() for name, s in machine.streams.items() if s.hot}
+    assert left == set(names[10:])
+    await node.worlds[0].service.flush("")
+    assert all(world.hot_bytes == 0 for world in node.worlds)
+    assert [await node.worlds[1].read(name) for name in names] == [b"%d" % number for number in range(20)]
+
+
+@story
+async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    assert (await here.fork(HERE, THERE)).code == Code.CREATED
+    await here.delete(THERE)
+    await node.kill_core(1)
+    assert (await here.delete(HERE)).code == Code.OK
+    with pytest.raises(Unavailable):
+        await here.service.flush("")
+    assert any(machine.outbox for machine in here.local.machines.values())
+    await node.start_core(1)
+    await node.wait_connected()
+    await node.settle()
+    assert await here.code_of(THERE) == Code.NOT_FOUND
+    assert not any(machine.streams for world in node.worlds for machine in world.local.machines.values())
+    assert there.engine.settler.failures == 0
+
+
+@story
+async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settled(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    forking = asyncio.create_task(here.fork(HERE, THERE))
+    while not any(machine.unconfirmed for machine in there.local.machines.values()):
+        await asyncio.sleep(0)
+    await node.restart_core(1)
+    outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
+    assert isinstance(outcome, (Unavailable, OutcomeUnknown)) or outcome.code == Code.CREATED  # type: ignore[union-attr]
+    here.clock.ms += 11_000
+    await there.engine.settler.sweep()
+    machines = [machine for world in node.worlds for machine in world.local.machines.values()]
+    assert not any(machine.unconfirmed for machine in machines)
+    pins = sum(len(stream.pins or ()) for machine in machines for stream in machine.streams.values())
+    assert pins == (await here.code_of(HERE) == 0)
+
+
+@story
+async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_never_lost(node: Node) -> None:
+    here = node.worlds[0]
+    await here.create(THERE)
+    acknowledged = 0
+    for _ in range(5):
+        sent = [here.send(here.append_of(THERE, b"x")) for _ in range(20)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await node.restart_core(1)
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        assert all(not isinstance(outcome, BaseException) or isinstance(outcome, (Unavailable, OutcomeUnknown)) for outcome in outcomes)
+        acknowledged += sum(not isinstance(outcome, BaseException) for outcome in outcomes)
+    content = await here.read(THERE)
+    assert acknowledged <= len(content) <= 100
