@@ -41,7 +41,7 @@ def long_poll(front: HttpFront, exchange: Exchange) -> None:
 
 
 class _Waiter:
-    """Woken by each event of the stream, and once more when the time is over."""
+    """Woken by each event of the stream, and once more when the time is over or the feed broke."""
 
     __slots__ = ("over", "woken")
 
@@ -50,6 +50,8 @@ class _Waiter:
         self.woken = asyncio.Event()
 
     def live(self, event: LiveEvent) -> None:
+        if event.cut:  # nothing more will be heard: let the client ask again
+            self.over = True
         self.woken.set()
 
     def expire(self) -> None:
