@@ -175,7 +175,10 @@ def test_forks_that_were_cut_by_a_crash_are_there_or_not_and_release_their_sourc
                 assert client.ask("DELETE", f"/v1/stream/{name}").status == 204
         assert client.ask("DELETE", f"/v1/stream/{source}").status == 204
         wait_until(
-            lambda: client.ask("PUT", f"/v1/stream/{source}", **JSON).status == 201, what="pins of lost attempts to go", seconds=40, pause=0.5
+            lambda: client.ask("PUT", f"/v1/stream/{source}", **JSON).status == 201,
+            what="pins of lost attempts to go",
+            seconds=40,
+            pause=0.5,
         )
 
 
@@ -212,8 +215,8 @@ def test_appends_to_one_stream_from_many_connections_are_in_one_order(world: Wor
 
     def write(writer: int) -> None:
         with contextlib.closing(world.connect()) as client:
-            for number in range(50):
-                acknowledged.append(client.ask("POST", f"/v1/stream/{name}", json.dumps([[writer, number]]).encode(), **JSON))
+            bodies = [json.dumps([[writer, number]]).encode() for number in range(50)]
+            acknowledged.extend([client.ask("POST", f"/v1/stream/{name}", body, **JSON) for body in bodies])
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
     for writer in writers:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from e2e_crashes import PlainWriter, Producer, at_work
-from e2e_world import JSON, Answer, Client, World, is_root
+from e2e_world import JSON, Answer, Client, Lost, World, is_root
 from polling import wait_until
 
 pytestmark = pytest.mark.process
@@ -222,6 +222,28 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
             assert "died" not in world.log, world.log
         finally:
             world.close()
+
+
+def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_when_it_is_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "objects", 20) as store:
+        world = World(tmp_path / "data")
+        try:
+            world.start("--cores", "1", POLYNYA_COLD_ROOT=str(store / "root"))
+            assert world.ask("PUT", "/v1/stream/store/s", b"[1]", **JSON).status == 201
+            subprocess.run(["mount", "-o", "remount,ro", str(store)], check=True)
+            world.kill_cores()
+            wait_until(lambda: world.log.count("a core died") == 2, what="the core to give up once", seconds=40)
+            subprocess.run(["mount", "-o", "remount,rw", str(store)], check=True)
+            wait_until(lambda: answers(world), what="the core to serve again")
+            assert world.records("store/s") == [1]
+        finally:
+            world.close()
+
+
+def answers(world: World) -> bool:
+    with contextlib.suppress(Lost):
+        return world.ask("GET", "/livez").status == 200
+    return False
 
 
 def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) -> None:

@@ -10,7 +10,7 @@ from e2e_world import World
 from polling import wait_until
 
 pytestmark = pytest.mark.process
-ROUNDS = 3
+ROUNDS = 2
 
 
 def people(world: World) -> list[Worker]:

@@ -173,7 +173,7 @@ class _Node:
                 return
             lived = loop.time() - began
             quick = quick + 1 if lived < QUICK_SECONDS else 1
-            if code in FATAL:
+            if code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked work again
                 self._fail(code, f"core {core} stopped: {FATAL[code]}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
                 self._fail(1, f"core {core} died {quick} times in a row ({_how(code)}); see the lines above for the reason")
