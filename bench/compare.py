@@ -2,6 +2,7 @@
 
     python bench/compare.py multi-stream --seconds 10 --rounds 3 --servers polynya,rust-wal,node-memory
     python bench/compare.py fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
+    python bench/compare.py catch-up --rounds 3 --servers polynya,rust-wal      (4 streams x 8 MiB of 256 KiB appends, 16 connections of wrk)
 
 Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers `durable-streams-server`
 (cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $BENCH_NODE_FOLDER.
@@ -90,6 +91,27 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
+CATCH_UP_STREAMS = 4
+CATCH_UP_LUA = """
+local number = 0
+request = function()
+  number = number + 1
+  return wrk.format("GET", "/v1/stream/replay-" .. (number % 4) .. "?offset=-1&max_bytes=8388608")
+end
+"""
+
+
+def prepare(port: int) -> None:
+    """The streams that `catch-up` reads."""
+    for number in range(CATCH_UP_STREAMS):
+        url = f"http://127.0.0.1:{port}/v1/stream/replay-{number}"
+        headers = {"Content-Type": "application/octet-stream"}
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=5).close()
+        for _ in range(32):
+            body = os.urandom(256 * 1024)
+            urllib.request.urlopen(urllib.request.Request(url, method="POST", data=body, headers=headers), timeout=5).close()
+
+
 def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
     """One fresh server, one load, its figures."""
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
@@ -101,9 +123,13 @@ def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
     process = subprocess.Popen(line, env={**os.environ, **extra}, stdout=log, stderr=log)
     try:
         wait_ready(port, process)
+        if arguments.workload == "catch-up":
+            prepare(port)
         before, _ = usage(process)
         output = subprocess.run(load(arguments, port), env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True).stdout
         after, rss = usage(process)
+        if arguments.workload == "catch-up":
+            return wrk_figures(output.decode(), after - before, rss)
         return figures(arguments.workload, json.loads(re.sub(rb"^[^{]*", b"", output)), after - before, rss)
     finally:
         stop(process)
@@ -112,6 +138,10 @@ def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def load(arguments: argparse.Namespace, port: int) -> list[str]:
+    if arguments.workload == "catch-up":
+        script = Path(tempfile.gettempdir()) / "catch-up.lua"
+        script.write_text(CATCH_UP_LUA)
+        return ["wrk", "-t1", "-c16", f"-d{arguments.seconds}s", "-s", str(script), f"http://127.0.0.1:{port}"]
     base = ["ursula-bench", arguments.workload, "--target", f"http://127.0.0.1:{port}", "--api-style", "durable"]
     base += ["--duration-secs", str(arguments.seconds), "--request-timeout-secs", str(arguments.seconds + 60)]
     if arguments.workload == "multi-stream":
@@ -147,6 +177,13 @@ def figures(workload: str, result: dict[str, object], cpu: float, rss: float) ->
     }
 
 
+def wrk_figures(output: str, cpu: float, rss: float) -> dict[str, float]:
+    rate, unit = re.search(r"Transfer/sec:\s+([0-9.]+)([KMG]B)", output).groups()  # type: ignore[union-attr]
+    mib = float(rate) * {"KB": 1 / 1024, "MB": 1, "GB": 1024}[unit]
+    errors = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    return {"mib_per_second": mib, "cpu_s": cpu, "errors": float(errors[1]) if errors else 0.0, "rss_mib": rss}
+
+
 def report(servers: list[str], runs: dict[str, list[dict[str, float]]]) -> None:
     """A Markdown table: median (min - max) of each figure."""
     keys = list(runs[servers[0]][0])
@@ -161,7 +198,7 @@ def report(servers: list[str], runs: dict[str, list[dict[str, float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=["multi-stream", "fan-out"])
+    parser.add_argument("workload", choices=["multi-stream", "fan-out", "catch-up"])
     parser.add_argument("--servers", default="polynya,rust-wal")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=10)

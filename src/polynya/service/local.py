@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from typing import Protocol
+from typing import Protocol, cast
 
 from msgspec import structs
 
@@ -274,7 +274,7 @@ class LocalGroups:
         for piece in plan.pieces:
             if type(piece) is not HotPiece:
                 return None
-            spans.append(Span(piece.record, piece.byte, bytes(piece.payload)))
+            spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
         return self._page(stream, plan, spans)
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
@@ -344,14 +344,14 @@ class LocalGroups:
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
             if type(piece) is HotPiece:
-                spans.append(Span(piece.record, piece.byte, bytes(piece.payload)))
+                spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
                 end = (plan.record, plan.byte)  # hot pieces come last
                 continue
             if type(piece) is ColdPiece:
                 goal = piece.want.until
                 assert self.cold is not None and goal is not None, "a cold slice without an object store"
                 part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
-                found = [Span(hot.record, hot.byte, bytes(hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
+                found = [Span(hot.record, hot.byte, cast("bytes", hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
                 end = (part.record, part.byte)
             else:
                 assert type(piece) is Inherited and self.parents is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
@@ -275,15 +275,18 @@ class Connection(asyncio.Protocol):
 
     # --- answers ---------------------------------------------------------------------------------------------------------------
 
-    def send(self, number: int, data: bytes, *, close: bool) -> None:
-        """The whole answer to request `number`; it leaves when those before it have left."""
+    def send(self, number: int, data: bytes, *, close: bool, body: Sequence[bytes | memoryview] = ()) -> None:
+        """The whole answer to request `number`, `body` following `data`; it leaves when those before it have left."""
         if number != self._sent:
-            self._ready[number] = (data, close)
+            self._ready[number] = (b"".join((data, *body)) if body else data, close)
             return
         if self.transport is None:
             return
         self._sent = number + 1
-        self.transport.write(data)
+        if body:
+            self.transport.writelines([data, *body])
+        else:
+            self.transport.write(data)
         if close:
             self.finish()
             return

@@ -21,6 +21,7 @@ log = logging.getLogger("polynya.http")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=/+-]{1,128}", re.ASCII)  # of a client's own, echoed
 
+_JOINED_BYTES_MAX = 64 * 1024
 Headers = list[tuple[str, str]]
 
 
@@ -64,6 +65,16 @@ class Exchange:
             self.send(lines + b"\r\n")
         else:
             self.send(lines + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def answer_page(self, status: int, headers: Headers, parts: list[bytes | memoryview]) -> None:
+        """`answer` with a body that is copied together only when it is small."""
+        size = sum(map(len, parts))
+        if size <= _JOINED_BYTES_MAX or self.head.method == "HEAD":
+            self.answer(status, headers, b"".join(parts))
+            return
+        self.connection.front.counters.statuses[status] += 1
+        lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
+        self.connection.send(self.number, lines, close=not self.keep_alive, body=parts)
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """The status line and all headers but the length."""

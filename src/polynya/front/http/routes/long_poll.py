@@ -106,4 +106,4 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
     if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)
     else:
-        exchange.answer(200, headers, render(page, lines=lines))
+        exchange.answer_page(200, headers, render(page, lines=lines))

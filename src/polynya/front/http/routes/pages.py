@@ -6,16 +6,19 @@ from polynya.base.offsets import format_token
 from polynya.front.http.exchange import Headers
 from polynya.service.api import Page
 from polynya.stream.commands import Encoding
-from polynya.wire.json_records import as_array, as_lines
+from polynya.wire.json_records import as_lines
 
 LINES = "application/x-ndjson"
 
 
-def render(page: Page, *, lines: bool) -> bytes:
-    parts = [span.payload for span in page.spans]
-    if page.facts.encoding == Encoding.JSON:
-        return as_lines(parts) if lines else as_array(parts)
-    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+def render(page: Page, *, lines: bool) -> list[bytes | memoryview]:
+    """The body in parts, so that a large page is not copied together."""
+    parts: list[bytes | memoryview] = [span.payload for span in page.spans]
+    if page.facts.encoding != Encoding.JSON:
+        return parts
+    if lines:
+        return [as_lines(parts)]
+    return [b"[", *parts[:-1], memoryview(parts[-1])[:-1], b"]"] if parts else [b"[]"]
 
 
 def page_headers(page: Page, *, lines: bool) -> Headers:

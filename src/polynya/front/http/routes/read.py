@@ -54,7 +54,7 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
     lines = facts.encoding == Encoding.JSON and accepts_lines(exchange.head.headers.get("accept"))
     headers = page_headers(page, lines=lines)
     if query.record == Position.NOW:
-        exchange.answer(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
+        exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
     etag = etag_of(facts, begin, end, closed=page.closed, variant=":n" if lines else "")
@@ -62,4 +62,4 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
     if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)
     else:
-        exchange.answer(200, headers, render(page, lines=lines))
+        exchange.answer_page(200, headers, render(page, lines=lines))
