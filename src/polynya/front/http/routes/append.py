@@ -79,17 +79,18 @@ def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> 
     exchange.send(success(status, reply))
 
 
+_PLAIN = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
+_KEYED = b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\nStream-Incarnation: %d" + _TAIL
+_APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
+_REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
+
+
 def success(status: int, reply: Reply) -> bytes:
     """The commonest answers, in one go."""
     if reply.producer_epoch < 0:
-        text = f"HTTP/1.1 204 No Content\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
-    else:
-        start = "HTTP/1.1 200 OK\r\nContent-Length: 0" if status == 200 else "HTTP/1.1 204 No Content"
-        text = (
-            f"{start}\r\nStream-Next-Offset: {reply.record:016d}_{reply.byte:016d}"
-            f"\r\nProducer-Epoch: {reply.producer_epoch}\r\nProducer-Seq: {reply.producer_sequence}"
-        )
-    return f"{text}\r\nStream-Incarnation: {reply.uid}".encode() + _TAIL
+        return _PLAIN % (reply.record, reply.byte, reply.uid)
+    form = _APPENDED if status == 200 else _REPEATED
+    return form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
 
 
 def append_again(connection: Connection, repeat: Repeat, body: bytes, sequence: int) -> bool:
