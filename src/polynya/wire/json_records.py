@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -23,6 +24,7 @@ RECORDS_PER_APPEND_MAX = 1_000_000  # of one body: each costs some 60 bytes whil
 _WHITESPACE = b" \t\n\r"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one that does not end: every quote is looked at once
 _INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one deeper, one less deep: signed bytes
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATES = re.compile(rb"\\\\|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _value = msgspec.json.Decoder(msgspec.Raw).decode
@@ -81,16 +83,9 @@ def _check_text(text: bytes) -> None:
 
 
 def _deeper_than_allowed(text: bytes) -> bool:
-    """Peel the brackets level by level; what is malformed may count as too deep or not, and is refused either way."""
-    brackets = _STRING.sub(b"", text).translate(None, _NOT_BRACKETS)
-    for _ in range(JSON_DEPTH_MAX):
-        if not brackets:
-            return False
-        peeled = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(peeled) == len(brackets):
-            return True
-        brackets = peeled
-    return bool(brackets)
+    """By the brackets outside strings. What is malformed may count as too deep or not, and is refused either way."""
+    brackets = _STRING.sub(b"", text).translate(_STEPS, _NOT_BRACKETS)
+    return max(accumulate(memoryview(brackets).cast("b")), default=0) > JSON_DEPTH_MAX
 
 
 def _count_elements(text: bytes) -> int:
