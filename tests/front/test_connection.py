@@ -17,7 +17,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.http.connection import Connection
 from polynya.front.http.server import HttpFront
-from polynya.front.http.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS
+from polynya.front.http.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, STALL_SECONDS
 
 CHUNKED = b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIPELINE = b"".join(
@@ -232,6 +232,37 @@ def test_a_client_that_never_leaves_is_cut() -> None:
         assert world.front.connections
         world.front.sweep(world.front.tick + LINGER_SECONDS + 1)
         await world.until(lambda: not world.front.connections)
+
+    play(story)
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is_cut(close: bool) -> None:
+    async def story(world: World) -> None:
+        await world.put("s", content_type="application/octet-stream")
+        block = bytes(1 << 20)
+        append = await world.wire()
+        for _ in range(8):
+            append.send(request("POST", "/v1/stream/s", block, content_type="application/octet-stream"))
+            assert (await append.answer()).status == 204
+        append.close()
+        await world.until(lambda: not world.front.connections)
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        narrow.connect(("127.0.0.1", world.port))
+        reader, writer = await asyncio.open_connection(sock=narrow)
+        ending = "Connection: close\r\n" if close else ""
+        writer.write(f"GET /v1/stream/s?offset=-1&max_bytes={8 << 20} HTTP/1.1\r\nHost: x\r\n{ending}\r\n".encode())
+        await world.until(lambda: any(connection.write_paused for connection in world.front.connections))
+        for _ in range(4):
+            await reader.readexactly(1 << 20)
+            world.front.sweep(world.front.tick + STALL_SECONDS - 1)
+            world.front.sweep(world.front.tick + 1)
+        assert world.front.connections, "cut although it goes on"
+        for _ in range(2):
+            world.front.sweep(world.front.tick + STALL_SECONDS + 1)
+        await world.until(lambda: not world.front.connections)
+        writer.transport.abort()
 
     play(story)
 

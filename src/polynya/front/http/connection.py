@@ -19,6 +19,7 @@ from polynya.front.http.settings import (
     HEAD_SECONDS,
     IDLE_SECONDS,
     LINGER_SECONDS,
+    STALL_SECONDS,
 )
 from polynya.stream.replies import Reply
 from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
@@ -35,7 +36,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused",
-        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "front", "on_lost", "transport", "waiting_task", "write_paused"
+        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "front", "on_lost", "transport", "waiting_task",
+        "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
@@ -45,6 +47,7 @@ class Connection(asyncio.Protocol):
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
         self.write_paused = False
         self._since = front.tick  # when what is awaited from the client began
+        self._unsent = 0  # bytes of answers that the client had not taken at the last sweep
         self._buffer = b""
         self._next = 0  # number of the next request
         self._sent = 0  # number of the next answer to leave
@@ -344,10 +347,14 @@ class Connection(asyncio.Protocol):
         return self._next == self._sent
 
     def sweep(self, tick: int) -> None:
-        """Called every other second: end what takes too long."""
+        """Called every other second: end what takes too long. A client that goes on taking an answer has time."""
+        unsent = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        if unsent != self._unsent and self._next == self._sent:
+            self._unsent, self._since = unsent, tick
         waited = tick - self._since
-        if self._finished:
-            if self._next == self._sent and waited > LINGER_SECONDS and self.transport is not None:
+        if self._finished or unsent:
+            patience = STALL_SECONDS if unsent else LINGER_SECONDS
+            if self._next == self._sent and waited > patience and self.transport is not None:
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)

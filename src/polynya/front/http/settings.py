@@ -11,7 +11,8 @@ HEAD_SECONDS = 20  # for a request line and headers to arrive
 BODY_SECONDS = 30  # for a body to arrive, and a second more for each …
 BODY_BYTES_PER_SECOND = 16 * 1024  # … so many bytes that did
 IDLE_SECONDS = 75  # between requests of a connection
-LINGER_SECONDS = 10  # for what is still unsent, or still coming, after the last answer
+STALL_SECONDS = 30  # without the client taking anything of an answer; the kernel's buffers make this coarse
+LINGER_SECONDS = 10  # for what is still coming after the last answer
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
