@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_crashes import PlainWriter, Producer, at_work
-from e2e_world import JSON, Answer, Client, Lost, World, is_root
+from e2e_world import JSON, Answer, Client, Lost, World, is_root, raw, read_until
 from polling import wait_until
 
 pytestmark = pytest.mark.process
+HELD_MS = 800
 
 
 @contextlib.contextmanager
@@ -261,3 +264,38 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
     tail = world.ask("HEAD", "/v1/stream/lost/a").next_offset
     assert world.ask("GET", f"/v1/stream/lost/a?offset={tail}").body == b"[]"
     assert world.node is not None and world.node.process.poll() is None
+
+
+def test_nothing_is_visible_before_it_is_synced(world: World) -> None:
+    """With every fdatasync held up for a while, neither the writer nor any reader hears of an append before it is over."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    world.start("--cores", "1", "--long-poll-timeout", "20")
+    tail = world.ask("PUT", "/v1/stream/sync/seen", **JSON).next_offset
+    core = world.cores()[0]
+    hold = ["strace", "-f", "-e", "trace=fdatasync", "-e", f"inject=fdatasync:delay_enter={HELD_MS * 1000}", "-p", str(core.pid)]
+    with contextlib.ExitStack() as stack:
+        live = [stack.enter_context(raw(world.url)) for _ in range(2)]
+        for reader, mode in zip(live, ("sse", "long-poll"), strict=True):
+            reader.sendall(f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        read_until(live[0], b"upToDate")
+        tracer = subprocess.Popen(hold, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        stack.callback(tracer.communicate)
+        stack.callback(tracer.kill)
+        assert tracer.stderr is not None
+        if "attached" not in (said := tracer.stderr.readline()):
+            pytest.skip(f"strace may not attach here: {said.strip()}")
+        writer = stack.enter_context(raw(world.url))
+        began = time.monotonic()
+        writer.sendall(
+            b"POST /v1/stream/sync/seen HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 6\r\n\r\n[2,1,]"
+        )
+        assert b"400" in read_until(writer, b"\r\n\r\n")  # refusals wait for nobody
+        writer.sendall(b"POST /v1/stream/sync/seen HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n[2,1]")
+        while time.monotonic() - began < HELD_MS / 1000 * 0.8:
+            assert world.records("sync/seen") == []
+            assert world.ask("HEAD", "/v1/stream/sync/seen").next_offset == tail
+            assert not select.select([*live, writer], [], [], 0.05)[0]
+        assert b" 204 " in read_until(writer, b"\r\n\r\n")
+        assert time.monotonic() - began >= HELD_MS / 1000
+        assert b"[2,1]" in read_until(live[0], b"[2,1]") and b"[2,1]" in read_until(live[1], b"[2,1]")
