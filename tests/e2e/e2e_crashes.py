@@ -78,17 +78,17 @@ class Worker(threading.Thread):
         return answer is not None
 
 
-def batch(number: int) -> bytes:
-    return json.dumps([[number, part] for part in range(BATCH)]).encode()
+def batch(number: int, pad: str = "") -> bytes:
+    return json.dumps([[number, part, pad] for part in range(BATCH)]).encode()
 
 
 def numbers(records: list[Any]) -> list[int]:
     """The batch numbers of a stream, in order. Every batch is whole and contiguous."""
-    assert len(records) % BATCH == 0, f"a half batch at the end: {records[-2 * BATCH :]}"
+    assert len(records) % BATCH == 0, f"a half batch at the end: {str(records[-2 * BATCH :])[:500]}"
     found = []
     for first in range(0, len(records), BATCH):
         whole = records[first : first + BATCH]
-        assert whole == [[whole[0][0], part] for part in range(BATCH)], f"a half batch: {whole}"
+        assert whole == [[whole[0][0], part, whole[0][2]] for part in range(BATCH)], f"a half batch: {str(whole)[:500]}"
         found.append(whole[0][0])
     return found
 
@@ -96,9 +96,10 @@ def numbers(records: list[Any]) -> list[int]:
 class PlainWriter(Worker):
     """Never repeats: each number is there once when acknowledged, at most once otherwise."""
 
-    def __init__(self, world: World, stream: str) -> None:
+    def __init__(self, world: World, stream: str, pad: str = "") -> None:
         super().__init__(world)
         self.stream = stream
+        self.pad = pad
         self.acknowledged: list[int] = []
         self._next = 0
         self._made = False
@@ -109,7 +110,7 @@ class PlainWriter(Worker):
             return
         number = self._next
         self._next += 1
-        answer = self.ask("POST", f"/v1/stream/{self.stream}", batch(number), **JSON)
+        answer = self.ask("POST", f"/v1/stream/{self.stream}", batch(number, self.pad), **JSON)
         if answer is not None:
             assert answer.status == 204, answer
             self.acknowledged.append(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -10,13 +11,14 @@ from e2e_world import World
 from polling import wait_until
 
 pytestmark = pytest.mark.process
-ROUNDS = 2
+ROUNDS = int(os.environ.get("E2E_KILL_ROUNDS", "2"))  # more of them is a campaign
 
 
 def people(world: World) -> list[Worker]:
     return [
         PlainWriter(world, "crash/plain-a"),
         PlainWriter(world, "crash/plain-b"),
+        PlainWriter(world, "crash/large", pad="x" * 100_000),
         Producer(world, "crash/once-a"),
         Producer(world, "crash/once-b"),
         Lives(world, "crash/lives"),
