@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from polynya.base.errors import CorruptData, PolynyaError
+from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.clock import LogClock, once_per_pass
@@ -43,7 +44,7 @@ class Assembly:
             cores=cores,
             groups=start.groups,
             history=start.birth.history,
-            hot_bytes_max=start.config.cold.max_hot_bytes_per_group,
+            hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no bound of its own
         )
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
