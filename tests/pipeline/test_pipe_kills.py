@@ -1,0 +1,35 @@
+"""kill -9 of drivers at every step, against a real server: each record is one row everywhere, and no process is left behind."""
+
+from __future__ import annotations
+
+import pytest
+from pipe_world import PipeWorld
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
+
+STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "staged-main", "pointer", "delta-main")
+
+
+def fill(world: PipeWorld, run: int) -> None:
+    """New records in old streams, a new stream, a new field, and one that fits no column."""
+    for stream in ("air/aa", "air/ua", f"air/new{run}"):
+        for batch in range(3):
+            world.append(stream, *({"n": number, "run": run, "name": f"{stream}-{number}"} for number in range(batch * 50, batch * 50 + 50)))
+    world.append("air/aa", {"n": "seven", f"only{run}": {"deep": [run]}}, [run])
+
+
+def test_a_driver_killed_at_any_step_leaves_nothing_to_repair_by_hand(world: PipeWorld) -> None:
+    world.start()
+    assert world.run("table", "create", "air", "--prefix", "air/").code == 0
+    for run, step in enumerate(STEPS):
+        fill(world, run)
+        driver = world.spawn("compact", "air")
+        driver.wait_said(step)
+        driver.kill(group=run % 2 == 1)
+        world.wait_no_strays()
+    fill(world, len(STEPS))
+    done = world.run("compact", "air")
+    assert done.code == 0, done
+    world.check_exactly_once("air")
+    assert world.tables()["air"]["records_behind"] == 0
+    world.wait_no_strays()
