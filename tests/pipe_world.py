@@ -217,9 +217,10 @@ class PipeWorld:
         for reader, found in readers.items():
             seen = Counter(found)
             assert seen == wanted, f"{reader}: missing {list((wanted - seen).items())[:5]}, too many {list((seen - wanted).items())[:5]}"
-        dead = [Counter((row["incarnation"], row["offset"]) for row in found) for found in (self.iceberg(name, "dlq"), self.delta(name, "dlq"))]
+        dead = [
+            Counter((row["incarnation"], row["offset"]) for row in found) for found in (self.iceberg(name, "dlq"), self.delta(name, "dlq"))
+        ]
         assert dead[0] == dead[1] and all(count == 1 for count in dead[0].values())
-
 
 
 def _parents(process: psutil.Process) -> list[psutil.Process]:

@@ -14,7 +14,9 @@ def fill(world: PipeWorld, run: int) -> None:
     """New records in old streams, a new stream, a new field, and one that fits no column."""
     for stream in ("air/aa", "air/ua", f"air/new{run}"):
         for batch in range(3):
-            world.append(stream, *({"n": number, "run": run, "name": f"{stream}-{number}"} for number in range(batch * 50, batch * 50 + 50)))
+            world.append(
+                stream, *({"n": number, "run": run, "name": f"{stream}-{number}"} for number in range(batch * 50, batch * 50 + 50))
+            )
     world.append("air/aa", {"n": "seven", f"only{run}": {"deep": [run]}}, [run])
 
 

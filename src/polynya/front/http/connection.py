@@ -122,9 +122,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
+        self.front.unread.add(self)
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        self.front.unread.discard(self)
         self._wake_writer()
         self._resume()
 
@@ -332,6 +334,11 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that wait for the client to take them."""
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     async def wait_writable(self) -> None:
         """Until the transport's buffer has run low, or the connection is gone."""

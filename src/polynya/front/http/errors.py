@@ -81,6 +81,7 @@ _TABLE = (
     ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent repeat is safe", UNKNOWN),
     ErrorCode("HOT_LIMIT", 503, "more is waiting for the object store than may; retry later", retry_after=1),
     ErrorCode("BODY_BUDGET", 503, "the bodies in flight take all the memory they may; retry later", retry_after=1),
+    ErrorCode("ANSWER_BUDGET", 503, "answers that clients do not take fill all the memory they may; retry later", retry_after=1),
     ErrorCode("CONNECTION_LIMIT", 503, "the server has as many connections as it may", retry_after=1),
     ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
     ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),

@@ -18,7 +18,7 @@ from polynya.front.http.mount import Handler
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.table import dispatch
 from polynya.front.http.routing import Router
-from polynya.front.http.settings import HttpSettings
+from polynya.front.http.settings import UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 
@@ -46,6 +46,7 @@ class HttpFront:
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self.tick = 0  # seconds, coarse: moved by the sweep
         self.body_bytes = 0
+        self.unread: set[Connection] = set()  # those whose client is slow to take its answers
         self.stopping = False
         self.connections: set[Connection] = set()
         self.live: dict[Any, None] = {}  # SSE subscribers
@@ -107,8 +108,14 @@ class HttpFront:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._lingering.discard(connection)
+        self.unread.discard(connection)
         if self._drained is not None and not self.connections:
             self._drained.set()
+
+    def check_unread(self) -> None:
+        """Before a page is made: clients that take nothing must not hold all memory. Raises `Failure`."""
+        if len(self.unread) > UNREAD_CONNECTIONS_FREE and sum(each.unread_bytes for each in self.unread) > UNREAD_BYTES_PER_CORE:
+            raise Failure("ANSWER_BUDGET")
 
     def linger(self, connection: Connection) -> None:
         """Its last answer is written; it is aborted by the sweep when the client does not go."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def read(front: HttpFront, exchange: Exchange) -> None:
     """Raises `Failure`."""
+    if front.unread:
+        front.check_unread()
     live = exchange.query.get("live")
     if live is None:
         record, byte = parse_position(exchange)
