@@ -175,7 +175,10 @@ def test_forks_that_were_cut_by_a_crash_are_there_or_not_and_release_their_sourc
                 assert client.ask("DELETE", f"/v1/stream/{name}").status == 204
         assert client.ask("DELETE", f"/v1/stream/{source}").status == 204
         wait_until(
-            lambda: client.ask("PUT", f"/v1/stream/{source}", **JSON).status == 201, what="pins of lost attempts to go", seconds=40, pause=0.5
+            lambda: client.ask("PUT", f"/v1/stream/{source}", **JSON).status == 201,
+            what="pins of lost attempts to go",
+            seconds=40,
+            pause=0.5,
         )
 
 
