@@ -36,8 +36,11 @@ def test_it_is_the_list(slices: list[ColdSlice]) -> None:
     assert list(view) == slices
     assert len(view) == index.count(data) == len(slices)
     assert len(data) == 48 * len(slices)
+    assert index.lengths(data) == [cold.length for cold in slices]
     for begin in range(len(slices) + 1):
         assert list(view.starting(begin)) == slices[begin:]
+        for end in range(begin + 1, len(slices) + 1):
+            assert index.span(data, begin, end) == (slices[begin].record, slices[end - 1].record + slices[end - 1].records)
         for end in range(begin, len(slices) + 1):
             assert view[begin:end] == slices[begin:end]
             assert [KEYS[number] for number in index.pack_numbers(data, begin, end)] == [cold.pack for cold in slices[begin:end]]

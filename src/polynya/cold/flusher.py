@@ -216,7 +216,7 @@ class Flusher:
         if plan.size < THREAD_FROM_BYTES:
             parts, slices = build_pack(plan, key, now_ms)
         else:
-            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, _let_the_loop_run)
+            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, let_the_loop_run)
         self.in_flight.add(key)
         try:
             await self._steps.write(key, parts, plan.home_group, plan.groups)
@@ -283,6 +283,6 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
     return parts, found
 
 
-def _let_the_loop_run() -> None:
+def let_the_loop_run() -> None:
     """A real, short sleep: a thread that only offers the interpreter takes it back before the loop wakes, up to 5 ms long."""
     time.sleep(YIELD_SECONDS)

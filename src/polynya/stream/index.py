@@ -15,6 +15,8 @@ from polynya.stream.commands import ColdSlice
 
 _ENTRY = Struct("<QQQIIIIII")  # record, byte, time_ms, records, length, number of the pack, offset, stored, crc
 _PLACE = Struct("<QQ")
+_RECORDS = Struct("<Q16xI")
+_LENGTH = Struct("<28xI16x")
 _PACK = Struct("<I")
 _PACK_AT = 32
 ENTRY_BYTES = _ENTRY.size
@@ -40,6 +42,17 @@ def pack_numbers(data: bytes | None, begin: int = 0, end: int | None = None) -> 
     if not data:
         return []
     return [_PACK.unpack_from(data, at * ENTRY_BYTES + _PACK_AT)[0] for at in range(count(data))[begin:end]]
+
+
+def lengths(data: bytes) -> list[int]:
+    """Bytes of payload of each entry."""
+    return [length for (length,) in _LENGTH.iter_unpack(data)]
+
+
+def span(data: bytes, begin: int, end: int) -> tuple[int, int]:
+    """The first record of the entries from `begin` to before `end`, and the record behind the last."""
+    last, records = _RECORDS.unpack_from(data, (end - 1) * ENTRY_BYTES)
+    return _place(data, begin)[0], last + records
 
 
 def first_from(data: bytes | None, record: int) -> int:
