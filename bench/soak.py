@@ -89,7 +89,7 @@ async def report(engine: Engine, writers: Writers, seconds: float) -> None:
     applied, begin, cpu = writers.applied, perf_counter(), process_time()
     await asyncio.sleep(seconds)
     count, elapsed, cpu = writers.applied - applied, perf_counter() - begin, process_time() - cpu
-    slices = sum(len(stream.cold or ()) for machine in engine.local.machines.values() for stream in machine.streams.values())
+    slices = sum(held.slices for machine in engine.local.machines.values() for held in machine.held.values())
     print(
         f"  {count / elapsed:8.0f} appends/s, {cpu / max(count, 1) * 1e6:5.1f} us of CPU each; RSS {psutil.Process().memory_info().rss >> 20} MiB, "
         f"hot {engine.local.hot_bytes >> 20} MiB, {slices} slices in the index, {len(engine.core.journal.segments())} journal segments, "

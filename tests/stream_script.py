@@ -4,7 +4,7 @@
     create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ] [seq=S] [fork=SOURCE attempt=A …]
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
-    pin, confirm, unpin, refuse, deliver, flush, publish, written, release, erase, delete, expire, touch, show
+    pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete, expire, touch, show
     table, open, planned, claim, commit, abandon
 
 Names go to the group that `@N` before the name says (default 1). `x*70000` is a long body. A `uid` is written group.counter.
@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from stream_world import World, json_batch, position_of, raw_batch
 
+from polynya.stream import index
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -36,6 +37,7 @@ from polynya.stream.commands import (
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
+    ReplaceSlices,
     TableAbandon,
     TableCommit,
     TableCreate,
@@ -256,6 +258,17 @@ class _Story:
         command = PublishSlices(pack, words.number("home", 1) or 1, 1, slices, self.now_ms)
         return self.answer(self.world.apply(words.group, command))
 
+    def do_merge(self, words: _Words) -> list[str]:
+        """`merge PACK NAME BEGIN END [again]`: the entries from BEGIN to before END as one; `again` repeats the command as it was."""
+        again = words.flag("again")
+        pack, name, begin, end = words.plain
+        if not again:
+            stream = self.stream(words.group, name)
+            entries = self.world.machines[words.group].index_of(stream)[int(begin) : int(end)]
+            self.slices[pack] = [(stream.uid, self.world.merged(entries, pack))]
+        command = ReplaceSlices(pack, words.number("home", 1) or 1, 1, self.slices[pack], self.now_ms)
+        return self.answer(self.world.apply(words.group, command))
+
     def do_written(self, words: _Words) -> list[str]:
         return self.answer(self.world.apply(words.group, PackWritten(words.plain[0], [int(word) for word in words.plain[1:]], self.now_ms)))
 
@@ -350,7 +363,7 @@ class _Story:
     def line_of(self, stream: Stream) -> str:
         parts = [stream.name, f"uid={_show_uid(stream.uid)}", f"tail={stream.next_record}_{stream.next_byte}"]
         parts += [word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true]
-        parts.append(f"hot={len(stream.hot or ())} cold={len(stream.cold or ())}")
+        parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
             parts.append(f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}")
         return " ".join(parts)

@@ -58,6 +58,13 @@ class World:
         records = sum(batch.records for batch in run)
         return ColdSlice(run[0].record, run[0].byte, records, length, pack, offset, length, 0)
 
+    def merged(self, entries: list[ColdSlice], pack: str) -> ColdSlice:
+        """Put neighbours of an index into the store again, as one slice."""
+        offset = len(self.slices)
+        self.slices[pack, offset] = [batch for cold in entries for batch in self.slices[cold.pack, cold.offset]]
+        records, length = sum(cold.records for cold in entries), sum(cold.length for cold in entries)
+        return ColdSlice(entries[0].record, entries[0].byte, records, length, pack, offset, length, 0)
+
     def read(self, stream: Stream, want: Want) -> Page | Refused:
         """Carry out a plan, as a service does: a piece that comes back short ends the page."""
         machine = self.machines[stream.uid >> 48]
@@ -124,16 +131,17 @@ def check_invariants(machine: Machine) -> None:
         assert (stream.hot is not None) == (stream.uid in machine.hot)
         assert stream.pins is None or stream.pins
         assert not stream.deleted or stream.pins
-        _check_contiguous(stream)
-        for cold in stream.cold or ():
+        _check_contiguous(machine, stream)
+        for cold in machine.index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     assert slices == {pack: held.slices for pack, held in machine.held.items()}
+    assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}
     assert not machine.released.keys() & machine.held.keys()
 
 
-def _check_contiguous(stream: Stream) -> None:
+def _check_contiguous(machine: Machine, stream: Stream) -> None:
     record, byte = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
-    for cold in stream.cold or ():
+    for cold in machine.index_of(stream):
         assert (cold.record, cold.byte) == (record, byte)
         record, byte = record + cold.records, byte + cold.length
     for hot in stream.hot or ():

@@ -61,9 +61,10 @@ class Tier:
         """Every stream reads as written; its index is contiguous, and each pack in it is counted."""
         for name, payload in self.written.items():
             assert await self.world.read(name, self.reader) == payload
-            stream = self.world.machines()[group_of(name, GROUPS)].streams[name]
+            machine = self.world.machines()[group_of(name, GROUPS)]
+            stream = machine.streams[name]
             at = 0
-            for cold in stream.cold or []:
+            for cold in machine.index_of(stream):
                 assert cold.record == at
                 at += cold.records
             assert at == (stream.hot[0].record if stream.hot else stream.next_record)
@@ -234,7 +235,7 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
         tier.store.fail_at = 0
         await tier.settle_all()
         await tier.check()
-        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
         assert set(tier.store.objects) == live
         return calls
 
@@ -259,7 +260,7 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         tier.world.fail = lambda nth, command: ""
         await tier.settle_all()
         await tier.check()
-        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
         assert set(tier.store.objects) == live
         assert {key for m in tier.world.machines().values() for key in m.packs} == live
         return calls
@@ -330,7 +331,7 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             assert tier.world.hot_bytes() == 0
             await tier.settle_all()
             await tier.check()
-            live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in s.cold or []}
+            live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
             assert set(tier.store.objects) == live
 
     play(story)
@@ -452,14 +453,14 @@ def test_a_reader_of_a_deleted_pack_is_told_to_plan_again() -> None:
         tier = Tier()
         tier.append("default/a", b"x")
         await tier.flusher.flush_now()
-        (stream,) = tier.world.machines()[group_of("default/a", GROUPS)].streams.values()
-        assert stream.cold
+        machine = tier.world.machines()[group_of("default/a", GROUPS)]
+        (cold,) = machine.index_of(machine.streams["default/a"])
         tier.store.down = True
         with pytest.raises(Unavailable, match="cannot be read"):
-            await tier.reader.batches(stream.cold[0])
+            await tier.reader.batches(cold)
         tier.store.down = False
         tier.store.objects.clear()
         with pytest.raises(PackGone):
-            await tier.reader.batches(stream.cold[0])
+            await tier.reader.batches(cold)
 
     play(story)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import structs
 from stream_world import World, json_batch, raw_batch
 
 from polynya.base.limits import RAW_STEP_BYTES
@@ -24,6 +25,7 @@ from polynya.stream.commands import (
     PinSource,
     PublishSlices,
     RefuseAttempt,
+    ReplaceSlices,
     Unpin,
 )
 from polynya.stream.model import Stream
@@ -142,6 +144,38 @@ class AgainstLists(RuleBasedStateMachine):
         assert self.world.apply(group, command).detail == list(range(len(slices)))
         assert self.world.apply(group, command).detail == list(range(len(slices)))
         assert before - self.world.machines[group].hot_bytes == sum(cold.length for _, cold in slices)
+
+    @precondition(
+        lambda self: any(len(stream.cold or b"") > 48 for machine in self.world.machines.values() for stream in machine.streams.values())
+    )
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        """Neighbours in some indexes become one slice, in one command that is sent twice; what straddles entries is refused."""
+        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.held]))
+        machine = self.world.machines[group]
+        self.clock += 1
+        pack = f"pack{self.clock}"
+        replacements = []
+        for stream in machine.streams.values():
+            entries = machine.index_of(stream)[:]
+            if entries and data.draw(st.booleans()):
+                begin = data.draw(st.integers(0, len(entries) - 1))
+                end = data.draw(st.integers(begin + 1, len(entries)))
+                replacements.append((stream.uid, self.world.merged(entries[begin:end], pack)))
+        before = {stream.uid: machine.index_of(stream)[:] for stream in machine.streams.values()}
+        command = ReplaceSlices(pack, 1, 1, replacements)
+        assert self.world.apply(group, command).detail == list(range(len(replacements)))
+        assert self.world.apply(group, command).detail == list(range(len(replacements)))
+        for uid, cold in replacements:
+            outside = [each for each in before[uid] if not cold.record <= each.record < cold.record + cold.records]
+            assert [each for each in machine.index_of(machine.by_uid[uid]) if each.pack != pack] == outside
+            for wrong in (
+                structs.replace(cold, records=cold.records + 1),
+                structs.replace(cold, byte=cold.byte + 1),
+                structs.replace(cold, record=cold.record + 1),
+            ):
+                other = ReplaceSlices("other", 1, 1, [(uid, structs.replace(wrong, pack="other"))])
+                assert self.world.restored(machine).apply(other).detail == []
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), fork_name=st.sampled_from(NAMES))

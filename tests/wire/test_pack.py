@@ -23,6 +23,7 @@ from polynya.wire.pack import (
     _footer_crc,
     build_slice,
     home_group_of,
+    merge_slices,
     pack_key,
     parse_slice,
     read_footer,
@@ -279,3 +280,41 @@ def test_slices_never_overlap() -> None:
     )
     with pytest.raises(CorruptData, match="outside"):
         read_footer(encoded + tail)
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=3),
+        st.one_of(st.none(), st.tuples(st.sampled_from(["p", "q", "r"]), st.integers(0, 9), st.integers(0, 1 << 50))),
+        st.integers(0, 1 << 40),
+        st.sampled_from([0, 5]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(BATCHES, st.data())
+def test_a_merged_slice_is_the_one_that_was_never_cut(kinds: list[tuple[list[bytes], object, int, int]], data: st.DataObject) -> None:
+    batches: list[HotBatch] = []
+    record = byte = 0
+    for records, producer, time_ms, own_ms in kinds:
+        batch = hot(records, record=record, byte=byte, time_ms=time_ms, producer=producer)
+        batch.record_time_ms_max, batch.flags = own_ms, own_ms & 1
+        batches.append(batch)
+        record, byte = record + len(records), byte + len(batch.payload)
+    bounds = sorted({0, len(batches)} | data.draw(st.sets(st.integers(0, len(batches)))))
+    slices = []
+    for begin, end in pairwise(bounds):
+        meta, parts = build_slice(Encoding.BYTES, 7, 8, batches[begin:end])
+        slices.append(parse_slice(b"".join(parts), meta.crc))
+    assert merge_slices(70, 80, slices) == build_slice(Encoding.BYTES, 70, 80, batches)
+
+
+def test_slices_of_two_encodings_are_not_merged() -> None:
+    slices = []
+    for encoding in (Encoding.BYTES, Encoding.JSON):
+        meta, parts = build_slice(encoding, 0, 0, [hot([b"1,"], encoding=encoding)])
+        slices.append(parse_slice(b"".join(parts), meta.crc))
+    with pytest.raises(ValueError, match="one encoding"):
+        merge_slices(0, 0, slices)

@@ -2,7 +2,9 @@
 
 A flush takes whole hot batches, oldest first, of many streams into one pack: put the object, log `PackWritten` in the pack's home
 group, then log `PublishSlices` in every group with slices in it. Only that log entry takes the batches out of memory. The collector
-deletes what all groups have released, after a grace, and sweeps objects that no log knows.
+deletes what all groups have released, after a grace, and sweeps objects that no log knows. The merger makes one larger slice of many
+small neighbours in a stream, at its leisure: read them, put a new pack, log `PackWritten`, then `ReplaceSlices` in the groups. So an
+index stays short and its reads long; a byte is written again two or three times in its life (how often exactly, `merge_planner` says).
 
 Invariants:
 
@@ -13,14 +15,18 @@ Invariants:
 * An object is deleted only by the owner of the store's root, when its home group has condemned it, the grace is over, and the snapshots
   that recovery would start from no longer need it (F12, F20).
 * A reader believes a slice only when its CRC is right.
+* A merge changes no record and no byte of a stream, and a slice never lies on both sides of a bound of a table's claim. Who holds a place
+  from before the merge has the collector's grace to read it, and then plans again; what a table's job was told of stays for an hour.
 
-`planner` is pure; `flusher`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
+The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
 """
 
 from polynya.cold.collector import Collector, CollectorSettings
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
+from polynya.cold.merge_planner import MergeSettings
+from polynya.cold.merger import Merger
 from polynya.cold.planner import FlushSettings
 from polynya.cold.reader import ColdReader, PackGone
 
-__all__ = ["ColdReader", "Collector", "CollectorSettings", "FlushSettings", "Flusher", "Groups", "PackGone"]
+__all__ = ["ColdReader", "Collector", "CollectorSettings", "FlushSettings", "Flusher", "Groups", "MergeSettings", "Merger", "PackGone"]

@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
 from secrets import token_bytes
-from typing import TypeVar
 
 import msgspec
 
@@ -16,17 +16,15 @@ from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
 from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan, Waiting, choose, plan_packs
-from polynya.objectstore.api import ObjectStore, StoreError, StoreUnavailable, put_again
-from polynya.stream.commands import Command, PackWritten, PublishSlices
+from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, pause_after
+from polynya.objectstore.api import ObjectStore, StoreError
+from polynya.stream.commands import PublishSlices
 from polynya.stream.model import ColdSlice, Stream
 from polynya.stream.replies import Reply
 from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
 log = logging.getLogger("polynya.cold")
 
-TRIES = 3  # of one step of a flush, with the same key and command
-BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
-BACKOFF_SECONDS_MAX = 30.0
 THREAD_FROM_BYTES = 256 * 1024  # smaller packs are built on the loop, in well under a millisecond
 YIELD_SECONDS = 0.0001
 YIELD_BATCHES = 256  # packed between two pauses, about 0.3 ms
@@ -36,7 +34,7 @@ PRESSURE_POLL_SECONDS = 0.05
 SURVEY_STREAMS = 4096  # looked at in one go
 AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
 
-T = TypeVar("T")
+_NEIGHBOURS = attrgetter("group", "uid")  # so that few groups hold a pack, and who reads several streams of it reads one range
 Tails = dict[tuple[int, int], int]  # (group, uid) -> first record that need not be flushed
 
 
@@ -66,7 +64,7 @@ class Flusher:
         self.counters = FlushCounters()
         self.in_flight: set[str] = set()  # keys of packs on their way: the collector leaves them alone
         self._groups = groups
-        self._store = store
+        self._steps = Steps(groups, store, sleep)
         self._settings = settings
         self._cluster_id = cluster_id
         self._random = random
@@ -179,6 +177,7 @@ class Flusher:
                 found.append(Candidate(group, uid, stream.name, stream.content_type, stream.encoding, first, list(stream.hot)))
                 if len(found) == STREAMS_MAX:
                     break
+        found.sort(key=_NEIGHBOURS)
         return found
 
     def _stream(self, group: int, uid: int) -> Stream | None:
@@ -217,30 +216,26 @@ class Flusher:
         if plan.size < THREAD_FROM_BYTES:
             parts, slices = build_pack(plan, key, now_ms)
         else:
-            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, _let_the_loop_run)
+            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, let_the_loop_run)
         self.in_flight.add(key)
         try:
-            await self._insist(lambda: put_again(self._store, key, parts))
-            await self._propose(plan.home_group, PackWritten(key, plan.groups, now_ms))
+            await self._steps.write(key, parts, plan.home_group, plan.groups)
             self.counters.packs += 1
             return await self._publish(key, plan, slices, terms)
         finally:
             self.in_flight.discard(key)
 
     async def _publish(self, key: str, plan: PackPlan, slices: list[ColdSlice], terms: dict[int, int]) -> bool:
-        """Into all groups at once. One that fails leaves the others alone; the collector asks it again whether it holds the pack."""
         members: dict[int, list[tuple[int, ColdSlice]]] = {}
         for each, cold in zip(plan.slices, slices, strict=True):
             members.setdefault(each.group, []).append((each.uid, cold))
         now_ms = self._groups.now_ms()
         commands = {group: PublishSlices(key, plan.home_group, terms[group], listed, now_ms) for group, listed in members.items()}
-        replies = await asyncio.gather(*(self._propose_or_fault(group, command) for group, command in commands.items()))
-        published = sum(
-            self._count(members[group], reply) for group, reply in zip(commands, replies, strict=True) if isinstance(reply, Reply)
-        )
-        for reply in replies:
-            if not isinstance(reply, Reply):
-                raise reply
+        outcomes = await self._steps.propose_all(commands)
+        published = sum(self._count(members[group], reply) for group, reply in outcomes if isinstance(reply, Reply))
+        for _, outcome in outcomes:
+            if not isinstance(outcome, Reply):
+                raise outcome
         return published > 0
 
     def _count(self, members: list[tuple[int, ColdSlice]], reply: Reply) -> int:
@@ -250,28 +245,10 @@ class Flusher:
         self.counters.refused += len(members) - len(accepted)
         return len(accepted)
 
-    async def _propose_or_fault(self, group: int, command: Command) -> Reply | Unavailable | OutcomeUnknown:
-        try:
-            return await self._propose(group, command)
-        except (Unavailable, OutcomeUnknown) as fault:
-            return fault
-
-    async def _propose(self, group: int, command: Command) -> Reply:
-        return await self._insist(lambda: self._groups.propose(group, command))
-
-    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """A step that may be repeated, a few times."""
-        for attempt in range(TRIES - 1):
-            try:
-                return await step()
-            except (StoreUnavailable, Unavailable, OutcomeUnknown):
-                await self._sleep(BACKOFF_SECONDS * 2**attempt)
-        return await step()
-
     # Waiting.
 
     def _pause(self) -> float:
-        return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(self._failures, 16))
+        return pause_after(self._failures)
 
     async def _wait(self, seconds: float) -> None:
         """For so long, until `wake`, or until a burst has filled the hot tier far beyond the bound."""
@@ -306,6 +283,6 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
     return parts, found
 
 
-def _let_the_loop_run() -> None:
+def let_the_loop_run() -> None:
     """A real, short sleep: a thread that only offers the interpreter takes it back before the loop wakes, up to 5 ms long."""
     time.sleep(YIELD_SECONDS)

@@ -100,6 +100,7 @@ class Assembly:
         registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
+            registry.add(sources.counted(self._tier.merger.counters, sources.MERGER))
             registry.add(sources.counted(self._tier.collector.counters, sources.COLLECTOR))
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
             reader = self._tier.reader

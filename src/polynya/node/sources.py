@@ -22,6 +22,13 @@ FLUSHER = {
     "polynya_flush_failures_total": "failures",
     "polynya_flush_refused_total": "refused",
 }
+MERGER = {
+    "polynya_merge_packs_total": "packs",
+    "polynya_merge_slices_total": "slices",
+    "polynya_merge_bytes_total": "bytes",
+    "polynya_merge_failures_total": "failures",
+    "polynya_merge_refused_total": "refused",
+}
 COLLECTOR = {
     "polynya_collect_deleted_total": "deleted",
     "polynya_collect_orphans_total": "orphans",
@@ -86,6 +93,7 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
             "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
             "polynya_outbox": sum(len(machine.outbox) for machine in machines),
             "polynya_packs": sum(len(machine.packs) for machine in machines),
+            "polynya_index_slices": sum(held.slices for machine in machines for held in machine.held.values()),
             "polynya_live_readers": len(local.feeds),
             "polynya_hot_refused_total": local.hot_refused,
         }

@@ -8,13 +8,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from polynya.base.errors import ConfigError
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
+from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
 from polynya.node.config import ColdConfig, Config
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
 from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
 
 START_TRIES = 5
+MERGE_INTERVAL_MS = 5000
 log = logging.getLogger("polynya.tier")
 
 
@@ -43,6 +44,11 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
     )
 
 
+def merge_settings(cold: ColdConfig) -> MergeSettings:
+    """Where nothing is flushed by itself, nothing is merged either."""
+    return MergeSettings(pack_bytes_max=cold.pack_bytes_max, interval_ms=MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+
+
 class Tier:
     """Of one core. Made by `open_tier`; None in its place is the backend `none`."""
 
@@ -51,6 +57,7 @@ class Tier:
         self.store = store
         self.reader = ColdReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
+        self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         self.collector = Collector(
             groups,
             store,
@@ -63,7 +70,7 @@ class Tier:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for ever beside the core."""
-        return [self.flusher.run(), self.collector.run()]
+        return [self.flusher.run(), self.merger.run(), self.collector.run()]
 
     async def close(self) -> None:
         await self.reader.close()

@@ -9,5 +9,6 @@ Invariants:
 
 * `next_record` and `next_byte` of a stream only grow; a uid is never reused.
 * The hot batches of a stream are contiguous and end at its tail; what lies before them is covered by its cold slices or its parent.
+* Merging cold slices changes where records lie, and nothing else; no slice ever crosses the bounds of a table's claim.
 * Applying the same commands in the same order gives the same state, byte for byte (`machine.snapshot()`).
 """

@@ -197,6 +197,18 @@ class PackDeleted(Command, tag=33, frozen=True):
     pack: str
 
 
+class ReplaceSlices(Command, tag=34, frozen=True):
+    """Merge entries of the index: each slice of `replacements` (uid, slice) lies in `pack` and holds what some neighbours held.
+
+    `term` is the one under which the merge was planned. The reply's detail lists the positions in `replacements` that the index now has."""
+
+    pack: str
+    home_group: int
+    term: int
+    replacements: list[tuple[int, ColdSlice]]
+    now_ms: int = 0
+
+
 class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a PUT of a subscription says, normalised: repeating it compares this."""
 
@@ -360,6 +372,7 @@ AnyCommand = (
     | PackWritten
     | ReleasePack
     | PackDeleted
+    | ReplaceSlices
     | SubscriptionPut
     | SubscriptionStreams
     | SubscriptionDelete

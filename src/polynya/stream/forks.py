@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
+from polynya.stream import index
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
 from polynya.stream.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
 from polynya.stream.model import Pin, Stream
@@ -103,7 +104,7 @@ def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
     if record == stream.next_record:
         return ForkPoint(record, stream.next_byte)
     if not stream.hot or record < stream.hot[0].record:
-        begin = _known_boundaries(stream).get(record)
+        begin = _known_byte(stream, record)
         inside = begin is not None and stream.encoding == Encoding.BYTES and byte > begin and (byte - begin) % RAW_STEP_BYTES == 0
         return None if begin is None or inside else ForkPoint(record, begin)
     _, found, start = locate(stream.hot, record, byte, whole_records=True)
@@ -111,14 +112,17 @@ def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
     return ForkPoint(found, start, inner - start)
 
 
-def _known_boundaries(stream: Stream) -> dict[int, int]:
-    """Record number to byte position, of the boundaries that are known without their records."""
-    known = {stream.first_record: stream.first_byte}
+def _known_byte(stream: Stream, record: int) -> int | None:
+    """Where a record begins, if that is known without its bytes."""
+    own = next((byte for known, byte in _own_boundaries(stream) if known == record), None)
+    return index.byte_of(stream.cold, record) if own is None else own
+
+
+def _own_boundaries(stream: Stream) -> list[tuple[int, int]]:
+    own = [(stream.first_record, stream.first_byte)]
     if stream.fork is not None:
-        known[stream.fork.record] = stream.fork.byte
-    for cold in stream.cold or ():
-        known[cold.record] = cold.byte
-    return known
+        own.append((stream.fork.record, stream.fork.byte))
+    return own
 
 
 def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
@@ -128,10 +132,9 @@ def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
     if stream.hot and position >= stream.hot[0].byte:
         _, record, begin = locate(stream.hot, AT_BYTE, position, whole_records=True)
         return ForkPoint(record, begin, position - begin)
-    for record, byte in _known_boundaries(stream).items():
-        if byte == position:
-            return ForkPoint(record, byte)
-    return None
+    own = next((record for record, byte in _own_boundaries(stream) if byte == position), None)
+    found = index.record_of(stream.cold, position) if own is None else own
+    return None if found is None else ForkPoint(found, position)
 
 
 def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from polynya.stream import index
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
@@ -99,11 +100,14 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
         stream.hot = hot[:kept] or None
         if stream.hot is None:
             del machine.hot[stream.uid]
-    while stream.cold and not stream.hot and stream.cold[-1].record >= needed:
-        cold = stream.cold.pop()
-        stream.next_record, stream.next_byte = cold.record, cold.byte
-        machine.drop_slice(cold.pack, now_ms)
-    stream.cold = stream.cold or None
+    first = index.first_from(stream.cold, needed)
+    if stream.hot or stream.cold is None or first == index.count(stream.cold):
+        return
+    cold = machine.index_of(stream)[first]
+    stream.next_record, stream.next_byte = cold.record, cold.byte
+    for number in reversed(index.pack_numbers(stream.cold, first)):
+        machine.drop_slice(number, now_ms)
+    stream.cold = stream.cold[: first * index.ENTRY_BYTES] or None
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
@@ -114,8 +118,8 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     if stream.hot:
         machine.hot_bytes -= stream.next_byte - stream.hot[0].byte
         del machine.hot[stream.uid]
-    for cold in stream.cold or ():
-        machine.drop_slice(cold.pack, now_ms)
+    for number in index.pack_numbers(stream.cold):
+        machine.drop_slice(number, now_ms)
     fork = stream.fork
     if fork is not None:
         machine.refuse_attempt(fork.attempt)  # this attempt has happened: a late repeat of it must not create the fork again

@@ -22,6 +22,7 @@ from polynya.stream.commands import (
     PublishSlices,
     RefuseAttempt,
     ReleasePack,
+    ReplaceSlices,
     TableAbandon,
     TableCommit,
     TableCreate,
@@ -30,6 +31,7 @@ from polynya.stream.commands import (
     Touch,
     Unpin,
 )
+from polynya.stream.index import Index
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.reading import ReadPlan, Refused
 from polynya.stream.replies import Reply
@@ -40,7 +42,8 @@ class Machine:
     """One group's streams. Changed only by `apply`, in the order of the log.
 
     Invariants: `streams` and `by_uid` hold the same streams in the same order; `hot` holds those of them with hot batches; `hot_bytes`
-    is the sum of their payloads; every pack in `held` is named by `slices` entries of the streams' cold lists, and no other is.
+    is the sum of their payloads; every pack in `held` is named by `slices` entries of the streams' indexes, and no other is;
+    `pack_keys` has their numbers.
     """
 
     def __init__(self, group: int, groups: int = 1) -> None:
@@ -55,6 +58,7 @@ class Machine:
         self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin waits for its outcome: attempt -> uid of the source
         self.attempts: dict[str, None] = {}  # fork attempts that never will happen (again) here, oldest first
         self.held: dict[str, Held] = {}
+        self.pack_keys: dict[int, str] = {}  # of the packs held, by the numbers that indexes call them
         self.packs: dict[str, Pack] = {}  # those whose home group this is
         self.released: dict[str, None] = {}  # packs that this group has let go of, oldest first: never to be held again
         self.tables: dict[int, tables.Table] = {}  # of the meta group
@@ -63,6 +67,7 @@ class Machine:
         self.meta: dict[str, bytes] = {}  # of the meta group
         self.uid_counter = 0
         self.message_counter = 0
+        self.pack_counter = 0
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next entry of the log; `place` is its place in the journal."""
@@ -80,7 +85,11 @@ class Machine:
         self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
     ) -> ReadPlan | Refused:
         """What a page from (record, byte) is made of. See `reading.plan_read`."""
-        return reading.plan_read(stream, reading.Want(record, byte, bytes_max, whole_records, until))
+        return reading.plan_read(stream, self.index_of(stream), reading.Want(record, byte, bytes_max, whole_records, until))
+
+    def index_of(self, stream: Stream) -> Index:
+        """What of the stream is cold, in order: to be looked at before the next command is applied."""
+        return Index(stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
         """The streams with hot batches, and those batches in order."""
@@ -121,12 +130,23 @@ class Machine:
         """Remember that this fork attempt must not be carried out from now on."""
         _remember(self.attempts, attempt)
 
-    def drop_slice(self, pack: str, now_ms: int) -> None:
-        """One reference less; the last one releases the pack."""
+    def hold_slice(self, pack: str, home_group: int) -> int:
+        """One reference more; the number of the pack."""
+        held = self.held.get(pack)
+        if held is None:
+            self.pack_counter += 1
+            held = self.held[pack] = Held(home_group, 0, self.pack_counter)
+            self.pack_keys[held.number] = pack
+        held.slices += 1
+        return held.number
+
+    def drop_slice(self, number: int, now_ms: int) -> None:
+        """One reference to the pack of this number less; the last one releases it."""
+        pack = self.pack_keys[number]
         held = self.held[pack]
         held.slices -= 1
         if held.slices == 0:
-            del self.held[pack]
+            del self.held[pack], self.pack_keys[number]
             self.release_pack(pack, held.home_group, now_ms)
 
     def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
@@ -153,6 +173,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     RefuseAttempt: forks.apply_refuse_attempt,
     Acknowledge: forks.apply_acknowledge,
     PublishSlices: tier.apply_publish_slices,
+    ReplaceSlices: tier.apply_replace_slices,
     PackWritten: tier.apply_pack_written,
     ReleasePack: tier.apply_release_pack,
     PackDeleted: tier.apply_pack_deleted,

@@ -43,6 +43,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
     home_group: int
     slices: int  # live references
+    number: int = 0  # what the indexes call the pack
 
 
 class Pack(msgspec.Struct, array_like=True, gc=False):
@@ -82,7 +83,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     fork: Fork | None = None
     closed_by: tuple[str, int, int] | None = None  # the producer tuple that closed it
     hot: list[HotBatch] | None = None
-    cold: list[ColdSlice] | None = None
+    cold: bytes | None = None  # packed slices: see index.py
     producers: dict[str, bytes] | None = None  # packed states, longest idle first: see producers.py
     pins: dict[str, Pin] | None = None  # by attempt
     links: dict[str, Link] | None = None  # by subscription id

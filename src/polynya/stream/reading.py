@@ -8,7 +8,7 @@ encodings hold whole records, at least one even over the limit.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from struct import unpack
@@ -17,6 +17,7 @@ import msgspec
 
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.stream.commands import Encoding
+from polynya.stream.index import Index, holding, holding_byte
 from polynya.stream.model import ColdSlice, HotBatch, Stream
 from polynya.stream.replies import Code
 
@@ -85,8 +86,8 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     byte: int
 
 
-def plan_read(stream: Stream, want: Want) -> ReadPlan | Refused:
-    """The pieces of a page of at most `bytes_max` bytes (or one record). Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
+def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
+    """`cold` is the stream's index. The pieces of a page of at most `bytes_max` bytes (or one record). Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
     tail = want.until or (stream.next_record, stream.next_byte)
     begin = _begin(stream, want, tail)
     if isinstance(begin, Refused):
@@ -97,7 +98,7 @@ def plan_read(stream: Stream, want: Want) -> ReadPlan | Refused:
     hot = stream.hot
     if hot and (byte >= hot[0].byte if record == AT_BYTE else record >= hot[0].record):
         return cut(hot, Want(record, byte, want.bytes_max, want.whole_records, tail))
-    return _plan_old(stream, Want(record, byte, want.bytes_max, want.whole_records, tail))
+    return _plan_old(stream, cold, Want(record, byte, want.bytes_max, want.whole_records, tail))
 
 
 def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | Refused:
@@ -120,7 +121,7 @@ def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int]
     return record, byte
 
 
-def _plan_old(stream: Stream, want: Want) -> ReadPlan:
+def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
     """A page that begins in the inherited part or in cold slices; it may end in hot batches."""
     assert want.until is not None
     pieces: list[HotPiece | ColdPiece | Inherited] = []
@@ -134,7 +135,7 @@ def _plan_old(stream: Stream, want: Want) -> ReadPlan:
         pieces.append(Inherited(fork.source_uid, fork.source_name, record, byte, *to))
         left -= to[1] if moves else max(0, to[1] - byte)
         record, byte = to
-    for cold in _cold_from(stream, record, byte):
+    for cold in _cold_from(index, record, byte):
         if (left <= 0 and pieces) or (record, byte) == until:
             break
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
@@ -148,11 +149,11 @@ def _plan_old(stream: Stream, want: Want) -> ReadPlan:
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
 
 
-def _cold_from(stream: Stream, record: int, byte: int) -> Sequence[ColdSlice]:
+def _cold_from(index: Index, record: int, byte: int) -> Iterable[ColdSlice]:
     """The cold slices from the one that holds the position."""
-    cold = stream.cold or ()
-    index = bisect_right(cold, byte, key=_BYTE) if record == AT_BYTE else bisect_right(cold, record, key=_RECORD)
-    return cold[max(0, index - 1) :] if cold and _reaches(cold[-1], record, byte) else ()
+    if not index or not _reaches(index[-1], record, byte):
+        return ()
+    return index.starting(max(0, holding_byte(index.data, byte) if record == AT_BYTE else holding(index.data, record)))
 
 
 def _reaches(cold: ColdSlice, record: int, byte: int) -> bool:

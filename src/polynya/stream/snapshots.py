@@ -39,6 +39,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     claimed_jobs: dict[int, int] = {}
     subscriptions: Subscribed | None = None
     meta: dict[str, bytes] = {}
+    pack_counter: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -62,6 +63,7 @@ def encode(machine: Machine) -> bytes:
         claimed_jobs=machine.claimed_jobs,
         subscriptions=subscriptions_links.encode_image(machine.subscriptions),
         meta=machine.meta,
+        pack_counter=machine.pack_counter,
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -86,6 +88,8 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.outbox = {message: (group, command) for message, group, command in image.outbox}
     machine.attempts = dict.fromkeys(image.attempts)
     machine.held = image.held
+    machine.pack_keys = {held.number: pack for pack, held in image.held.items()}
+    machine.pack_counter = image.pack_counter
     machine.packs = image.packs
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}

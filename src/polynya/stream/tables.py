@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.stream import index
 from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
 from polynya.stream.model import Claim, Stream
 from polynya.stream.replies import Code, Reply
@@ -151,8 +152,9 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         if claim is None or claim.job != command.job:
             if not member or left <= 0 or not command.fresh:
                 continue
-            claim = _claim(stream, command, claim)
-        taken = [cold for cold in stream.cold if claim.published <= cold.record < claim.claimed]
+            claim = _claim(machine, stream, command, claim)
+        first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
+        taken = machine.index_of(stream)[first:end]
         if taken:
             left -= sum(cold.stored for cold in taken)
             ranges.append(Range(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
@@ -164,10 +166,10 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
-def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
-    assert stream.cold
-    end = stream.cold[-1].record + stream.cold[-1].records
+    last = machine.index_of(stream)[-1]
+    end = last.record + last.records
     if stream.tables is None:
         stream.tables = {}
     if claim is None:
@@ -190,13 +192,14 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         begin = max(begin, stream.fork.record if stream.fork is not None else 0, stream.first_record)
         if begin < stream.next_record:
             lag.records += stream.next_record - begin
-            since = _time_of(stream, begin)
+            since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
     return lag
 
 
-def _time_of(stream: Stream, record: int) -> int:
-    for cold in stream.cold or ():
+def _time_of(machine: Machine, stream: Stream, record: int) -> int:
+    if stream.cold is not None:
+        cold = machine.index_of(stream)[max(0, index.holding(stream.cold, record))]
         if cold.record + cold.records > record:
             return cold.time_ms or stream.activity_ms
     return stream.hot[0].time_ms if stream.hot else stream.activity_ms

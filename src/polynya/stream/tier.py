@@ -1,4 +1,5 @@
-"""The object tier's commands: slices of packs take the place of hot batches, and packs are counted down to their end (F19, F20)."""
+"""The object tier's commands: slices of packs take the place of hot batches and of smaller slices, and packs are counted down to their
+end (F18, F19, F20)."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack
-from polynya.stream.model import Held, Pack, Stream
+from polynya.stream import index
+from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack, ReplaceSlices
+from polynya.stream.model import Pack, Stream
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
@@ -32,28 +34,28 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     stream = machine.by_uid.get(uid)
     if stream is None or cold.pack != command.pack:
         return False
-    if stream.cold:
-        known = bisect_left(stream.cold, cold.record, key=_RECORD)
-        if known < len(stream.cold) and structs.replace(cold, time_ms=stream.cold[known].time_ms) == stream.cold[known]:
-            return True
+    if _is_known(machine, stream, cold):
+        return True
     covered = _covered(stream, cold)
     if covered == 0:
         return False
     assert stream.hot is not None
     machine.hot_bytes -= cold.length
-    cold = structs.replace(cold, pack=command.pack, time_ms=cold.time_ms or stream.hot[0].time_ms)  # one string for all slices
+    cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]
-    if stream.cold is None:
-        stream.cold = [cold]
-    else:
-        stream.cold.append(cold)
-    held = machine.held.get(command.pack)
-    if held is None:
-        held = machine.held[command.pack] = Held(command.home_group, 0)
-    held.slices += 1
+    stream.cold = (stream.cold or b"") + index.packed(cold, machine.hold_slice(cold.pack, command.home_group))
     return True
+
+
+def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
+    """Whether the index has this very slice."""
+    at = index.holding(stream.cold, cold.record)
+    if at < 0:
+        return False
+    known = machine.index_of(stream)[at]
+    return structs.replace(cold, time_ms=known.time_ms) == known
 
 
 def _covered(stream: Stream, cold: ColdSlice) -> int:
@@ -64,8 +66,55 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
     end = (cold.record + cold.records, cold.byte + cold.length)
     if end == (stream.next_record, stream.next_byte):
         return len(hot)
-    index = bisect_left(hot, end[0], key=_RECORD)
-    return index if index < len(hot) and (hot[index].record, hot[index].byte) == end else 0
+    at = bisect_left(hot, end[0], key=_RECORD)
+    return at if at < len(hot) and (hot[at].record, hot[at].byte) == end else 0
+
+
+def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
+    """Take what stands for whole entries that are there now. The rest is left out and so reported, as by `apply_publish_slices`."""
+    if command.pack in machine.released:
+        return Reply(Code.OK, detail=[])
+    accepted = [i for i, (uid, cold) in enumerate(command.replacements) if _replace(machine, command, uid, cold)]
+    if command.pack not in machine.held:
+        machine.release_pack(command.pack, command.home_group, command.now_ms)
+    return Reply(Code.OK, detail=accepted)
+
+
+def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice) -> bool:
+    stream = machine.by_uid.get(uid)
+    if stream is None or stream.cold is None or cold.pack != command.pack:
+        return False
+    if _is_known(machine, stream, cold):
+        return True
+    covered = _entries_of(machine, stream, cold)
+    if covered is None or _crosses_a_claim(stream, cold):
+        return False
+    begin, end = covered
+    cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
+    old = index.pack_numbers(stream.cold, begin, end)
+    number = machine.hold_slice(cold.pack, command.home_group)
+    stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number))
+    for each in old:
+        machine.drop_slice(each, command.now_ms)
+    return True
+
+
+def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int, int] | None:
+    """Which entries the slice is, to the record and byte: from one to before another; None when it is not exactly some of them."""
+    begin, end = index.first_from(stream.cold, cold.record), index.first_from(stream.cold, cold.record + cold.records)
+    if begin == end:
+        return None
+    entries = machine.index_of(stream)
+    first, last = entries[begin], entries[end - 1]
+    same_begin = (first.record, first.byte) == (cold.record, cold.byte)
+    same_end = (last.record + last.records, last.byte + last.length) == (cold.record + cold.records, cold.byte + cold.length)
+    return (begin, end) if same_begin and same_end else None
+
+
+def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
+    """Whether a table's claim begins or ends inside: a slice is in one job, or in none."""
+    end = cold.record + cold.records
+    return any(cold.record < bound < end for claim in (stream.tables or {}).values() for bound in (claim.published, claim.claimed))
 
 
 def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:

@@ -6,7 +6,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
@@ -28,6 +28,14 @@ _LENGTHS = Struct("<IQ")
 _SLICE_MAGIC = b"PLS1"
 _HEADER = Struct("<4sBBBxIII4xQQqqQ")
 _BATCH_BYTES = 32  # of the columns, per batch
+_FIXED = (
+    ("append_times_ms", "q"),
+    ("record_times_ms", "q"),
+    ("batch_records", "I"),
+    ("batch_lengths", "I"),
+    ("batch_crcs", "I"),
+    ("batch_flags", "I"),
+)  # the columns with one number per batch, in order
 _ZEROS = bytes(8)
 
 
@@ -103,28 +111,72 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
     if not batches:
         raise ValueError("a slice has at least one batch")
     _check_batches(encoding, batches)
-    payload = b"".join([batch.payload for batch in batches])
-    lengths = _record_lengths(batches)
-    producers = _encode_producers(batches)
-    columns = _columns(batches) + lengths + producers
-    columns += _ZEROS[: -len(columns) % 8]
-    records = sum(batch.records for batch in batches)
-    begin = _HEADER.size + len(columns)
-    header = _HEADER.pack(
-        _SLICE_MAGIC, VERSION, encoding, 0, len(batches), len(lengths) // 4, len(producers),
-        records, len(payload), base_record, base_byte, begin,
-    )  # fmt: skip
-    front = header + columns
-    meta = SliceMeta(
-        records=records,
-        length=len(payload),
-        stored=begin + len(payload),
+    columns = _Columns(
+        batches=len(batches),
+        records=sum(batch.records for batch in batches),
+        fixed=_columns(batches),
+        lengths=_record_lengths(batches),
+        producers=_encode_producers((number, batch.producer) for number, batch in enumerate(batches) if batch.producer is not None),
         append_time_ms_max=max(batch.time_ms for batch in batches),
         record_time_ms_max=max(batch.record_time_ms_max or batch.time_ms for batch in batches),
+    )
+    return _assemble(encoding, (base_record, base_byte), columns, b"".join([batch.payload for batch in batches]))
+
+
+def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> tuple[SliceMeta, list[bytes]]:
+    """What `build_slice` would have made of all batches of these neighbours in one stream, mostly without a loop over them.
+
+    Raises ValueError for slices of several encodings, CorruptData when producers cannot be decoded."""
+    encoding = slices[0].encoding
+    if any(each.encoding != encoding for each in slices):
+        raise ValueError("a slice has one encoding")
+    columns = _Columns(
+        batches=sum(each.batches for each in slices),
+        records=sum(each.records for each in slices),
+        fixed=b"".join(_joined(code, [getattr(each, name) for each in slices]) for name, code in _FIXED),
+        lengths=b"",
+        producers=_encode_producers(_all_producers(slices)),
+        append_time_ms_max=max(max(each.append_times_ms) for each in slices),
+        record_time_ms_max=max(
+            own or appended for each in slices for own, appended in zip(each.record_times_ms, each.append_times_ms, strict=True)
+        ),
+    )
+    if any(each.record_lengths is not None for each in slices):
+        columns.lengths = _joined("I", [each.batch_lengths if each.record_lengths is None else each.record_lengths for each in slices])
+    return _assemble(encoding, (base_record, base_byte), columns, b"".join([each.payload for each in slices]))
+
+
+class _Columns(msgspec.Struct):
+    """All of a slice but its payload."""
+
+    batches: int
+    records: int
+    fixed: bytes  # so many per batch
+    lengths: bytes
+    producers: bytes
+    append_time_ms_max: int
+    record_time_ms_max: int
+
+
+def _assemble(encoding: int, base: tuple[int, int], columns: _Columns, payload: bytes) -> tuple[SliceMeta, list[bytes]]:
+    body = columns.fixed + columns.lengths + columns.producers
+    body += _ZEROS[: -len(body) % 8]
+    begin = _HEADER.size + len(body)
+    header = _HEADER.pack(
+        _SLICE_MAGIC, VERSION, encoding, 0, columns.batches, len(columns.lengths) // 4, len(columns.producers),
+        columns.records, len(payload), *base, begin,
+    )  # fmt: skip
+    front = header + body
+    meta = SliceMeta(
+        records=columns.records,
+        length=len(payload),
+        stored=begin + len(payload),
+        append_time_ms_max=columns.append_time_ms_max,
+        record_time_ms_max=columns.record_time_ms_max,
         crc=google_crc32c.extend(google_crc32c.value(front), payload),
         encoding=encoding,
-        base_record=base_record,
-        base_byte=base_byte,
+        base_record=base[0],
+        base_byte=base[1],
     )
     return meta, [front, payload]
 
@@ -360,14 +412,28 @@ def _record_lengths(batches: Sequence[HotBatch]) -> bytes:
     return b"".join([batch.lengths or len(batch.payload).to_bytes(4, "little") for batch in batches])
 
 
-def _encode_producers(batches: Sequence[HotBatch]) -> bytes:
+def _encode_producers(producers: Iterable[tuple[int, tuple[Any, ...]]]) -> bytes:
+    """Of (number of the batch, producer), in order."""
     known: dict[str, int] = {}
     rows = []
-    for number, batch in enumerate(batches):
-        if batch.producer is not None:
-            identity, *rest = batch.producer
-            rows.append([number, known.setdefault(identity, len(known)), *rest])
+    for number, (identity, *rest) in producers:
+        rows.append([number, known.setdefault(identity, len(known)), *rest])
     return msgspec.msgpack.encode([list(known), rows]) if rows else b""
+
+
+def _all_producers(slices: Sequence[Slice]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    begin = 0
+    for each in slices:
+        for number, producer in each.producers.items():
+            yield begin + number, producer
+        begin += each.batches
+
+
+def _joined(code: Any, columns: Sequence[memoryview]) -> bytes:
+    numbers = array(code)
+    for column in columns:
+        numbers.frombytes(column.cast("B"))
+    return _bytes(numbers)
 
 
 def _footer_crc(footer: bytes, total: int) -> int:

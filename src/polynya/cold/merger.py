@@ -1,0 +1,310 @@
+"""The shell that merges small slices (F18): look for runs, read them, put one pack of larger slices, replace them in the indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from secrets import token_bytes
+
+import msgspec
+
+from polynya.base import limits
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.cold.flusher import SURVEY_STREAMS, let_the_loop_run
+from polynya.cold.groups import Groups
+from polynya.cold.merge_planner import FAN_IN, MergeSettings, Run, Segment, cut_segments, plan_packs, plan_runs
+from polynya.cold.steps import Steps, pause_after
+from polynya.objectstore.api import NotFound, ObjectStore, StoreError
+from polynya.stream import index
+from polynya.stream.commands import ColdSlice, ReplaceSlices
+from polynya.stream.machine import Machine
+from polynya.stream.model import Stream
+from polynya.stream.replies import Reply
+from polynya.wire.pack import PackBuilder, merge_slices, pack_key, parse_slice
+
+log = logging.getLogger("polynya.cold")
+
+SETTLED_MIN = 1024  # entries in closed lines from which on a stream's index is not looked at from the beginning
+RUNS_MAX = 4096  # of one look
+BYTES_MAX = 64 * limits.MIB  # of payload to be merged after one look: by then the best may be others
+GAP_BYTES_MAX = 64 * limits.KIB  # between two slices of a pack that are fetched together
+REQUEST_BYTES_MAX = 4 * limits.MIB
+REQUESTS = 4  # at the same time
+_WORTH = attrgetter("worth")
+_PLACE = attrgetter("pack", "offset")
+
+Place = tuple[str, int]  # object key, offset
+
+
+class MergeCounters(msgspec.Struct):
+    """What metrics show; only growing."""
+
+    packs: int = 0
+    slices: int = 0  # replaced by fewer
+    bytes: int = 0  # of payload, written again
+    failures: int = 0  # packs given up, and slices that could not be read
+    refused: int = 0  # runs that a group would not replace: the stream had changed meanwhile
+
+
+class Source(msgspec.Struct, gc=False):
+    """A run as it was just before it is merged."""
+
+    run: Run
+    entries: list[ColdSlice]
+    path: str  # "" but for the first slice of a stream
+    content_type: str
+
+
+class Merger:
+    """One per core, beside the flusher, with whom it shares `in_flight`. `run` is its task."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        store: ObjectStore,
+        settings: MergeSettings,
+        cluster_id: str,
+        in_flight: set[str],
+        *,
+        random: Callable[[int], bytes] = token_bytes,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.counters = MergeCounters()
+        self._groups = groups
+        self._store = store
+        self._steps = Steps(groups, store, sleep)
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._in_flight = in_flight
+        self._random = random
+        self._sleep = sleep
+        self._looked: dict[int, int] = {}  # uids with nothing to merge, and the number of entries by which that was found
+        self._settled: dict[int, int] = {}  # uids of long indexes, and records before which all lines are closed
+        self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and since when these are known here
+        self._damaged: set[int] = set()  # uids with slices that cannot be read: left to their readers' errors
+        self._failures = 0  # passes in a row with a pack that failed
+
+    async def run(self) -> None:
+        """Merge what is worth it, for ever, at a pace that leaves the core to others."""
+        if not self._settings.interval_ms:
+            return
+        while True:
+            merged = await self.merge_due()
+            if self._failures:
+                await self._sleep(pause_after(self._failures))
+            elif not merged:
+                await self._sleep(self._settings.interval_ms / 1000)
+
+    async def merge_due(self) -> int:
+        """One look at all indexes, and the packs that save the most for what they cost; the number of packs."""
+        merged = 0
+        for runs in plan_packs(_within(await self._look()), self._settings):
+            began = asyncio.get_running_loop().time()
+            try:
+                merged += await self._merge(runs)
+            except (StoreError, Unavailable, OutcomeUnknown) as fault:
+                self.counters.failures += 1
+                self._failures += 1
+                log.warning("small slices were not merged, to be tried again: %s", fault)
+                return merged
+            took = asyncio.get_running_loop().time() - began
+            await self._sleep(max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took))
+        self._failures = 0
+        return merged
+
+    # Looking.
+
+    async def _look(self) -> list[Run]:
+        """The most worthwhile runs. Streams that have not grown since the last look cost next to nothing."""
+        now_ms = self._groups.now_ms()
+        known, self._looked = self._looked, {}
+        settled, self._settled = self._settled, {}
+        found: list[Run] = []
+        for group, machine in list(self._groups.machines().items()):
+            self._note_jobs(machine, now_ms)
+            streams = list(machine.streams.values())
+            for begin in range(0, len(streams), SURVEY_STREAMS):
+                for stream in streams[begin : begin + SURVEY_STREAMS]:
+                    entries = index.count(stream.cold)
+                    if entries < FAN_IN or stream.uid in self._damaged:
+                        continue
+                    if known.get(stream.uid) == entries:
+                        self._looked[stream.uid] = entries
+                    else:
+                        found += self._runs_of(group, stream, settled.get(stream.uid, 0), now_ms)
+                if len(found) > 2 * RUNS_MAX:
+                    found = nlargest(RUNS_MAX, found, key=_WORTH)
+                await asyncio.sleep(0)
+        return nlargest(RUNS_MAX, found, key=_WORTH)
+
+    def _note_jobs(self, machine: Machine, now_ms: int) -> None:
+        for table, job in machine.claimed_jobs.items():
+            if self._jobs.get(table, (-1, 0))[0] < job:
+                self._jobs[table] = (job, now_ms)
+
+    def _runs_of(self, group: int, stream: Stream, settled: int, now_ms: int) -> list[Run]:
+        """`settled`: a record before which nothing is to be done."""
+        assert stream.cold is not None
+        skipped = index.first_from(stream.cold, settled)
+        data = stream.cold[skipped * index.ENTRY_BYTES :]
+        lengths = index.lengths(data)
+        bounds, resting = self._bounds(stream, data, now_ms)
+        runs, quiet = plan_runs(lengths, cut_segments(len(lengths), bounds, resting), self._settings.slice_bytes_max)
+        if not runs and not resting:
+            self._looked[stream.uid] = skipped + len(lengths)
+        if quiet + skipped >= SETTLED_MIN:
+            self._settled[stream.uid] = index.span(data, 0, quiet)[1] if quiet else settled
+        return [Run(group, stream.uid, *index.span(data, begin, end), end - begin, sum(lengths[begin:end])) for begin, end in runs]
+
+    def _bounds(self, stream: Stream, data: bytes, now_ms: int) -> tuple[list[int], list[Segment]]:
+        """The numbers of the entries at which claims begin and end, and what a driver may be reading now."""
+        bounds: list[int] = []
+        resting: list[Segment] = []
+        for table, claim in (stream.tables or {}).items():
+            segment = index.first_from(data, claim.published), index.first_from(data, claim.claimed)
+            bounds += segment
+            job, since_ms = self._jobs.get(table, (0, 0))
+            if claim.job == job and now_ms < since_ms + self._settings.claim_rest_ms:
+                resting.append(segment)
+        return bounds, resting
+
+    # Merging.
+
+    async def _merge(self, runs: Sequence[Run]) -> bool:
+        """Whether anything was replaced."""
+        sources = [source for run in runs if (source := self._source(run)) is not None]
+        data = await self._read(sources)
+        if not sources:
+            return False
+        now_ms = self._groups.now_ms()
+        terms = {run.group: self._groups.term(run.group) for run in runs}
+        home_group = sources[0].run.group
+        key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=self._random(16))
+        parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
+        del data
+        members: dict[int, list[tuple[Run, ColdSlice]]] = {}
+        for source, cold in zip(sources, slices, strict=True):
+            if cold is None:
+                self._note_damage(source)
+            else:
+                members.setdefault(source.run.group, []).append((source.run, cold))
+        return bool(members) and await self._replace(key, home_group, parts, members, terms)
+
+    async def _replace(
+        self,
+        key: str,
+        home_group: int,
+        parts: Sequence[bytes],
+        members: Mapping[int, list[tuple[Run, ColdSlice]]],
+        terms: Mapping[int, int],
+    ) -> bool:
+        self._in_flight.add(key)
+        try:
+            await self._steps.write(key, parts, home_group, sorted(members))
+            self.counters.packs += 1
+            now_ms = self._groups.now_ms()
+            commands = {
+                group: ReplaceSlices(key, home_group, terms[group], [(run.uid, cold) for run, cold in listed], now_ms)
+                for group, listed in members.items()
+            }
+            outcomes = await self._steps.propose_all(commands)
+        finally:
+            self._in_flight.discard(key)
+        taken = sum(self._count([run for run, _ in members[group]], reply) for group, reply in outcomes if isinstance(reply, Reply))
+        for _, outcome in outcomes:
+            if not isinstance(outcome, Reply):
+                raise outcome
+        return taken > 0
+
+    def _count(self, runs: Sequence[Run], reply: Reply) -> int:
+        accepted = [runs[position] for position in reply.detail or ()]
+        self.counters.slices += sum(run.entries for run in accepted)
+        self.counters.bytes += sum(run.size for run in accepted)
+        self.counters.refused += len(runs) - len(accepted)
+        return len(accepted)
+
+    def _source(self, run: Run) -> Source | None:
+        """The run as it is now; None when it is another, or gone."""
+        machine = self._groups.machines().get(run.group)
+        stream = machine.by_uid.get(run.uid) if machine else None
+        if machine is None or stream is None:
+            return None
+        begin, end = index.first_from(stream.cold, run.record), index.first_from(stream.cold, run.end)
+        if end - begin != run.entries:
+            return None
+        entries = machine.index_of(stream)[begin:end]
+        named = (stream.name, stream.content_type) if begin == 0 else ("", "")
+        return Source(run, entries, *named)
+
+    async def _read(self, sources: Sequence[Source]) -> dict[Place, memoryview]:
+        """The stored bytes of all slices that are there. Raises StoreUnavailable."""
+        requests = cut_requests([cold for source in sources for cold in source.entries])
+        found: dict[Place, memoryview] = {}
+        for begin in range(0, len(requests), REQUESTS):
+            await asyncio.gather(*(self._fetch(request, found) for request in requests[begin : begin + REQUESTS]))
+        return found
+
+    async def _fetch(self, request: Sequence[ColdSlice], found: dict[Place, memoryview]) -> None:
+        begin, end = request[0].offset, request[-1].offset + request[-1].stored
+        try:
+            data = memoryview(await self._store.get_range(request[0].pack, begin, end - begin))
+        except (NotFound, ValueError):
+            return
+        for cold in request:
+            found[cold.pack, cold.offset] = data[cold.offset - begin : cold.offset - begin + cold.stored]
+
+    def _note_damage(self, source: Source) -> None:
+        """A stream with slices that are lost or damaged is left to its readers' errors; one that has changed meanwhile is not."""
+        if self._source(source.run) is not None:
+            self.counters.failures += 1
+            self._damaged.add(source.run.uid)
+            log.error("slices of the stream with uid %d cannot be read: they are not merged", source.run.uid)
+
+
+def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
+    """What to fetch at once: neighbours in a pack."""
+    requests: list[list[ColdSlice]] = []
+    for cold in sorted(slices, key=_PLACE):
+        if requests:
+            first, last = requests[-1][0], requests[-1][-1]
+            gap = cold.offset - last.offset - last.stored
+            if cold.pack == last.pack and gap <= GAP_BYTES_MAX and cold.offset + cold.stored - first.offset <= REQUEST_BYTES_MAX:
+                requests[-1].append(cold)
+                continue
+        requests.append([cold])
+    return requests
+
+
+def build_merged(
+    sources: Sequence[Source], data: Mapping[Place, memoryview], key: str, now_ms: int
+) -> tuple[list[bytes], list[ColdSlice | None]]:
+    """The object's parts, and for each source its entry of the index; None for one with a slice that is not there or damaged. For a
+    thread."""
+    builder = PackBuilder()
+    made: list[ColdSlice | None] = []
+    for source in sources:
+        run, head = source.run, source.entries[0]
+        try:
+            parsed = [parse_slice(bytes(data[cold.pack, cold.offset]), cold.crc) for cold in source.entries]
+            merged = merge_slices(head.record, head.byte, parsed)
+        except (KeyError, CorruptData):
+            made.append(None)
+            continue
+        entry = builder.add(run.uid, run.group, merged, path=source.path, content_type=source.content_type)
+        made.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+        let_the_loop_run()
+    parts, _ = builder.finish(home_group=sources[0].run.group, created_ms=now_ms)
+    return parts, made
+
+
+def _within(runs: Iterable[Run]) -> Iterator[Run]:
+    """The first of them, in all `BYTES_MAX`."""
+    size = 0
+    for run in runs:
+        size += run.size
+        if size > BYTES_MAX:
+            return
+        yield run

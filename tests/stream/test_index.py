@@ -1,0 +1,80 @@
+"""The packed index against a list of slices."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polynya.stream import index
+from polynya.stream.commands import ColdSlice
+
+KEYS = {number: f"pack{number}" for number in range(5)}
+U32 = st.integers(0, (1 << 32) - 1)
+
+
+@st.composite
+def runs(draw: st.DrawFn, begin: tuple[int, int] = (0, 0)) -> list[ColdSlice]:
+    record, byte = begin
+    found = []
+    for records in draw(st.lists(st.integers(1, 9), max_size=12)):
+        length = records * draw(st.integers(1, 1 << 20))
+        pack = KEYS[draw(st.integers(0, 4))]
+        found.append(ColdSlice(record, byte, records, length, pack, draw(U32), draw(U32), draw(U32), draw(st.integers(0, 1 << 63))))
+        record, byte = record + records, byte + length
+    return found
+
+
+def pack(slices: list[ColdSlice]) -> bytes:
+    return b"".join(index.packed(cold, int(cold.pack[4:])) for cold in slices)
+
+
+@given(runs((1 << 40, 1 << 50)))
+def test_it_is_the_list(slices: list[ColdSlice]) -> None:
+    data = pack(slices)
+    view = index.Index(data, KEYS)
+    assert list(view) == slices
+    assert len(view) == index.count(data) == len(slices)
+    assert len(data) == 48 * len(slices)
+    assert index.lengths(data) == [cold.length for cold in slices]
+    for begin in range(len(slices) + 1):
+        assert list(view.starting(begin)) == slices[begin:]
+        for end in range(begin + 1, len(slices) + 1):
+            assert index.span(data, begin, end) == (slices[begin].record, slices[end - 1].record + slices[end - 1].records)
+        for end in range(begin, len(slices) + 1):
+            assert view[begin:end] == slices[begin:end]
+            assert [KEYS[number] for number in index.pack_numbers(data, begin, end)] == [cold.pack for cold in slices[begin:end]]
+    assert [view[at] for at in range(-len(slices), len(slices))] == slices + slices
+    with pytest.raises(IndexError):
+        view[len(slices)]
+
+
+@given(runs(), st.data())
+def test_it_is_searched_like_the_list(slices: list[ColdSlice], data: st.DataObject) -> None:
+    packed = pack(slices)
+    records = sorted({each for cold in slices for each in (cold.record - 1, cold.record, cold.record + 1)} | {0})
+    for record in records:
+        assert index.first_from(packed, record) == sum(cold.record < record for cold in slices)
+        assert index.holding(packed, record) == sum(cold.record <= record for cold in slices) - 1
+        assert index.byte_of(packed, record) == next((cold.byte for cold in slices if cold.record == record), None)
+    for byte in {each for cold in slices for each in (cold.byte - 1, cold.byte, cold.byte + 1)} | {0}:
+        assert index.holding_byte(packed, byte) == sum(cold.byte <= byte for cold in slices) - 1
+        assert index.record_of(packed, byte) == next((cold.record for cold in slices if cold.byte == byte), None)
+
+
+@given(runs(), runs(), st.data())
+def test_a_range_is_replaced_like_the_lists(slices: list[ColdSlice], others: list[ColdSlice], data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(slices)))
+    end = data.draw(st.integers(begin, len(slices)))
+    before = pack(slices)
+    after = index.replaced(before, begin, end, pack(others))
+    assert list(index.Index(after, KEYS)) == slices[:begin] + others + slices[end:]
+    assert list(index.Index(before, KEYS)) == slices
+
+
+def test_nothing_is_an_index_too() -> None:
+    assert list(index.Index(None, KEYS)) == []
+    assert (index.count(None), index.first_from(None, 3), index.holding(None, 3), index.holding_byte(None, 3)) == (0, 0, -1, -1)
+    assert index.byte_of(None, 0) is None
+    assert index.record_of(None, 0) is None
+    assert index.pack_numbers(None) == []
