@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ from typing import Any
 import httpx
 import psutil
 from deltalake import DeltaTable
+from lake_world import InlineRunner, quiet
 from polling import wait_until
 from product import Ran, RunningNode, environment, polynya
 from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import open_blobs
+from polynya.lakehouse.commit import Outcome
 from polynya.lakehouse.coordinator import HttpCoordinator
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql import query
+from polynya.lakehouse.worker import compact
 
 TAG = "PIPE_WORLD"  # in the environment of every process that a world starts
 COMPACT_SECONDS = 120.0
@@ -40,6 +44,7 @@ class Driver:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(**variables), text=True, start_new_session=True
         )
         self.lines: list[str] = []
+        self._begin = time.monotonic()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -77,7 +82,7 @@ class Driver:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line)
+            self.lines.append(f"{time.monotonic() - self._begin:6.2f} s  {line}")
 
 
 class PipeWorld:
@@ -88,7 +93,7 @@ class PipeWorld:
         self.tag = secrets.token_hex(8)
         self.variables = {TAG: self.tag, **variables}
         self.rows: Counter[Row] = Counter()
-        self._tails: dict[str, int] = {}
+        self.tails: dict[str, int] = {}
         self._drivers: list[Driver] = []
         self._nodes: list[RunningNode] = []
         self.http = httpx.Client(timeout=60.0)
@@ -152,12 +157,12 @@ class PipeWorld:
         answer = self.http.put(f"{self.node.url}/v1/stream/{stream}", headers=named)
         assert answer.status_code in (200, 201), answer.text
         if answer.status_code == 201:
-            self._tails[stream] = 0
+            self.tails[stream] = 0
         return answer
 
     def append(self, stream: str, *values: Any, content_type: str = "application/json") -> None:
         """One append: values become one JSON array, or, with another content type, one body of bytes. Noted once acknowledged."""
-        if stream not in self._tails:
+        if stream not in self.tails:
             self.create(stream, content_type)
         records = [json.dumps(value).encode() for value in values] if content_type == "application/json" else list(values)
         body = b"[" + b",".join(records) + b"]" if content_type == "application/json" else records[0]
@@ -165,11 +170,16 @@ class PipeWorld:
         assert answer.status_code in (200, 204), answer.text
         self.note(stream, records)
 
+    def delete(self, stream: str) -> None:
+        answer = self.http.delete(f"{self.node.url}/v1/stream/{stream}")
+        assert answer.status_code == 204, answer.text
+        del self.tails[stream]
+
     def note(self, stream: str, records: list[bytes]) -> None:
         """These were acknowledged as the stream's next records."""
-        first = self._tails[stream]
+        first = self.tails[stream]
         self.rows.update((stream, first + number, record) for number, record in enumerate(records))
-        self._tails[stream] = first + len(records)
+        self.tails[stream] = first + len(records)
 
     # --- tables ----------------------------------------------------------------------------------------------------------------
 
@@ -180,6 +190,13 @@ class PipeWorld:
     def table(self, name: str) -> TableRef:
         listed = HttpCoordinator("", self.node.url, self.http).tables()
         return {table.name: table for table in listed}[name]
+
+    def compact_here(self, *names: str) -> list[Outcome]:
+        """What `polynya compact` does, in this process and without Spark."""
+        coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
+        store = coordinator.tables()[0].store
+        assert store is not None
+        return compact(coordinator, names, lambda: InlineRunner(open_blobs(store.settings(), self.variables)), quiet)
 
     def iceberg(self, name: str, part: str = "main") -> list[dict[str, Any]]:
         table = self.table(name)

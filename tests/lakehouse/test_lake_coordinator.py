@@ -119,3 +119,30 @@ def test_a_server_that_is_not_there() -> None:
 def test_an_answer_that_is_no_plan() -> None:
     with pytest.raises(PolynyaError, match="no plan"):
         client(lambda request: httpx.Response(200, json={"nope": 1})).plan("t")
+
+
+def test_the_admin_port_is_asked_for_and_asked_again_when_it_is_gone() -> None:
+    """A restarted server may have another admin port: a worker, or a commit under way, finds it."""
+    admin, asked = 7001, []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.url.port}{request.url.path}")
+        if request.url.path == "/v1/node":
+            return httpx.Response(200, json={"ports": {"http": 2, "admin": admin}, "other": 1})
+        if request.url.port != admin:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"table": TABLE})
+
+    made = HttpCoordinator("", "http://base:2", httpx.Client(transport=httpx.MockTransport(answer)))
+    assert made.commit("t", REQUEST).job == 3
+    admin = 7002
+    assert made.commit("t", REQUEST).job == 3
+    assert asked == [
+        "2/v1/node", "7001/v1/admin/tables/t/commit", "7001/v1/admin/tables/t/commit", "2/v1/node", "7002/v1/admin/tables/t/commit",
+    ]  # fmt: skip
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    assert not HttpCoordinator("", "http://127.0.0.1:2")._client.trust_env
+    assert HttpCoordinator("", "http://server:2")._client.trust_env

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from lake_world import Lake
 
 from polynya.lakehouse.plan import TableRef
-from polynya.lakehouse.sql import BadQuestion, query
+from polynya.lakehouse.sql import BLOCK_ROWS, BadQuestion, ask, query
 from polynya.lakehouse.worker import compact
 
 
@@ -49,3 +50,31 @@ def test_an_unknown_table_is_told_with_those_that_there_are(tables: list[TableRe
 def test_a_table_that_was_never_built_says_what_to_run() -> None:
     with pytest.raises(BadQuestion, match="polynya compact fresh"):
         query([TableRef("1", "fresh", "", "tables/1")], "select * from fresh")
+
+
+def test_a_table_that_was_never_built_may_be_named_like_a_column(tables: list[TableRef]) -> None:
+    others = [TableRef("8", "n", "n/", "tables/8"), TableRef("9", "more", "m/", "tables/9")]
+    assert query([*others, *tables], "select count(n), count(more) from flights").rows == [(2, 1)]
+    with pytest.raises(BadQuestion, match="polynya compact more"):
+        query([*others, *tables], "select * from more__dlq")
+
+
+def test_of_two_tables_that_differ_in_case_the_one_that_is_spelled(tables: list[TableRef]) -> None:
+    twin = msgspec.structs.replace(tables[0], uid="9", name="Flights", iceberg=tables[0].iceberg_dlq)
+    for listed in ([twin, *tables], [*tables, twin]):
+        assert query(listed, "select count(*) from flights").rows == [(4,)]
+        assert query(listed, "select count(*) from Flights").rows == [(2,)]
+        with pytest.raises(BadQuestion, match="differ in case"):
+            query(listed, "select * from flights, Flights")
+
+
+def test_an_answer_comes_in_blocks(tables: list[TableRef]) -> None:
+    with ask(tables, "select i from range(100_000_000_000) as r(i), (select 1 from flights limit 1)") as found:
+        block = next(found.blocks)
+    assert len(block) == BLOCK_ROWS
+
+
+def test_an_answer_may_fail_on_the_way(tables: list[TableRef]) -> None:
+    statement = "select if(i = 5_000_000, error('so far'), i) from range(9_000_000) as r(i)"
+    with pytest.raises(BadQuestion, match="so far"), ask(tables, statement) as found:
+        assert all(found.blocks)

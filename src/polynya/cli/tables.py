@@ -138,39 +138,36 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
 def sql_command(client: Client, question: str, as_json: bool) -> None:
     """Answer a SELECT over tables by their names; with --json a list of rows. '-' reads the question from stdin.
 
-    Each table is there also as NAME__dlq, with what fitted no column. How far a table is behind its streams is said on stderr.
+    Each table is there also as NAME__dlq, with what fitted no column. How far a table is behind its streams is said on stderr. The column
+    "offset" is a word of SQL: write it in double quotes. Large answers come as they are read, the heads again every 1,000 rows.
 
     \b
     polynya sql "select carrier, count(*) from flights group by carrier"
+    polynya sql 'select stream, max("offset") from flights group by stream'
     polynya sql --json - < question.sql
     """
     statement = sys.stdin.read() if question == "-" else question
     with explained():
         from polynya.lakehouse.coordinator import HttpCoordinator
-        from polynya.lakehouse.sql import query
+        from polynya.lakehouse.sql import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
-        answer = query(HttpCoordinator("", client.server).tables(), statement)
-    if as_json:
-        import msgspec
-
-        rows = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows]
-        output.data(msgspec.json.Encoder(decimal_format="number", enc_hook=str).encode(rows) + b"\n")
-    else:
-        output.table(answer.columns, [[_cell(value) for value in row] for row in answer.rows])
+        with ask(HttpCoordinator("", client.server).tables(), statement) as found:
+            if as_json:
+                _print_json(found.columns, found.blocks)
+            else:
+                for block in found.blocks:
+                    output.table(found.columns, [[_cell(value) for value in row] for row in block])
     for table in told:
         if re.search(rf"\b{re.escape(table['name'])}(__dlq)?\b", statement, re.IGNORECASE):
             output.notice(f"{table['name']} is {_behind(table)}")
 
 
 def coordinator_of(client: Client) -> HttpCoordinator:
-    """For the pipeline: the server's ports. The admin port is on the host of the base port."""
-    import httpx
-
+    """For the pipeline: the server, which tells its admin port itself."""
     from polynya.lakehouse.coordinator import HttpCoordinator
 
-    ports = client.call("GET", "/v1/node").json()["ports"]
-    return HttpCoordinator(str(httpx.URL(client.server).copy_with(port=ports["admin"])), client.server)
+    return HttpCoordinator("", client.server)
 
 
 def spark_factory(master: str) -> RunnerFactory:
@@ -221,9 +218,33 @@ def _path(name: str) -> str:
     return f"/v1/tables/{quote(name, safe='')}"
 
 
-def _plain(value: object) -> object:
-    """Bytes as the text that they nearly always are."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def _print_json(columns: list[str], blocks: Iterator[list[tuple[Any, ...]]]) -> None:
+    """A list of objects, written as it comes."""
+    import msgspec
+
+    encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+    names = [name if name not in columns[:at] else f"{name}_{at + 1}" for at, name in enumerate(columns)]
+    before = b"["
+    for block in blocks:
+        rows = encoder.encode([dict(zip(names, map(_plain, row), strict=True)) for row in block])
+        output.data(before + rows[1:-1])
+        before = b","
+    output.data(b"]\n" if before == b"," else b"[]\n")
+
+
+def _plain(value: Any) -> Any:
+    """Bytes as the text that they nearly always are; whole numbers of any size."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        import msgspec
+
+        return msgspec.Raw(str(value).encode())
+    return value
 
 
 def _cell(value: object) -> object:

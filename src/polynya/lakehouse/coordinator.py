@@ -16,8 +16,9 @@ from polynya.lakehouse.plan import Plan, TableRef
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
-_COMMIT_TRIES = 5
-_RETRY_SECONDS = 0.5  # before the second try; doubled from then on
+_COMMIT_TRIES = 6
+_RETRY_SECONDS = 0.5  # before the second try; doubled from then on: a server may restart meanwhile
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NoSuchTable(PolynyaError):
@@ -63,17 +64,29 @@ class _Tables(msgspec.Struct):
     tables: list[TableRef]
 
 
+class _Ports(msgspec.Struct):
+    admin: int
+
+
+class _Node(msgspec.Struct):
+    ports: _Ports
+
+
 class _State(msgspec.Struct):
     table: TableRef
 
 
 class HttpCoordinator:
-    """The server's admin port (plans and commits) and base port (the list of tables)."""
+    """The server's admin port (plans and commits) and base port (the list of tables).
+
+    Without `admin_url` the base port is asked for it, anew after each failure: a restarted server may have another one."""
 
     def __init__(self, admin_url: str, base_url: str, client: httpx.Client | None = None) -> None:
         self._admin = admin_url.rstrip("/")
+        self._admin_is_given = bool(self._admin)
         self._base = base_url.rstrip("/")
-        self._client = client or httpx.Client(timeout=_CALL_SECONDS)
+        # A proxy of the environment cannot reach this machine's loopback.
+        self._client = client or httpx.Client(timeout=_CALL_SECONDS, trust_env=httpx.URL(self._base).host not in _LOOPBACK)
 
     def tables(self) -> list[TableRef]:
         return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
@@ -85,11 +98,12 @@ class HttpCoordinator:
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         fault: Unavailable | None = None
         for number in range(_COMMIT_TRIES):
+            if number:
+                time.sleep(_RETRY_SECONDS * 2 ** (number - 1))
             try:
                 return self._state(self._call("POST", self._url(name, "commit"), request, allowed=(200, 409)))
             except Unavailable as failed:
                 fault = failed
-                time.sleep(_RETRY_SECONDS * 2**number)
         raise OutcomeUnknown(
             f"the commit of job {request.job} of '{name}' may or may not have been applied: {fault}. Run it again"
         ) from fault
@@ -102,6 +116,9 @@ class HttpCoordinator:
         self._client.close()
 
     def _url(self, name: str, verb: str) -> str:
+        if not self._admin:
+            ports = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node").ports
+            self._admin = str(httpx.URL(self._base).copy_with(port=ports.admin)).rstrip("/")  # on the host of the base port
         return f"{self._admin}/v1/admin/tables/{quote(name, safe='')}/{verb}"
 
     def _state(self, answer: httpx.Response) -> TableRef:
@@ -116,7 +133,9 @@ class HttpCoordinator:
                 method, url, content=content, timeout=seconds, headers={"content-type": "application/json"} if content else {}
             )
         except httpx.TransportError as fault:
-            raise Unavailable(f"no answer from {url}: {fault}. Is the server running, and is this its admin port?") from fault
+            if not self._admin_is_given:
+                self._admin = ""
+            raise Unavailable(f"no answer from {url}: {fault}. Is the server running there?") from fault
         if answer.status_code in allowed:
             return answer
         told = _told(answer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
 
 DLQ_SUFFIX = "__dlq"
+BLOCK_ROWS = 1000
+_MISSING = re.compile(r"Table with name (\S+) does not exist")
 
 
 class BadQuestion(PolynyaError):
@@ -32,32 +35,55 @@ class Answer(msgspec.Struct, frozen=True):
     rows: list[tuple[Any, ...]]
 
 
-def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> Answer:
-    """Answer one SELECT over tables (as the coordinator lists them) by their names.
+class Found(msgspec.Struct, frozen=True):
+    """An answer that is still coming: `blocks` are lists of at most `BLOCK_ROWS` rows; they raise BadQuestion too."""
 
-    Each is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. Raises BadQuestion, ConfigError (a reader
-    of DuckDB is missing, or the tables are on another machine)."""
+    columns: list[str]
+    types: list[str]
+    blocks: Iterator[list[tuple[Any, ...]]]
+
+
+def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> Answer:
+    """The whole answer at once; otherwise as `ask`."""
+    with ask(tables, statement, environment) as found:
+        return Answer(found.columns, found.types, [row for block in found.blocks for row in block])
+
+
+@contextmanager
+def ask(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> Iterator[Found]:
+    """Answer one SELECT over tables (as the coordinator lists them) by their names; rows come while they are read, in bounded memory.
+
+    Each table is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. Raises BadQuestion, ConfigError (a
+    reader of DuckDB is missing, or the tables are on another machine)."""
     import duckdb
 
     connection = duckdb.connect(config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"})
     try:
-        _check(connection, statement)
-        connection.execute("set TimeZone='UTC'")
-        mentioned = _mentioned(tables, statement)
-        for store in {table.store for table in mentioned if table.store}:
-            open_blobs(store.settings(), environment)  # a folder of another machine is told as such
-            _load(connection, with_credentials(store.settings(), environment), environment)
-        for table in mentioned:
-            _view(connection, table.name, table.iceberg, table.name)
-            _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq, table.name)
-        found = connection.execute(statement)
-        columns = [column[0] for column in found.description or []]
-        types = [str(column[1]) for column in found.description or []]
-        return Answer(columns, types, found.fetchall())
-    except duckdb.Error as fault:
-        raise BadQuestion(_explained(str(fault), tables)) from None
+        with _explained(tables):
+            _check(connection, statement)
+            connection.execute("set TimeZone='UTC'")
+            mentioned = [table for table in _mentioned(tables, statement) if table.iceberg]
+            for store in {table.store for table in mentioned if table.store}:
+                open_blobs(store.settings(), environment)  # a folder of another machine is told as such
+                _load(connection, with_credentials(store.settings(), environment), environment)
+            for table in mentioned:
+                _view(connection, table.name, table.iceberg)
+                _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq)
+            connection.execute(statement)
+        columns = [column[0] for column in connection.description or []]
+        types = [str(column[1]) for column in connection.description or []]
+        yield Found(columns, types, _blocks(connection, tables))
     finally:
         connection.close()
+
+
+def _blocks(connection: Any, tables: Sequence[TableRef]) -> Iterator[list[tuple[Any, ...]]]:
+    while True:
+        with _explained(tables):
+            rows = connection.fetchmany(BLOCK_ROWS)
+        if not rows:
+            return
+        yield rows
 
 
 def _check(connection: Any, statement: str) -> None:
@@ -69,9 +95,16 @@ def _check(connection: Any, statement: str) -> None:
 
 
 def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
-    """Tables whose names are words of the statement. One too many only costs a view."""
-    words = {word.casefold().removesuffix(DLQ_SUFFIX) for word in re.findall(r"\w+", statement)}
-    return [table for table in tables if table.name.casefold() in words]
+    """Tables whose names are words of the statement; one too many only costs a view. DuckDB's names know no case: of two tables that
+    differ in nothing else the one that is spelled so."""
+    words = {word.removesuffix(DLQ_SUFFIX) for word in re.findall(r"\w+", statement)}
+    folded = {word.casefold().removesuffix(DLQ_SUFFIX) for word in words}
+    found: dict[str, TableRef] = {}
+    for table in sorted(tables, key=lambda table: table.name not in words):
+        other = found.setdefault(table.name.casefold(), table)
+        if other is not table and table.name in words:
+            raise BadQuestion(f"the tables '{other.name}' and '{table.name}' differ in case alone: one question cannot be about both")
+    return [table for name, table in found.items() if name in folded]
 
 
 def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str]) -> None:
@@ -108,17 +141,28 @@ def _secret(store: StoreSettings, config: dict[str, str], environment: Mapping[s
     return f"create secret (type s3, {given}{style}{plain})"
 
 
-def _view(connection: Any, name: str, pointer: str, table: str) -> None:
-    if not pointer:
-        raise BadQuestion(f"the table '{table}' was never built: run polynya compact {table}")
+def _view(connection: Any, name: str, pointer: str) -> None:
     connection.execute(f'create view "{name}" as select *, try(decode("value")) as value_text from iceberg_scan(\'{_quoted(pointer)}\')')  # noqa: S608
 
 
-def _explained(fault: str, tables: Sequence[TableRef]) -> str:
-    if "does not exist" in fault and "Table with name" in fault:
+@contextmanager
+def _explained(tables: Sequence[TableRef]) -> Iterator[None]:
+    """DuckDB's errors as BadQuestion; those about a table that is not there with what is."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as fault:
+        told = str(fault)
+        missing = _MISSING.search(told)
+        if missing is None:
+            raise BadQuestion(told) from None
+        wanted = missing[1].casefold().removesuffix(DLQ_SUFFIX)
+        for table in tables:
+            if table.name.casefold() == wanted and not table.iceberg:
+                raise BadQuestion(f"the table '{table.name}' was never built: run polynya compact {table.name}") from None
         names = ", ".join(table.name for table in tables) or "none yet: polynya table create NAME --prefix PREFIX"
-        return f"{fault.splitlines()[0]} The tables are: {names}"
-    return fault
+        raise BadQuestion(f"{told.splitlines()[0]} The tables are: {names}") from None
 
 
 def _quoted(text: str) -> str:

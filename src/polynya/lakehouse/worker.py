@@ -150,7 +150,7 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
         except RangesGone as missing:
             gone += 1
             if gone >= NEW_PLANS_MAX:
-                raise
+                raise RangesGone(f"{missing}, and new plans of the server name it again: its object store has lost it") from None
             progress("abandoned", f"{missing}: asking for a new plan")
             coordinator.abandon(name, plan.table.uid, plan.job, str(missing))
             continue

@@ -1,0 +1,40 @@
+"""The whole of it over S3: a node with its objects in a bucket, Spark's workers, and readers that come over HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pipe_world import PipeWorld
+from s3_server import S3Server
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
+    variables = {f"POLYNYA_COLD_{name.upper()}": value for name, value in s3_server.settings().items()}
+    world = PipeWorld(tmp_path / "data", **variables)
+    try:
+        world.start("--cores", "2")
+        assert world.run("table", "create", "air", "--prefix", "air/").code == 0
+        for number in range(20):
+            world.append(f"air/{number % 5}", *({"n": number, "part": part} for part in range(200)), ["odd"])
+        driver = world.spawn("compact", "air")
+        driver.wait_said("result-object")
+        driver.kill()
+        world.wait_no_strays()
+        world.append("air/1", {"n": "text"})
+        done = world.run("compact", "air")
+        assert done.code == 0, done
+        world.append("air/1", {"n": 5, "more": {"deep": [1, 2]}})
+        done = world.run("compact", "air")
+        assert done.code == 0, done
+        world.check_exactly_once("air")
+        asked = world.run("sql", "--json", "select count(*) as rows, count(more) as more from air")
+        assert json.loads(asked.out) == [{"rows": sum(world.rows.values()), "more": 1}], asked
+        assert json.loads(world.run("table", "ls", "--json").out)[0]["delta"].startswith("s3://tests/")
+        secret = variables["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"]
+        assert secret not in "".join(world.node.log) + done.err + str(world.tables())
+    finally:
+        world.close()

@@ -1,0 +1,68 @@
+"""`polynya lake run`: by hand and as the server's child; it keeps tables fresh, outlives a restart of the server, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+from pipe_world import PipeWorld
+from polling import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def wait_fresh(world: PipeWorld, rows: int) -> None:
+    def look() -> bool:
+        table = world.tables()["air"]
+        return table["records_behind"] == 0 and table["rows"] == rows
+
+    wait_until(look, what=f"{rows} rows in the table", seconds=60)
+
+
+def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -> None:
+    world.start()
+    worker = world.spawn("lake", "run", "--interval", "0.2s")
+    assert world.run("table", "create", "air", "--prefix", "air/").code == 0
+    world.append("air/a", {"n": 1})
+    wait_fresh(world, 1)
+    world.append("air/b", {"n": 2}, {"n": 3})
+    wait_fresh(world, 3)
+    world.node.kill()
+    worker.wait_said("trying again in")
+    world.start()
+    world.append("air/b", {"n": 4})
+    wait_fresh(world, 4)
+    assert sum("starting Spark" in line for line in worker.lines) == 1  # one session for all of it
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0, worker.lines
+    assert "Traceback" not in "".join(worker.lines)
+    world.wait_no_strays()
+    world.check_exactly_once("air")
+
+
+def test_the_servers_own_worker_dies_with_it(world: PipeWorld) -> None:
+    world.start("--lake-interval", "200ms")
+    assert world.run("table", "create", "air", "--prefix", "air/").code == 0
+    world.append("air/a", {"n": 1})
+    wait_fresh(world, 1)
+
+    def below() -> list[psutil.Process]:
+        return [process for process in psutil.Process(world.node.process.pid).children(recursive=True) if "java" in process.name()]
+
+    assert below()
+    for process in psutil.Process(world.node.process.pid).children():
+        if "lake" in process.cmdline():
+            process.kill()  # the node starts it again
+    wait_until(lambda: "lake worker ended" in "".join(world.node.log), what="the node to notice")
+    world.append("air/a", {"n": 2})
+    wait_fresh(world, 2)
+    assert world.node.stop() == 0
+    world.wait_no_strays()
+    world.start("--lake-interval", "200ms")
+    world.append("air/a", {"n": 3})
+    wait_fresh(world, 3)
+    world.node.kill()
+    world.wait_no_strays()
+    world.start()
+    world.check_exactly_once("air")
