@@ -6,78 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from cold_world import GROUPS, CoreWorld, FaultyStore
+from cold_world import GROUPS, FaultyStore, Tier
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, PackGone
+from polynya.cold import CollectorSettings, FlushSettings, PackGone
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
-
-CLUSTER = "c1"
-SETTINGS = FlushSettings(from_bytes=4000, pack_bytes_max=4000, slice_bytes_max=500, age_ms_max=10_000, interval_ms=1000, concurrency=2)
-
-
-async def no_sleep(seconds: float) -> None:
-    await asyncio.sleep(0)
-
-
-async def is_owner() -> bool:
-    return True
-
-
-class Tier:
-    """A world and its cold tier."""
-
-    def __init__(self, store: FaultyStore | None = None, settings: FlushSettings = SETTINGS) -> None:
-        self.world = CoreWorld()
-        self.store = store or FaultyStore()
-        self.flusher = Flusher(self.world, self.store, settings, CLUSTER, sleep=no_sleep)
-        self.reader = ColdReader(self.store)
-        self.collector = self.new_collector()
-        self.written: dict[str, bytes] = {}
-
-    def new_collector(
-        self, settings: CollectorSettings | None = None, *, owner: Callable[[], object] = is_owner, sweep_deletes: bool = True
-    ) -> Collector:
-        return Collector(
-            self.world, self.store, settings or CollectorSettings(), packs_prefix=f"{CLUSTER}/packs/", in_flight=self.flusher.in_flight,
-            owns_root=owner, sweep_deletes=sweep_deletes,  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    def append(self, name: str, payload: bytes) -> None:
-        if name not in self.written:
-            self.world.create(name)
-            self.written[name] = b""
-        self.world.append(name, payload)
-        self.written[name] += payload
-
-    def fill(self, streams: int = 7, appends: int = 9) -> None:
-        for number in range(appends):
-            for stream in range(streams):
-                self.append(f"default/s{stream}", b"%d-%d;" % (stream, number) * 40)
-
-    async def check(self) -> None:
-        """Every stream reads as written; its index is contiguous, and each pack in it is counted."""
-        for name, payload in self.written.items():
-            assert await self.world.read(name, self.reader) == payload
-            machine = self.world.machines()[group_of(name, GROUPS)]
-            stream = machine.streams[name]
-            at = 0
-            for cold in machine.index_of(stream):
-                assert cold.record == at
-                at += cold.records
-            assert at == (stream.hot[0].record if stream.hot else stream.next_record)
-
-    async def settle_all(self) -> None:
-        """What a quiet hour does."""
-        self.flusher._failures = 0
-        for _ in range(3):
-            self.world.now += 4_000_000
-            for key, (data, version, _) in self.store.objects.items():
-                self.store.objects[key] = (data, version, self.world.now - 4_000_000)
-            await self.collector.collect()
-            self.world.deliver()
 
 
 def play(story: Callable[[], object]) -> None:

@@ -35,7 +35,7 @@ class MergeSettings(msgspec.Struct, frozen=True, kw_only=True):
     slice_bytes_max: int = limits.SLICE_BYTES_MAX  # payload of a merged slice
     pack_bytes_max: int = limits.FLUSH_BYTES  # payload of a pack of merged slices: what is held in memory
     bytes_per_second: int = limits.MERGE_BYTES_PER_SECOND
-    interval_ms: int = 5000  # between two looks at the indexes; 0: never
+    interval_ms: int = limits.MERGE_INTERVAL_MS  # between two looks at the indexes; 0: never
     claim_rest_ms: int = 3_600_000  # the driver of a table's job reads the slices it was told of: so long they stay
 
 

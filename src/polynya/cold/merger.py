@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from heapq import nlargest
 from operator import attrgetter
 from secrets import token_bytes
+from time import monotonic
 
 import msgspec
 
@@ -28,6 +29,7 @@ from polynya.wire.pack import PackBuilder, merge_slices, pack_key, parse_slice
 log = logging.getLogger("polynya.cold")
 
 SETTLED_MIN = 1024  # entries in closed lines from which on a stream's index is not looked at from the beginning
+LOOK_REST = 50  # times as long as a look at all indexes took, it is rested: with a million streams a look is work
 RUNS_MAX = 4096  # of one look
 BYTES_MAX = 64 * limits.MIB  # of payload to be merged after one look: by then the best may be others
 GAP_BYTES_MAX = 64 * limits.KIB  # between two slices of a pack that are fetched together
@@ -86,6 +88,7 @@ class Merger:
         self._jobs: dict[int, tuple[int, int]] = {}  # tables, their latest jobs, and since when these are known here
         self._damaged: set[int] = set()  # uids with slices that cannot be read: left to their readers' errors
         self._failures = 0  # passes in a row with a pack that failed
+        self._look_seconds = 0.0  # that the last look took
 
     async def run(self) -> None:
         """Merge what is worth it, for ever, at a pace that leaves the core to others."""
@@ -96,13 +99,16 @@ class Merger:
             if self._failures:
                 await self._sleep(pause_after(self._failures))
             elif not merged:
-                await self._sleep(self._settings.interval_ms / 1000)
+                await self._sleep(max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds))
 
     async def merge_due(self) -> int:
         """One look at all indexes, and the packs that save the most for what they cost; the number of packs."""
         merged = 0
-        for runs in plan_packs(_within(await self._look()), self._settings):
-            began = asyncio.get_running_loop().time()
+        began = monotonic()
+        found = await self._look()
+        self._look_seconds = monotonic() - began
+        for runs in plan_packs(_within(found), self._settings):
+            began = monotonic()
             try:
                 merged += await self._merge(runs)
             except (StoreError, Unavailable, OutcomeUnknown) as fault:
@@ -110,7 +116,7 @@ class Merger:
                 self._failures += 1
                 log.warning("small slices were not merged, to be tried again: %s", fault)
                 return merged
-            took = asyncio.get_running_loop().time() - began
+            took = monotonic() - began
             await self._sleep(max(0.0, sum(run.size for run in runs) / self._settings.bytes_per_second - took))
         self._failures = 0
         return merged

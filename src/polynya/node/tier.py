@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
 from polynya.node.config import ColdConfig, Config
@@ -15,7 +16,6 @@ from polynya.node.start import CoreStart
 from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
 
 START_TRIES = 5
-MERGE_INTERVAL_MS = 5000
 log = logging.getLogger("polynya.tier")
 
 
@@ -46,7 +46,7 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
 
 def merge_settings(cold: ColdConfig) -> MergeSettings:
     """Where nothing is flushed by itself, nothing is merged either."""
-    return MergeSettings(pack_bytes_max=cold.pack_bytes_max, interval_ms=MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+    return MergeSettings(pack_bytes_max=cold.pack_bytes_max, interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
 
 
 class Tier:
