@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -96,6 +97,7 @@ class PipeWorld:
         self.tails: dict[str, int] = {}
         self._drivers: list[Driver] = []
         self._nodes: list[RunningNode] = []
+        self._port = 0
         self.http = httpx.Client(timeout=60.0)
 
     # --- processes -------------------------------------------------------------------------------------------------------------
@@ -106,8 +108,8 @@ class PipeWorld:
 
     def start(self, *flags: str) -> None:
         """A node; a later one takes the ports of the one before, so that drivers find it again."""
-        same = ("--listen", self.node.url.removeprefix("http://")) if self._nodes else ()
-        self._nodes.append(RunningNode(self.data, (*flags, *same), **self.variables))
+        self._port = self._port or _free_pair()
+        self._nodes.append(RunningNode(self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables))
 
     def run(self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS) -> Ran:
         """A command to its end."""
@@ -245,3 +247,14 @@ def _parents(process: psutil.Process) -> list[psutil.Process]:
         return process.parents()
     except psutil.Error:
         return []
+
+
+def _free_pair() -> int:
+    """A port that is free, as is the next: a node that is started again on it has its admin port there."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                other.bind(("127.0.0.1", port + 1))
+                return port

@@ -7,7 +7,7 @@ from pipe_world import PipeWorld
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
 
-STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "staged-main", "pointer", "delta-main")
+STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "pointer")
 
 
 def fill(world: PipeWorld, run: int) -> None:
