@@ -34,7 +34,7 @@ RUNS_MAX = 4096  # of one look
 BYTES_MAX = 64 * limits.MIB  # of payload to be merged after one look: by then the best may be others
 GAP_BYTES_MAX = 64 * limits.KIB  # between two slices of a pack that are fetched together
 REQUEST_BYTES_MAX = 4 * limits.MIB
-REQUESTS = 4  # at the same time
+REQUESTS = 16  # at the same time
 _WORTH = attrgetter("worth")
 _PLACE = attrgetter("pack", "offset")
 
@@ -89,16 +89,17 @@ class Merger:
         self._damaged: set[int] = set()  # uids with slices that cannot be read: left to their readers' errors
         self._failures = 0  # passes in a row with a pack that failed
         self._look_seconds = 0.0  # that the last look took
+        self._more = False  # it found more than was done
 
     async def run(self) -> None:
         """Merge what is worth it, for ever, at a pace that leaves the core to others."""
         if not self._settings.interval_ms:
             return
         while True:
-            merged = await self.merge_due()
+            await self.merge_due()
             if self._failures:
                 await self._sleep(pause_after(self._failures))
-            elif not merged:
+            elif not self._more:
                 await self._sleep(max(self._settings.interval_ms / 1000, LOOK_REST * self._look_seconds))
 
     async def merge_due(self) -> int:
@@ -107,7 +108,9 @@ class Merger:
         began = monotonic()
         found = await self._look()
         self._look_seconds = monotonic() - began
-        for runs in plan_packs(_within(found), self._settings):
+        chosen = list(_within(found))
+        self._more = len(chosen) < len(found)
+        for runs in plan_packs(chosen, self._settings):
             began = monotonic()
             try:
                 merged += await self._merge(runs)

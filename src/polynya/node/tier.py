@@ -46,7 +46,7 @@ def flush_settings(cold: ColdConfig) -> FlushSettings:
 
 def merge_settings(cold: ColdConfig) -> MergeSettings:
     """Where nothing is flushed by itself, nothing is merged either."""
-    return MergeSettings(pack_bytes_max=cold.pack_bytes_max, interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+    return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
 
 
 class Tier:
