@@ -38,7 +38,9 @@ def test_tables_are_listed_and_asked(world: PipeWorld) -> None:
     large = world.run("sql", "--json", 'select "offset", delay, value, headers from flights order by "offset"')
     rows = json.loads(large.out)
     assert [row["offset"] for row in rows] == list(range(2501)) and rows[3]["value"] == '{"carrier": "UA", "delay": 3}'
-    odd = world.run("sql", "--json", "select 1 as x, 2 as x, 10::hugeint ** 2, 170141183460469231731687303715884105727 as big, date '2020-01-02' as d")
+    odd = world.run(
+        "sql", "--json", "select 1 as x, 2 as x, 10::hugeint ** 2, 170141183460469231731687303715884105727 as big, date '2020-01-02' as d"
+    )
     assert json.loads(odd.out)[0] | {"x": 1, "x_2": 2, "big": 2**127 - 1, "d": "2020-01-02"} == json.loads(odd.out)[0], odd
     empty = world.run("sql", "--json", "select * from flights where delay < 0")
     assert empty.code == 0 and json.loads(empty.out) == [], empty

@@ -77,7 +77,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     await node.restart_core(1)
     outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
     assert isinstance(outcome, (Unavailable, OutcomeUnknown)) or outcome.code == Code.CREATED  # type: ignore[union-attr]
-    here.clock.ms += 11_000
+    here.clock.ms += 61_000
     await there.engine.settler.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
     assert not any(machine.unconfirmed for machine in machines)
