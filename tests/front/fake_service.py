@@ -28,6 +28,9 @@ class MemoryTurns:
         self._proposals: list[tuple[int, Command, Done]] = []
         self._place = 0
 
+    def inflight_bytes_of(self, group: int) -> int:
+        return 0
+
     def propose(self, group: int, command: Command, done: Done, size: int = 0) -> None:
         if not self._proposals and not self.held:
             asyncio.get_running_loop().call_soon(self.turn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from front_world import World, play
+from front_world import World, play, request
 
 TEXT = "text/plain"
 
@@ -250,5 +250,69 @@ def test_json_of_several_appends_is_one_array_per_event() -> None:
         reader = await world.sse("s")
         data = (await reader.chunk()).decode().split("data:")[1].split("\n")[0]
         assert json.loads(data) == [1, 2, [3]]
+
+    play(story)
+
+
+def test_an_answer_that_reached_the_tail_is_not_renewed_after_more_was_appended() -> None:
+    """The same bytes, but no longer up to date: a 304 would keep `Stream-Up-To-Date` in a cache."""
+
+    async def story(world: World) -> None:
+        await world.put("s", TEXT)
+        await world.post("s", b"0123456789", TEXT)
+        first = await world.get("s", "?max_bytes=10")
+        assert first.headers["stream-up-to-date"] == "true"
+        await world.post("s", b"0123456789", TEXT)
+        again = await world.get("s", "?max_bytes=10", if_none_match=first.headers["etag"])
+        assert (again.status, again.body, again.headers.get("stream-up-to-date")) == (200, b"0123456789", None)
+
+    play(story)
+
+
+def test_head_answers_if_none_match() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        await world.post("s", b"1")
+        etag = (await world.get("s")).headers["etag"]
+        assert (await world.ask("HEAD", "/v1/stream/s")).headers["etag"] == etag
+        answer = await world.ask("HEAD", "/v1/stream/s", if_none_match=etag)
+        assert (answer.status, answer.headers["cache-control"]) == (304, "no-store")
+        await world.ask("POST", "/v1/stream/s", stream_closed="true")
+        assert (await world.ask("HEAD", "/v1/stream/s", if_none_match=etag)).status == 200
+
+    play(story)
+
+
+def test_what_came_after_now_is_kept_by_nobody() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        wire = await world.wire()
+        wire.send(request("GET", "/v1/stream/s?offset=now&live=long-poll"))
+        await world.until(lambda: world.front.waiters)
+        await world.post("s", b"1")
+        answer = await wire.answer()
+        assert (answer.status, answer.body, answer.headers["cache-control"]) == (200, b"[1]", "no-store")
+        assert "etag" not in answer.headers
+
+    play(story)
+
+
+@pytest.mark.parametrize("instant", ["9999-12-31T23:59:59-10:00", "9999-12-31T23:59:60Z"])
+def test_an_instant_that_cannot_be_shown_is_not_taken(instant: str) -> None:
+    async def story(world: World) -> None:
+        assert (await world.put("s", stream_expires_at=instant)).error == "INVALID_HEADER"
+        assert (await world.put("s", stream_expires_at="9999-12-31T23:59:59.999Z")).status == 201
+        assert (await world.head("s")).headers["stream-expires-at"] == "9999-12-31T23:59:59.999Z"
+
+    play(story)
+
+
+def test_numbers_too_large_for_the_log_are_no_faults() -> None:
+    async def story(world: World) -> None:
+        await world.put("logs/s")
+        huge = "9" * 20
+        assert (await world.ask("GET", f"/logs/s?offset={huge}")).error == "OFFSET_BEYOND_TAIL"
+        assert (await world.post("logs/s", b"1", stream_incarnation=huge)).error == "INCARNATION_MISMATCH"
+        assert (await world.ask("DELETE", "/logs/s", stream_incarnation=huge)).error == "INCARNATION_MISMATCH"
 
     play(story)

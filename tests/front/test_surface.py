@@ -22,6 +22,9 @@ def test_both_spellings_and_the_plural_are_the_same_stream() -> None:
         assert (await world.get("logs/a/b", "?offset=2")).error == "INVALID_OFFSET"
         assert (await world.put("x")).status == 201
         assert (await world.head("default/x")).status == 200
+        assert (await world.ask("HEAD", "/default/x")).status == 200
+        assert (await world.put("snapshot")).status == 201
+        assert (await world.head("default/snapshot")).status == 200
 
     play(story)
 
@@ -35,7 +38,27 @@ def test_buckets_are_implicit() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("path", ["a%2Fb", "a%00", "a//b", "a/../b", "./a", "a/", "", "_a", "logs/snapshot", "x" * 1100, "%ff"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a%2Fb",
+        "a%00",
+        "a//b",
+        "a/../b",
+        "./a",
+        "a/",
+        "",
+        "_a",
+        "v1",
+        "default/v1",
+        "default/_a",
+        "logs/snapshot",
+        "default/logs/snapshot",
+        "default/x/$y",
+        "x" * 1100,
+        "%ff",
+    ],
+)
 def test_illegal_names(path: str) -> None:
     async def story(world: World) -> None:
         answer = await world.put(path)
@@ -271,3 +294,17 @@ def test_reads_extend_a_sliding_ttl_and_head_does_not() -> None:
         assert (await world.head("s")).status == 404
 
     play(story)
+
+
+def test_errors_of_mounts_have_the_one_shape() -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(409, b'{"error":{"code":"FENCED","generation":3}}')
+
+    async def story(world: World) -> None:
+        answer = await world.ask("POST", "/v1/stream/__ds/x", b"{}")
+        assert json.loads(answer.body) == {
+            "error": {"code": "FENCED", "generation": 3, "message": "", "request_id": answer.headers["x-request-id"]}
+        }
+        assert answer.headers["stream-outcome"] == "refused"
+
+    play(story, mounts={"/v1/stream/__ds/": refuse})

@@ -1,14 +1,11 @@
 """The table of metrics, merging, and the text format, read back by prometheus-client."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from polynya.node import metrics
-from polynya.node.metrics import METRICS, Histogram, Metric, Registry, label, merge, process_samples, render
+from polynya.node.metrics import METRICS, Registry, label, merge, process_samples, render
 
 
 def parsed(text: bytes) -> dict[str, float]:
@@ -23,7 +20,7 @@ def test_the_table_is_well_formed():
         assert metric.name.startswith("polynya_")
         assert metric.help.endswith(".")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
-        assert metric.kind in ("counter", "gauge", "histogram") and metric.merge in ("sum", "max")
+        assert metric.kind in ("counter", "gauge") and metric.merge in ("sum", "max")
         assert not {"stream", "path", "name"} & set(metric.labels), "no labels that grow with the number of streams"
 
 
@@ -46,33 +43,6 @@ def test_every_metric_has_its_help_and_type_once():
 def test_what_is_not_in_the_table_is_found_at_start():
     with pytest.raises(KeyError, match="polynya_surprise"):
         Registry().add(lambda: {"polynya_surprise": 1})
-
-
-@given(st.lists(st.floats(0, 100, allow_nan=False), max_size=50))
-def test_a_histogram_counts_like_a_list(values):
-    histogram = Histogram()
-    for value in values:
-        histogram.observe(value)
-    samples = histogram.samples("x")
-    for bound in (*histogram.bounds, math.inf):
-        key = f'x_bucket{{le="{"+Inf" if bound == math.inf else f"{bound:g}"}"}}'
-        assert samples[key] == sum(value <= bound for value in values)
-    assert samples["x_count"] == len(values)
-    assert samples["x_sum"] == pytest.approx(sum(values))
-
-
-def test_a_histogram_is_understood_and_merges(monkeypatch):
-    row = Metric("polynya_x_seconds", "histogram", "A histogram.")
-    monkeypatch.setattr(metrics, "METRICS", (row,))
-    monkeypatch.setattr(metrics, "BY_NAME", {row.name: row})
-    histogram = Histogram((0.1, 1.0))
-    for value in (0.05, 0.5, 5.0):
-        histogram.observe(value)
-    samples = histogram.samples(row.name)
-    got = parsed(render(merge([samples, samples])))
-    assert got["polynya_x_seconds_bucket[('le', '0.1')]"] == 2
-    assert got["polynya_x_seconds_bucket[('le', '+Inf')]"] == 6
-    assert got["polynya_x_seconds_sum[]"] == pytest.approx(11.1)
 
 
 @given(st.text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from service_world import Code, Listener, Producer, World, name_in
 
@@ -281,6 +282,7 @@ async def test_streams_are_listed_page_by_page(world: World) -> None:
 
 @story
 async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(world: World) -> None:
+    world.local._group_hot_bytes_max = world.local.hot_bytes_max = 1 << 30
     await world.create(A)
     big = b"x" * (HOT_BYTES_PER_GROUP // 4)
     sent = [world.send(Append(A, world.clock.ms, "text/plain", Batch(0, 1, big, 0))) for _ in range(12)]
@@ -291,3 +293,50 @@ async def test_the_bound_of_what_is_in_flight_refuses_with_a_certain_outcome(wor
     facts = await world.facts(A)
     assert isinstance(facts, Facts) and facts.record == len(applied)
     assert not isinstance(await world.facts(A), Refusal)
+
+
+@story
+async def test_the_setting_alone_bounds_hot_bytes(world: World) -> None:
+    world.local._group_hot_bytes_max = HOT_BYTES_PER_GROUP + 10
+    await world.create(A)
+    for _ in range(2):
+        assert (await world.append(A, b"x" * (HOT_BYTES_PER_GROUP // 2))).code == Code.OK
+    assert (await world.append(A, b"1234567890")).code == Code.OK, "more than the default is what was asked for"
+    assert (await world.append(A, b"x")).code == Code.HOT_LIMIT
+
+
+@story
+async def test_what_is_on_its_way_counts_against_the_bound_of_its_group(world: World) -> None:
+    size = 1000
+    world.local._group_hot_bytes_max = 5 * size
+    other = name_in(2 if world.service.group_of(A) != 2 else 3)
+    await world.create(A)
+    await world.create(other)
+    sent = [world.send(world.append_of(name, b"x" * size)) for _ in range(20) for name in (A, other)]
+    replies = await asyncio.gather(*sent)
+    for name in (A, other):
+        machine = world.local.machines[world.service.group_of(name)]
+        assert 3 * size <= machine.hot_bytes <= 5 * size
+    assert [reply.code for reply in replies].count(Code.OK) * size == world.local.hot_bytes
+
+
+@story
+async def test_a_repeat_is_answered_as_one_at_the_bound(world: World) -> None:
+    world.local._group_hot_bytes_max = 4
+    await world.create(A)
+    assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.OK
+    assert (await world.append(A, b"1234", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
+    assert (await world.append(A, b"5678", producer=Producer("p", 0, 1))).code == Code.HOT_LIMIT
+    assert (await world.append(A, close=True)).code == Code.OK
+    assert (await world.append(A, b"5678")).code == Code.CLOSED
+    assert await world.read(A) == b"1234"
+
+
+@story
+async def test_log_time_is_the_owners(world: World) -> None:
+    """A command that was stamped on another core, or that has waited, does not take the group's time back."""
+    await world.send(msgspec.structs.replace(world.create_of(A), now_ms=world.clock.ms - 5000))
+    await world.send(msgspec.structs.replace(world.create_of(B), now_ms=world.clock.ms + 5000))
+    for name in (A, B):
+        facts = await world.facts(name)
+        assert isinstance(facts, Facts) and facts.created_ms == world.clock.ms

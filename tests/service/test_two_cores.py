@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from service_world import Code, Node, name_in
 
@@ -76,7 +77,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     await node.restart_core(1)
     outcome = (await asyncio.gather(forking, return_exceptions=True))[0]
     assert isinstance(outcome, (Unavailable, OutcomeUnknown)) or outcome.code == Code.CREATED  # type: ignore[union-attr]
-    here.clock.ms += 11_000
+    here.clock.ms += 61_000
     await there.engine.settler.sweep()
     machines = [machine for world in node.worlds for machine in world.local.machines.values()]
     assert not any(machine.unconfirmed for machine in machines)
@@ -99,3 +100,12 @@ async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_neve
         acknowledged += sum(not isinstance(outcome, BaseException) for outcome in outcomes)
     content = await here.read(THERE)
     assert acknowledged <= len(content) <= 100
+
+
+@story
+async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
+    here, there = node.worlds
+    await here.create(THERE)
+    await here.send(msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000))
+    stream = there.local.machines[there.service.group_of(THERE)].streams[THERE]
+    assert stream.hot is not None and stream.hot[0].time_ms == stream.activity_ms == there.clock.ms

@@ -97,7 +97,7 @@ def test_hosts_and_codings_of_old_clients() -> None:
 def test_a_head_that_cannot_end_is_refused() -> None:
     assert find_head(b"GET / HTTP/1.1\r\nHo", 0) == -1
     assert find_head(b"xGET / HTTP/1.1\r\n\r\n", 1) == 15
-    for hopeless in (b"GET / HTTP/1.1\n\n", b"x" * 65_537, b"x" * 65_537 + b"\r\n\r\n", b"\n"):
+    for hopeless in (b"GET / HTTP/1.1\n\n", b"x" * 65_537, b"x" * 65_537 + b"\r\n\r\n", b"\n", b"GET / HTTP/1.1\r\nHost: h\r\n\n"):
         with pytest.raises(BadRequest):
             find_head(hopeless, 0)
 

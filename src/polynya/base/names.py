@@ -31,13 +31,16 @@ def canonical_name(path: str) -> str:
             raise BadName("a stream path has no empty, '.' or '..' segments")
     if "\0" in path:
         raise BadName("a stream path has no NUL")
+    if len(segments) > 1 and segments[0] == DEFAULT_BUCKET and not (len(segments) > 2 and is_bucket(segments[1])):
+        del segments[0]  # written out: the name is judged as it is spelled without
     first = segments[0]
     if first in RESERVED_FIRST or first.startswith("_"):
         raise BadName(f"'{first}' is reserved as the first segment of a stream path")
     for segment in segments[1:]:
         if segment in RESERVED_LATER or segment.startswith("$"):
             raise BadName(f"'{segment}' is a reserved segment of a stream path")
-    name = path if len(segments) > 1 and is_bucket(first) else f"{DEFAULT_BUCKET}/{path}"
+    written_out = path.startswith(DEFAULT_BUCKET + "/")
+    name = path if written_out or (len(segments) > 1 and is_bucket(first)) else f"{DEFAULT_BUCKET}/{path}"
     if len(name.encode()) > PATH_BYTES_MAX:
         raise BadName(f"a stream path has at most {PATH_BYTES_MAX} bytes")
     return name

@@ -51,6 +51,7 @@ class Core:
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._proposals: list[Entry] = []
+        self._writing: list[Entry] = []  # of the turn that is on its way to the disk
         self._copies: list[tuple[int, HotBatch]] = []
         self._proposed_bytes = 0
         self._writing_bytes = 0
@@ -68,6 +69,10 @@ class Core:
     def inflight_bytes(self) -> int:
         """Bytes of commands proposed and not yet applied."""
         return self._proposed_bytes + self._writing_bytes
+
+    def inflight_bytes_of(self, group: int) -> int:
+        """Those of one group. Looks at every proposal: for when it matters."""
+        return sum(len(entry.payload) for entry in (*self._proposals, *self._writing) if entry.group == group)
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
@@ -141,7 +146,7 @@ class Core:
     def _start_turn(self) -> None:
         entries, self._proposals = self._proposals, []
         copies, self._copies = self._copies, []
-        self._writing_bytes, self._proposed_bytes = self._proposed_bytes, 0
+        self._writing, self._writing_bytes, self._proposed_bytes = entries, self._proposed_bytes, 0
         self._busy = True
         self._turns_begun += 1
         number, stage = self.shard.number, self.journal.stage
@@ -181,7 +186,7 @@ class Core:
 
     def _succeeded(self, batch: WriteBatch, entries: list[Entry], moves: Moves) -> None:
         self.journal.synced(batch)
-        self._writing_bytes = 0
+        self._writing, self._writing_bytes = [], 0
         if self._proposals or self._copies:
             self._start_turn()  # the disk works while we apply and answer
         else:
@@ -250,7 +255,7 @@ class Core:
         self.counters.disk_full += 1
         self.journal.discard(batch)
         self.shard.retract(entries)
-        self._writing_bytes = 0
+        self._writing, self._writing_bytes = [], 0
         self._busy = False
         for entry in entries:
             self._answer(entry, Reply(Code.DISK_FULL))
@@ -259,7 +264,7 @@ class Core:
     def _die(self, error: BaseException, entries: list[Entry]) -> None:
         self._dead = error
         self._busy = False
-        self._writing_bytes = self._proposed_bytes = 0
+        self._writing, self._writing_bytes, self._proposed_bytes = [], 0, 0
         waiting, self._proposals = self._proposals, []
         for entry in entries:
             self._answer(entry, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))

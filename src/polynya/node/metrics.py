@@ -6,7 +6,6 @@ name, with its labels in braces if it has any. The samples of all cores are merg
 
 from __future__ import annotations
 
-import bisect
 import gc
 import os
 import resource
@@ -17,7 +16,6 @@ import msgspec
 
 Samples = dict[str, float]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STARTED = time.time()
 
 
@@ -25,7 +23,7 @@ class Metric(msgspec.Struct, frozen=True):
     """One row of the table. `merge` says what the node's value is of its cores': their sum, or the largest."""
 
     name: str
-    kind: str  # counter | gauge | histogram
+    kind: str  # counter | gauge
     help: str
     labels: tuple[str, ...] = ()
     merge: str = "sum"
@@ -100,32 +98,6 @@ METRICS = (
     Metric("polynya_cache_bytes", "gauge", "Size of the block cache."),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
-
-
-class Histogram:
-    """Counts of durations per bucket. `observe` costs a bisection of a short tuple."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...] = SECONDS_BUCKETS) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def samples(self, name: str) -> Samples:
-        """Prometheus' cumulative buckets, sum and count."""
-        made: Samples = {}
-        running = 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            running += count
-            made[f'{name}_bucket{{le="{"+Inf" if bound == float("inf") else f"{bound:g}"}"}}'] = running
-        made[f"{name}_sum"] = self.total
-        made[f"{name}_count"] = running
-        return made
 
 
 class Registry:

@@ -94,11 +94,6 @@ class Setting(msgspec.Struct, frozen=True):
         return None if self.secret else "--" + self.key.replace(".", "-").replace("_", "-")
 
     @property
-    def is_switch(self) -> bool:
-        """Whether the flag stands alone, without a value: it is `true` then."""
-        return self.parse is parse_switch
-
-    @property
     def kind(self) -> str:
         """The type as the docs name it."""
         if self.choices:

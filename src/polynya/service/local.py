@@ -15,9 +15,10 @@ from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, ReleasePack, Unpin
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, Unpin
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, HotBatch, Stream
+from polynya.stream.producers import judge_producer
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
 from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table, lag_of
@@ -31,6 +32,8 @@ class Proposer(Protocol):
 
     @property
     def inflight_bytes(self) -> int: ...
+
+    def inflight_bytes_of(self, group: int) -> int: ...
 
     def propose(self, group: int, command: Command, done: Done) -> None: ...
 
@@ -64,7 +67,7 @@ class LocalGroups:
         self.parents: ParentReader | None = None
         self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
         self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
-        self.hot_bytes_max = HOT_BYTES_PER_CORE
+        self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
         self.hot_refused = 0
         self._proposer = proposer
         self._group_hot_bytes_max = hot_bytes_max
@@ -151,19 +154,23 @@ class LocalGroups:
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Through the log, unless committed state refuses for certain."""
         kind = type(command)
-        if kind is Append:
+        if kind is Append:  # stamped in this pass of the loop
             self._propose_append(group, command, done)  # type: ignore[arg-type]
-        elif isinstance(command, Create):
+            return
+        command = self.stamped(command)
+        if isinstance(command, Create):
             self._propose_create(group, command, done)
         elif isinstance(command, Delete):
             self._propose_delete(group, command, done)
         elif isinstance(command, PinSource):
             self._judge_time(group, self.machines[group].lookup(command.name))
             self._proposer.propose(group, command, done)
-        elif isinstance(command, ReleasePack):  # it may have waited in an outbox: the grace of the object counts from now
-            self._proposer.propose(group, structs.replace(command, now_ms=self.now_ms()), done)
         else:
             self._proposer.propose(group, command, done)
+
+    def stamped(self, command: Command) -> Command:
+        """With this core's log time, which never goes back (F14): it may have come from another core, or have waited for something."""
+        return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
 
     def _propose_append(self, group: int, command: Append, done: Done) -> None:
         machine = self.machines[group]
@@ -175,7 +182,7 @@ class LocalGroups:
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
             self._judge_time(group, stream)
         batch = command.batch
-        if batch is None or self._has_room(machine, len(batch.payload)):
+        if batch is None or self._has_room(group, len(batch.payload)) or _adds_nothing(stream, command):
             self._proposer.propose(group, command, done)
         else:
             self.hot_refused += 1
@@ -184,7 +191,7 @@ class LocalGroups:
     def _propose_create(self, group: int, command: Create, done: Done) -> None:
         machine = self.machines[group]
         batch = command.batch
-        if batch is not None and not self._has_room(machine, len(batch.payload)):
+        if batch is not None and not self._has_room(group, len(batch.payload)):
             self.hot_refused += 1
             done(Reply(Code.HOT_LIMIT))
             return
@@ -207,8 +214,13 @@ class LocalGroups:
         self._judge_time(group, stream)
         self._propose_settling(group, command, done)
 
-    def _has_room(self, machine: Machine, size: int) -> bool:
-        return machine.hot_bytes + size <= self._group_hot_bytes_max and self.hot_bytes + size <= self.hot_bytes_max
+    def _has_room(self, group: int, size: int) -> bool:
+        """Whether the bounds of hot bytes hold with this, what is on its way to the journal included."""
+        inflight = self._proposer.inflight_bytes
+        if self.hot_bytes + inflight + size > self.hot_bytes_max:
+            return False
+        room = self._group_hot_bytes_max - self.machines[group].hot_bytes - size
+        return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
 
     def _judge_time(self, group: int, stream: Stream | None) -> None:
         """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""
@@ -382,6 +394,14 @@ class LocalGroups:
 
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
 _GONE = Refusal(Code.GONE)
+
+
+def _adds_nothing(stream: Stream | None, command: Append) -> bool:
+    """Whether an append is answered without new bytes, as far as committed state can tell: a repeat, or one to a closed stream."""
+    if stream is None or stream.closed:
+        return stream is not None
+    reply = judge_producer(stream, command.producer, command.now_ms) if command.producer is not None else None
+    return reply is not None and reply.code == Code.DUPLICATE
 
 
 def _ignore(reply: Reply | BaseException) -> None:

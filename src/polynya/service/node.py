@@ -256,7 +256,7 @@ class NodeService:
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))
 
-        self.local.propose(group, decode_command(body[2:]), done)
+        self.local.propose(group, self.local.stamped(decode_command(body[2:])), done)
 
 
 async def _nothing_to_flush(prefix: str) -> None:

@@ -10,7 +10,8 @@ from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAtte
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 
-PIN_PATIENCE_MS = 10_000  # an unconfirmed pin older than this lost its coordinator
+PIN_PATIENCE_MS = 60_000  # an unconfirmed pin older than this lost its coordinator, which may read long from the object store …
+PIN_PATIENCE_AFTER_START_MS = 10_000  # … unless that was in an earlier life of this process: then it is most likely gone
 
 
 class Settler:
@@ -21,6 +22,7 @@ class Settler:
         self._machines: dict[int, Machine] = service.local.machines
         self._sending: set[tuple[int, int]] = set()
         self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
+        self._began_ms = service.now_ms()
         self.failures = 0
 
     def pump(self) -> None:
@@ -35,12 +37,15 @@ class Settler:
         """Send again what failed, and settle the pins whose coordinator is gone."""
         for group, machine in self._machines.items():
             self._send_all(group, list(machine.outbox))
-        late = self._service.now_ms() - PIN_PATIENCE_MS
+        now_ms = self._service.now_ms()
         for group, machine in self._machines.items():
             for attempt, uid in tuple(machine.unconfirmed.items()):
                 source = machine.by_uid.get(uid)
                 pin = source.pins.get(attempt) if source is not None and source.pins else None
-                if pin is not None and not pin.confirmed and pin.since_ms <= late:
+                if pin is None or pin.confirmed:
+                    continue
+                patience_ms = PIN_PATIENCE_MS if pin.since_ms >= self._began_ms else PIN_PATIENCE_AFTER_START_MS
+                if pin.since_ms + patience_ms <= now_ms:
                     await self._settle_pin(group, uid, attempt, pin.target_name)
 
     def _send_all(self, group: int, messages: list[int]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING
 
-from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Create, Fork
 from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
@@ -48,8 +47,6 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         return tail_reply(Code.SEQ_REGRESSION, stream)
     record = -1
     if batch is not None:
-        if machine.hot_bytes + len(batch.payload) > HOT_BYTES_PER_GROUP:
-            return tail_reply(Code.HOT_LIMIT, stream)
         record = stream.next_record
         add_batch(machine, stream, command, place)
     if stream_seq is not None:
@@ -154,13 +151,11 @@ def _judge_known(stream: Stream, command: Create) -> Reply:
 
 
 def _judge_new(machine: Machine, command: Create) -> Reply | None:
-    fork, producer, batch = command.fork, command.producer, command.batch
+    fork, producer = command.fork, command.producer
     if fork is not None and fork.attempt in machine.attempts:
         return Reply(Code.ATTEMPT_REFUSED)
     if producer is not None and producer.sequence != 0:
         return Reply(Code.PRODUCER_GAP, producer_epoch=producer.epoch, expected_sequence=0, received_sequence=producer.sequence)
-    if batch is not None and machine.hot_bytes + len(batch.payload) > HOT_BYTES_PER_GROUP:
-        return Reply(Code.HOT_LIMIT)
     return None
 
 

@@ -119,11 +119,6 @@ class Journal:
         return self._base | self._offset
 
     @property
-    def synced_position(self) -> int:
-        """Everything below this place is on disk."""
-        return self._synced
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes staged and not yet taken."""
         return sum(map(len, self._buffers)) + sum(part.end - part.offset for part in self._parts) if self._staged else 0

@@ -21,6 +21,8 @@ _TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _INSTANT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII)
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT_MS_END = 253_402_300_800_000  # the year 10000, which RFC 3339 cannot spell
+_INCARNATION_MAX = 2**63 - 1  # no stream has it
 
 
 class BadField(ValueError):
@@ -69,7 +71,10 @@ def parse_instant_ms(value: str) -> int:
         instant = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=zone)
     except ValueError:
         raise BadField("Stream-Expires-At names a date or time that does not exist") from None
-    return (instant - _EPOCH) // timedelta(milliseconds=1) + fraction_ms + (1000 if leap else 0)
+    instant_ms = (instant - _EPOCH) // timedelta(milliseconds=1) + fraction_ms + (1000 if leap else 0)
+    if instant_ms >= _INSTANT_MS_END:
+        raise BadField("Stream-Expires-At must lie before the year 10000 in UTC")
+    return instant_ms
 
 
 def format_instant(instant_ms: int) -> str:
@@ -119,7 +124,7 @@ def parse_incarnation(value: str | None) -> int:
     if value is None:
         return 0
     if value.isdecimal() and value.isascii() and len(value) <= 20 and int(value) > 0:
-        return int(value)
+        return min(int(value), _INCARNATION_MAX)
     raise BadField("Stream-Incarnation must be the number that this server answered")
 
 

@@ -19,6 +19,7 @@ _CACHED_LINE_BYTES_MAX = 256
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _LENGTH_DIGITS_MAX = 15
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _CHUNK_LINE_MAX = 1024
@@ -154,8 +155,7 @@ def find_head(buffer: bytes, position: int) -> int:
 
 def _refuse_hopeless(buffer: bytes, position: int) -> None:
     """A line end that is a bare LF would be waited on for ever."""
-    newline = buffer.find(b"\n", position)
-    if newline >= 0 and (newline == position or buffer[newline - 1] != 13):
+    if _BARE_LF.search(buffer, position):
         raise BadRequest(400, "BARE_LF", "lines end in CR LF")
 
 

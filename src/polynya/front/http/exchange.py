@@ -8,6 +8,8 @@ import re
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.front.http.errors import ERRORS, Failure, error_body
 from polynya.front.http.responses import CLOSE, COMMON, CORS, KEEP_ALIVE, STATUS_LINES, has_body, header_lines
@@ -101,6 +103,14 @@ class Exchange:
         if not self.request_id:
             self.request_id = self.connection.front.new_request_id()
         return error_body(code, message or ERRORS[code].message, self.request_id)
+
+    def complete_error(self, body: bytes) -> bytes:
+        """The error that a handler or a mount answers, with the request's id, as all have it."""
+        answer = msgspec.json.decode(body)
+        self.request_id = self.request_id or self.connection.front.new_request_id()
+        answer["error"].setdefault("message", "")
+        answer["error"]["request_id"] = self.request_id
+        return msgspec.json.encode(answer)
 
     def fault(self, error: BaseException) -> None:
         """Answer for what was raised, or given as the outcome of a proposal."""

@@ -45,7 +45,10 @@ def has_body(status: int) -> bool:
     return status not in (204, 304) and status >= 200
 
 
-def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, closed: bool, variant: str = "") -> str:
-    """Strong: a stream's bytes between two offsets never change in one life of it; closing and the rendering are part of the tag."""
+def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, variant: str = "") -> str:
+    """Strong: a stream's bytes between two offsets never change in one life of it. Whether they reach its tail (`:t`), or its end (`:c`),
+    is part of the tag: a kept answer that says so is not renewed after more was appended. `variant` is the rendering."""
     text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
-    return f'"{text}:c"' if closed else f'"{text}"'
+    if end == (facts.record, facts.byte):
+        text += ":c" if facts.closed else ":t"
+    return f'"{text}"'

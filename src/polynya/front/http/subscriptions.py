@@ -84,9 +84,8 @@ class SubscriptionRoutes:
         except _Refused as refused:
             answer = refused.answer
         if answer.status == 405:
-            return Response(
-                405, _ENCODER.encode(answer.value), headers=(("Allow", answer.value["error"]["allow"]),) if answer.value else ()
-            )
+            allowed = (("Allow", answer.value["error"]["allow"]),) if answer.value else ()
+            return Response(405, _ENCODER.encode(answer.value), headers=(*allowed, ("Cache-Control", "no-store")))
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 

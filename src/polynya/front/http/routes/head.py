@@ -10,7 +10,7 @@ from polynya.front.http.responses import NO_STORE, etag_of
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
-from polynya.wire.headers import format_instant
+from polynya.wire.headers import format_instant, none_match
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -33,8 +33,10 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
         fail_refusal(exchange, facts)
     elif not is_other_incarnation(exchange, facts):
         begin, end = (facts.first_record, facts.first_byte), (facts.record, facts.byte)
-        headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag_of(facts, begin, end, closed=facts.closed))]
-        exchange.answer(200, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
+        etag = etag_of(facts, begin, end)
+        headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag)]
+        status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
+        exchange.answer(status, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
 
 
 def facts_headers(facts: Facts) -> Headers:

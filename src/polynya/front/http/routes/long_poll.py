@@ -101,8 +101,12 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
         exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
-    etag = etag_of(page.facts, begin, end, closed=page.closed, variant=":n" if lines else "")
-    headers = [*page_headers(page, lines=lines), *live, ("ETag", etag), ("Cache-Control", CACHE_LONG_POLL)]
+    headers = [*page_headers(page, lines=lines), *live]
+    if exchange.query["offset"] == "now":  # tomorrow's `now` is another place: nobody may keep this
+        exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
+        return
+    etag = etag_of(page.facts, begin, end, variant=":n" if lines else "")
+    headers += [("ETag", etag), ("Cache-Control", CACHE_LONG_POLL)]
     if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)
     else:

@@ -9,6 +9,7 @@ from polynya.front.http.exchange import Exchange
 from polynya.service.api import Position
 
 _TIMEOUT_MS_MAX = 60_000
+_BYTE_MAX = 10**18  # beyond every tail, and still a number that travels between cores
 
 
 def parse_position(exchange: Exchange) -> tuple[int, int]:
@@ -22,7 +23,7 @@ def parse_position(exchange: Exchange) -> tuple[int, int]:
     if at is not None:
         return at
     if exchange.route.bare_offsets and offset.isdecimal() and offset.isascii() and len(offset) <= 20:
-        return Position.AT_BYTE, int(offset)
+        return Position.AT_BYTE, min(int(offset), _BYTE_MAX)
     raise Failure("INVALID_OFFSET")
 
 

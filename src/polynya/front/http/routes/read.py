@@ -59,7 +59,7 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
         exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
-    etag = etag_of(facts, begin, end, closed=page.closed, variant=":n" if lines else "")
+    etag = etag_of(facts, begin, end, variant=":n" if lines else "")
     headers += [("ETag", etag), ("Cache-Control", CACHE_PAGE if page.closed or not page.up_to_date else NO_CACHE)]
     if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)

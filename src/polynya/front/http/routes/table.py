@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from polynya.front.http.errors import REFUSED
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.mount import Handler, Request
 from polynya.front.http.responses import PREFLIGHT
@@ -40,10 +41,13 @@ async def _call(exchange: Exchange, handler: Handler) -> None:
     path, segments = exchange.route.path, exchange.route.segments
     request = Request(head.method, path, segments, exchange.query, head.headers, exchange.body, exchange.base_url)
     response = await handler(request)
-    headers = list(response.headers)
-    if response.body:
+    headers, body = list(response.headers), response.body
+    if response.status >= 400 and body.startswith(b'{"error"'):
+        body = exchange.complete_error(body)
+        headers.append(("Stream-Outcome", REFUSED))
+    if body:
         headers.insert(0, ("Content-Type", response.content_type))
-    exchange.answer(response.status, headers, response.body)
+    exchange.answer(response.status, headers, body)
 
 
 _ANY: Methods = dict.fromkeys(("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"), call_handler)
