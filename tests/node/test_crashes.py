@@ -223,13 +223,8 @@ def test_a_disk_that_is_full_at_any_call_refuses_and_recovers() -> None:
         if not world.faults:
             await oracle.check(world)  # in the same life
             await Session(world, oracle).run()
-<<<<<<< HEAD
-        if not world.faults:  # the call that fails may be one of the second session's
-            await oracle.check(world)
-=======
             if not world.faults:  # a core whose journal failed does not know what of its last turn is durable
                 await oracle.check(world)
->>>>>>> audit
         await finish(world.kill(), oracle)
 
     for fail_at in range(1, calls_of_a_session() + 1):
