@@ -122,13 +122,9 @@ class Registry:
 def metric_of(key: str) -> Metric:
     """The row of a sample's key; KeyError when there is none."""
     name = key.partition("{")[0]
-    if name in BY_NAME:
-        return BY_NAME[name]
-    for suffix in ("_bucket", "_sum", "_count"):
-        metric = BY_NAME.get(name.removesuffix(suffix))
-        if metric is not None and metric.kind == "histogram":
-            return metric
-    raise KeyError(f"{name} is not in the table of metrics")
+    if name not in BY_NAME:
+        raise KeyError(f"{name} is not in the table of metrics")
+    return BY_NAME[name]
 
 
 def label(name: str, **labels: str) -> str:
