@@ -193,7 +193,6 @@ class Merger:
         home_group = sources[0].run.group
         key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=self._random(16))
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
-        del data
         members: dict[int, list[tuple[Run, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):
             if cold is None:
@@ -288,16 +287,16 @@ def cut_requests(slices: Sequence[ColdSlice]) -> list[list[ColdSlice]]:
 
 
 def build_merged(
-    sources: Sequence[Source], data: Mapping[Place, memoryview], key: str, now_ms: int
+    sources: Sequence[Source], data: dict[Place, memoryview], key: str, now_ms: int
 ) -> tuple[list[bytes], list[ColdSlice | None]]:
     """The object's parts, and for each source its entry of the index; None for one with a slice that is not there or damaged. For a
-    thread."""
+    thread. Takes out of `data` what it has read."""
     builder = PackBuilder()
     made: list[ColdSlice | None] = []
     for source in sources:
         run, head = source.run, source.entries[0]
         try:
-            parsed = [parse_slice(bytes(data[cold.pack, cold.offset]), cold.crc) for cold in source.entries]
+            parsed = [parse_slice(bytes(data.pop((cold.pack, cold.offset))), cold.crc) for cold in source.entries]
             merged = merge_slices(head.record, head.byte, parsed)
         except (KeyError, CorruptData):
             made.append(None)
