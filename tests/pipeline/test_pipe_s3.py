@@ -12,8 +12,10 @@ from s3_server import S3Server
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
+def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     variables = {f"POLYNYA_COLD_{name.upper()}": value for name, value in s3_server.settings().items()}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)  # for what runs in this process
     world = PipeWorld(tmp_path / "data", **variables)
     try:
         world.start("--cores", "2")
