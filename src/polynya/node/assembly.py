@@ -61,12 +61,13 @@ class Assembly:
         return self._engine.service
 
     async def start(self) -> None:
-        if self._transport is not None:
-            await self._transport.start()
         self._tier = await open_tier(self._start, self._engine.groups)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
             self.service.flush_here = self._tier.flusher.flush_now
+        if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
+            await self._transport.start()
+        if self._tier is not None:
             for task in self._tier.tasks():
                 self._spawn(task)
         self._register_samples()
