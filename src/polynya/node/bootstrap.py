@@ -17,6 +17,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node import logs
 from polynya.node.assembly import Assembly
+from polynya.node.heap import keep_heap_small
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
 from polynya.wal.errors import is_full
@@ -26,6 +27,7 @@ log = logging.getLogger("polynya.core")
 
 def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
+    keep_heap_small()
     start = read_start()
     logs.setup(start.config.log.level, start.config.log.format, core=start.core)
     try:

@@ -1,0 +1,42 @@
+"""The heap of a core gives back what threads have freed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from product import environment
+
+CHURN = """
+import ctypes, sys, threading
+from polynya.node.heap import keep_heap_small
+if sys.argv[1] == "small":
+    keep_heap_small()
+import psutil
+
+def build() -> None:
+    for size in (16 << 20, 8 << 20, 24 << 20):
+        bytes(size)
+    [bytes(1000) * 300 for _ in range(100)]
+
+before = psutil.Process().memory_info().rss
+for _ in range(4):
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(psutil.Process().memory_info().rss - before >> 20)
+"""
+
+
+def churn(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", CHURN, how], env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the GNU C library has these settings")
+def test_what_threads_have_freed_goes_back() -> None:
+    assert churn("small") < 20
+    assert churn("usual") > 20, "then this test proves nothing, and the setting is not needed"
