@@ -21,7 +21,7 @@ def shard_of(*groups: int) -> Shard:
 
 def entry_of(shard: Shard, group: int, command: Command) -> Entry:
     entry = Entry(group, command, encode_command(command), None)
-    shard.number(entry)
+    shard.number([entry])
     return entry
 
 

@@ -53,8 +53,8 @@ class Core:
         self._proposals: list[Entry] = []
         self._writing: list[Entry] = []  # of the turn that is on its way to the disk
         self._copies: list[tuple[int, HotBatch]] = []
-        self._proposed_bytes = 0
-        self._writing_bytes = 0
+        self.inflight_bytes = 0  # of commands proposed and not yet applied
+        self._writing_bytes = 0  # of those in `_writing`
         self._busy = False
         self._kicked = False
         self._mark_due = False
@@ -64,11 +64,6 @@ class Core:
         self._queue: queue.SimpleQueue[tuple[WriteBatch, list[Entry], Moves] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
-
-    @property
-    def inflight_bytes(self) -> int:
-        """Bytes of commands proposed and not yet applied."""
-        return self._proposed_bytes + self._writing_bytes
 
     def inflight_bytes_of(self, group: int) -> int:
         """Those of one group. Looks at every proposal: for when it matters."""
@@ -80,13 +75,13 @@ class Core:
         if self._dead is not None:
             done(Unavailable("the journal has failed; this core is going down"))
             return
-        if self._proposed_bytes + self._writing_bytes > INFLIGHT_BYTES_PER_CORE:
+        if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
             done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
             return
         payload = encode_command(command)
         self._proposals.append(Entry(group, command, payload, done))
-        self._proposed_bytes += len(payload)
+        self.inflight_bytes += len(payload)
         if not self._busy and not self._kicked:
             self._kick_soon()
 
@@ -146,14 +141,12 @@ class Core:
     def _start_turn(self) -> None:
         entries, self._proposals = self._proposals, []
         copies, self._copies = self._copies, []
-        self._writing, self._writing_bytes, self._proposed_bytes = entries, self._proposed_bytes, 0
+        self._writing, self._writing_bytes = entries, self.inflight_bytes
         self._busy = True
         self._turns_begun += 1
-        number, stage = self.shard.number, self.journal.stage
-        for entry in entries:
-            number(entry)
-            entry.place = stage(entry.group, entry.term, entry.index, Kind.COMMAND, entry.payload)
-        moves = [(batch, stage(group, 0, 0, KIND_COPY, _copy_of(batch))) for group, batch in copies]
+        self.shard.number(entries)
+        self.journal.stage_all(entries, Kind.COMMAND)
+        moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, _copy_of(batch))) for group, batch in copies]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
         self._queue.put((written, entries, moves))
@@ -186,7 +179,7 @@ class Core:
 
     def _succeeded(self, batch: WriteBatch, entries: list[Entry], moves: Moves) -> None:
         self.journal.synced(batch)
-        self._writing, self._writing_bytes = [], 0
+        self._written_off()
         if self._proposals or self._copies:
             self._start_turn()  # the disk works while we apply and answer
         else:
@@ -198,6 +191,12 @@ class Core:
             self.on_turn()
         self.counters.copied += len(moves)
         self._end_turn(batch)
+
+    def _written_off(self) -> None:
+        """What was on its way to the disk is not any more."""
+        self._writing = []
+        self.inflight_bytes -= self._writing_bytes
+        self._writing_bytes = 0
 
     def _apply(self, entries: list[Entry]) -> None:
         self.counters.turns += 1
@@ -255,7 +254,7 @@ class Core:
         self.counters.disk_full += 1
         self.journal.discard(batch)
         self.shard.retract(entries)
-        self._writing, self._writing_bytes = [], 0
+        self._written_off()
         self._busy = False
         for entry in entries:
             self._answer(entry, Reply(Code.DISK_FULL))
@@ -264,7 +263,7 @@ class Core:
     def _die(self, error: BaseException, entries: list[Entry]) -> None:
         self._dead = error
         self._busy = False
-        self._writing, self._writing_bytes, self._proposed_bytes = [], 0, 0
+        self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0
         waiting, self._proposals = self._proposals, []
         for entry in entries:
             self._answer(entry, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))

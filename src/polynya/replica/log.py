@@ -1,5 +1,7 @@
 """Commands as entries of the log: one msgpack array, the tag first (F10)."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from polynya.stream.commands import AnyCommand, Command
@@ -8,9 +10,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 
 
-def encode_command(command: Command) -> bytes:
-    """The bytes that the journal, and later the peers, get."""
-    return _encoder.encode(command)
+encode_command: Callable[[Command], bytes] = _encoder.encode  # to the bytes that the journal, and later the peers, get
 
 
 def decode_command(data: bytes) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -46,11 +47,13 @@ class Shard:
     def __init__(self) -> None:
         self.groups: dict[int, Group] = {}
 
-    def number(self, entry: Entry) -> None:
-        """Give a proposal its term and index. Entries of one group must be made durable in the order numbered."""
-        group = self.groups[entry.group]
-        group.last_index = entry.index = group.last_index + 1
-        entry.term = group.term
+    def number(self, entries: Iterable[Entry]) -> None:
+        """Give proposals their terms and indexes. Entries of one group must be made durable in the order numbered."""
+        groups = self.groups
+        for entry in entries:
+            group = groups[entry.group]
+            group.last_index = entry.index = group.last_index + 1
+            entry.term = group.term
 
     def commit(self, entry: Entry) -> Reply:
         """The entry is durable (on a majority: of one): apply it."""

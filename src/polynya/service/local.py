@@ -153,9 +153,8 @@ class LocalGroups:
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """Through the log, unless committed state refuses for certain."""
-        kind = type(command)
-        if kind is Append:  # stamped in this pass of the loop
-            self._propose_append(group, command, done)  # type: ignore[arg-type]
+        if type(command) is Append:  # stamped in this pass of the loop
+            self.propose_append(group, command, done)
             return
         command = self.stamped(command)
         if isinstance(command, Create):
@@ -172,7 +171,7 @@ class LocalGroups:
         """With this core's log time, which never goes back (F14): it may have come from another core, or have waited for something."""
         return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
 
-    def _propose_append(self, group: int, command: Append, done: Done) -> None:
+    def propose_append(self, group: int, command: Append, done: Done) -> None:
         machine = self.machines[group]
         stream = machine.streams.get(command.name)
         if stream is None:
@@ -182,7 +181,10 @@ class LocalGroups:
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
             self._judge_time(group, stream)
         batch = command.batch
-        if batch is None or self._has_room(group, len(batch.payload)) or _adds_nothing(stream, command):
+        size = 0 if batch is None else len(batch.payload)
+        more = self._proposer.inflight_bytes + size
+        roomy = self.hot_bytes + more <= self.hot_bytes_max and machine.hot_bytes + more <= self._group_hot_bytes_max
+        if roomy or not size or self._has_room(group, size) or _adds_nothing(stream, command):
             self._proposer.propose(group, command, done)
         else:
             self.hot_refused += 1
@@ -252,10 +254,10 @@ class LocalGroups:
 
     def applied(self, group: int, command: Command, reply: Reply) -> None:
         """After each applied command, before its writer is answered."""
+        kind = type(command)
         if self.feeds.sinks:
             self.feeds.applied(command, reply)
-        kind = type(command)
-        if kind is Append:
+        elif kind is Append:
             return
         if kind in (Delete, Expire):
             self.lifetimes.forget(reply.uid)

@@ -15,7 +15,7 @@ from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.forks import create_fork
 from polynya.service.local import LocalGroups
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
-from polynya.stream.commands import Command, Create
+from polynya.stream.commands import Append, Command, Create
 from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table
 from polynya.wal import DiskFull
@@ -76,7 +76,10 @@ class NodeService:
     def propose(self, name: str, command: Command, done: Done) -> None:
         group = self._routes.get(name) or self.group_of(name)
         if group % self._cores == self._core:
-            self.local.propose(group, command, done)
+            if type(command) is Append:
+                self.local.propose_append(group, command, done)
+            else:
+                self.local.propose(group, command, done)
         else:
             self.propose_to(group, command, done)
 

@@ -15,8 +15,10 @@ from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
 
 _STATE = Struct("<qqq")
+_EPOCH_AND_LAST = Struct("<qq")
 _RECEIPT = Struct("<qqqI")
 _NEW = Struct("<qqqqqqI")  # a state and its newest receipt
+_HEAD_END = _STATE.size
 _KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # what survives of the receipts when one is put before them
 
 
@@ -89,25 +91,35 @@ def repeat_of(stream: Stream, producer: Producer) -> Reply:
     )
 
 
-def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> int:
-    """Log a judged tuple as applied to `records` records from `record` (0 from -1: a bare close). Returns the highest sequence."""
+def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> Reply | None:
+    """Judge a tuple and, when it is the next one, log it as applied to `records` records from `record` (0 from -1: a bare close).
+
+    Returns the refusal or the repeat that it is, having changed nothing; else None."""
     sequence = producer.sequence
-    last = producer.sequence_last
-    if last < 0:
-        last = sequence
+    epoch = producer.epoch
     key = producer.id if producer.kind == 0 else producer_key(producer)
-    head = _NEW.pack(producer.epoch, last, now_ms, sequence, last, record, records)
     states = stream.producers
+    known = states.get(key) if states else None
+    if known is None or (epoch, sequence - 1) != _EPOCH_AND_LAST.unpack_from(known):
+        reply = judge_producer(stream, producer, now_ms)
+        if reply is not None:
+            return reply
+    last = last_of(producer)
+    head = _NEW.pack(epoch, last, now_ms, sequence, last, record, records)
     if states is None:
         stream.producers = {key: head}
-        return last
-    if key in states:
-        known = states[key] if len(states) == 1 else states.pop(key)  # popped and put back: it moves to the end
-        states[key] = head if sequence == 0 else head + known[_STATE.size : _KEPT_END]
-        return last
-    _make_room(states, now_ms)
-    states[key] = head
-    return last
+        return None
+    if known is None:
+        _make_room(states, now_ms)
+    elif len(states) > 1:
+        del states[key]  # and put back: it moves to the end
+    states[key] = head if known is None or sequence == 0 else head + known[_HEAD_END:_KEPT_END]
+    return None
+
+
+def last_of(producer: Producer) -> int:
+    """The highest sequence of a tuple."""
+    return producer.sequence if producer.sequence_last < 0 else producer.sequence_last
 
 
 def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:

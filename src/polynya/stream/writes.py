@@ -9,7 +9,7 @@ from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Create, Fork
 from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
 from polynya.stream.model import HotBatch, Stream
-from polynya.stream.producers import accept_producer, judge_producer, producer_key, repeat_of
+from polynya.stream.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions_links import link_created, note_append
 
@@ -37,17 +37,17 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     content_type = command.content_type
     if batch is not None and content_type != stream.content_type and media_type(content_type) != media_type(stream.content_type):
         return tail_reply(Code.CONTENT_TYPE, stream)
-    if producer is not None:
-        reply = judge_producer(stream, producer, now_ms)
-        if reply is not None:
-            return reply
     stream_seq = command.stream_seq
     # str compares by code point, which is the bytewise order of UTF-8.
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
-        return tail_reply(Code.SEQ_REGRESSION, stream)
-    record = -1
+        refusal = None if producer is None else judge_producer(stream, producer, now_ms)
+        return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
+    record, records = (-1, 0) if batch is None else (stream.next_record, batch.records)
+    if producer is not None:
+        reply = accept_producer(stream, producer, now_ms, record, records)
+        if reply is not None:
+            return reply
     if batch is not None:
-        record = stream.next_record
         add_batch(machine, stream, command, place)
     if stream_seq is not None:
         stream.stream_seq = stream_seq
@@ -58,7 +58,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
     if producer is None:
         return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, -1, -1, -1, -1, record)
-    last = accept_producer(stream, producer, now_ms, record, 0 if batch is None else batch.records)
+    last = last_of(producer)
     return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
 
 
@@ -133,8 +133,9 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
         add_batch(machine, stream, command, place)
     reply = Reply(Code.CREATED, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
     if producer is not None:
-        reply.producer_epoch = producer.epoch
-        reply.producer_sequence = accept_producer(stream, producer, command.now_ms, record, 0 if batch is None else batch.records)
+        refusal = accept_producer(stream, producer, command.now_ms, record, 0 if batch is None else batch.records)
+        assert refusal is None, "a first sequence on a new stream is taken"
+        reply.producer_epoch, reply.producer_sequence = producer.epoch, last_of(producer)
         if command.closed:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
     return reply

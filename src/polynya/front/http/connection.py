@@ -78,15 +78,19 @@ class Connection(asyncio.Protocol):
         if self._finished:
             return
         repeat = self._repeat
-        if repeat is not None and self._next == self._sent and self._may_repeat():
-            found = repeat.read(data)
-            if found is not None:
-                self._next += 1
-                self._appends_alone = True
-                self._repeated = repeat
-                if append_again(self, repeat, data[found[0] :], found[1]):
-                    return
-                self._next -= 1
+        if (
+            repeat is not None
+            and self._next == self._sent  # nothing is in flight …
+            and self._body is None  # … so this begins a request, which may start at once
+            and not (self._buffer or self.write_paused or self.front.stopping)
+            and (found := repeat.read(data)) is not None
+        ):
+            self._next += 1
+            self._appends_alone = True
+            self._repeated = repeat
+            if append_again(self, repeat, *found):
+                return
+            self._next -= 1
         if self._body is not None:
             self._feed_body(data)
         elif self._held is not None:
@@ -203,14 +207,18 @@ class Connection(asyncio.Protocol):
             if self._body is None:
                 self._advance(buffer)
 
-    def _may_repeat(self) -> bool:
-        """Whether what comes now begins a request, and could start at once. Nothing is in flight."""
-        return self._body is None and not (self._buffer or self.write_paused or self.front.stopping)
-
     def appended_again(self, reply: Reply | BaseException) -> None:
         """To an append of the known shape: the oldest request in flight, as nothing else was when it began."""
         assert self._repeated is not None
-        appended_again(self, self._repeated, self._sent, reply)
+        answer = appended_again(self, self._repeated, self._sent, reply)
+        if answer is None:
+            return
+        if self.transport is None or self._ready or self._held is not None or self._ended or self.front.stopping:
+            self.send(self._sent, answer, close=False)
+        else:
+            self._sent += 1
+            self._since = self.front.tick
+            self.transport.write(answer)
 
     # --- bodies that arrive in pieces ------------------------------------------------------------------------------------------
 

@@ -30,12 +30,13 @@ _HEAD_BYTES_MAX = 1024
 
 
 class Repeat(msgspec.Struct, gc=False):
-    """A head with its digits cut out: `literals` has one piece more than there are variables. `length_at` is the variable of the body's
-    length, `sequence_at` that of the producer's sequence (-1: there is no producer)."""
+    """A head with its digits cut out: what stands before, between and behind them. Without a producer the body's length is the only
+    variable, and `between` is empty."""
 
-    literals: tuple[bytes, ...]
-    length_at: int
-    sequence_at: int
+    before: bytes
+    between: bytes
+    behind: bytes
+    length_first: bool  # of the two
     head: Head
     name: str
     content_type: str
@@ -43,28 +44,29 @@ class Repeat(msgspec.Struct, gc=False):
     producer_id: str
     producer_epoch: int
 
-    def read(self, data: bytes) -> tuple[int, int] | None:
-        """(where the body begins, the sequence) when `data` is exactly one request of this shape; -1 is no sequence."""
-        literals = self.literals
-        if not data.startswith(literals[0]):
+    def read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        """The body and its producer, when `data` is exactly one request of this shape."""
+        before = self.before
+        if not data.startswith(before):
             return None
-        position = len(literals[0])
-        length = 0
-        sequence = -1
-        for number in range(1, len(literals)):
-            end = data.find(b"\r", position, position + _DIGITS_MAX + 1)
-            digits = data[position:end]
-            if end < 0 or not digits.isdigit() or not data.startswith(literals[number], end):
+        head, _, body = data.partition(b"\r\n\r\n")
+        behind = self.behind
+        if behind:
+            if not head.endswith(behind):
                 return None
-            if number == self.length_at:
-                length = int(digits)
-            else:
-                sequence = int(digits)
-            position = end + len(literals[number])
-        return (position, sequence) if len(data) - position == length > 0 else None
-
-    def producer(self, sequence: int) -> Producer | None:
-        return None if sequence < 0 else Producer(self.producer_id, self.producer_epoch, sequence)
+            head = head[: -len(behind)]
+        length = head[len(before) :]
+        producer = None
+        if self.between:
+            sequence, _, length = length.partition(self.between)
+            if self.length_first:
+                sequence, length = length, sequence
+            if not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
+                return None
+            producer = Producer(self.producer_id, self.producer_epoch, int(sequence))
+        if not length.isdigit() or len(length) > _DIGITS_MAX or int(length) != len(body) or not body:
+            return None
+        return body, producer
 
 
 def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
@@ -80,18 +82,11 @@ def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
         producer = parse_producer(headers)
     except BadField:
         return None
-    pieces: list[bytes] = []
-    length_at = sequence_at = -1
-    position = 0
-    for match in _VARIABLE.finditer(block):
-        pieces.append(block[position : match.start(2)])
-        position = match.end(2)
-        if match[1]:
-            sequence_at = len(pieces)
-        else:
-            length_at = len(pieces)
-    pieces.append(block[position:] + b"\r\n\r\n")
-    if length_at < 0 or (sequence_at < 0) != (producer is None):
+    variables = list(_VARIABLE.finditer(block))
+    of_sequence = [bool(match[1]) for match in variables]
+    if sorted(of_sequence) != ([False] if producer is None else [False, True]):
         return None
+    first, last = variables[0], variables[-1]
+    pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
-    return Repeat(tuple(pieces), length_at, sequence_at, head, route.name, content_type, encoding_of(content_type), *identity)
+    return Repeat(*pieces, not of_sequence[0], head, route.name, content_type, encoding_of(content_type), *identity)

@@ -13,7 +13,7 @@ from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import COMMON
 from polynya.front.http.routes.bodies import batch_of, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, is_true, parse_content_type, parse_incarnation, parse_producer, parse_stream_seq
 
@@ -93,7 +93,7 @@ def success(status: int, reply: Reply) -> bytes:
     return form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
 
 
-def append_again(connection: Connection, repeat: Repeat, body: bytes, sequence: int) -> bool:
+def append_again(connection: Connection, repeat: Repeat, body: bytes, producer: Producer | None) -> bool:
     """An append of a known shape, on a connection with nothing in flight. False: take the general way."""
     front = connection.front
     if repeat.encoding == Encoding.BYTES:
@@ -110,19 +110,24 @@ def append_again(connection: Connection, repeat: Repeat, body: bytes, sequence: 
     counters.appends += 1
     counters.bytes_in += len(body)
     service = front.service
-    producer = repeat.producer(sequence)
     command = Append(repeat.name, service.now_ms(), repeat.content_type, batch, producer)
     service.propose(repeat.name, command, connection.appended_again)
     return True
 
 
-def appended_again(connection: Connection, repeat: Repeat, number: int, reply: Reply | BaseException) -> None:
-    """The answer to `append_again`; what is not the commonest goes the general way."""
-    if isinstance(reply, BaseException) or reply.code >= _REFUSED or reply.closed:
+def appended_again(connection: Connection, repeat: Repeat, number: int, reply: Reply | BaseException) -> bytes | None:
+    """The answer to `append_again`, to be sent; None: it was not the commonest, and went the general way."""
+    if type(reply) is not Reply or reply.code >= _REFUSED or reply.closed:
         exchange = Exchange(connection, number, repeat.head, b"")
         exchange.query = {}
-        _appended(exchange, repeat.sequence_at >= 0, reply)
-        return
-    status = 200 if repeat.sequence_at >= 0 and not reply.code else 204
-    connection.front.counters.statuses[status] += 1
-    connection.send(number, success(status, reply), close=False)
+        _appended(exchange, bool(repeat.between), reply)
+        return None
+    statuses = connection.front.counters.statuses
+    if not repeat.between:
+        statuses[204] += 1
+        return _PLAIN % (reply.record, reply.byte, reply.uid)
+    if reply.code:
+        statuses[204] += 1
+        return _REPEATED % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
+    statuses[200] += 1
+    return _APPENDED % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
