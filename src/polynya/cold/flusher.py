@@ -221,7 +221,10 @@ class Flusher:
         try:
             await self._steps.write(key, parts, plan.home_group, plan.groups)
             self.counters.packs += 1
-            return await self._publish(key, plan, slices, terms)
+            published = await self._publish(key, plan, slices, terms)
+            if plan.size >= THREAD_FROM_BYTES:
+                await asyncio.to_thread(let_go, plan)
+            return published
         finally:
             self.in_flight.discard(key)
 
@@ -281,6 +284,17 @@ def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None
             work = 0
     parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
     return parts, found
+
+
+def let_go(plan: PackPlan) -> None:
+    """Free the batches in a thread, some at a time: all at once would hold up the loop for some ten milliseconds."""
+    work = 0
+    for each in plan.slices:
+        work += len(each.batches)
+        each.batches = ()
+        if work >= YIELD_BATCHES:
+            let_the_loop_run()
+            work = 0
 
 
 def let_the_loop_run() -> None:

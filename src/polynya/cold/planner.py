@@ -123,6 +123,8 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:
     """Runs of whole batches of at most `bytes_max` payload, or of one larger batch."""
+    if _size(batches) <= bytes_max:
+        return [batches]
     runs = []
     begin = 0
     for end in range(1, len(batches) + 1):

@@ -8,10 +8,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
-from operator import attrgetter
+from itertools import accumulate, repeat
 from struct import Struct
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import google_crc32c
 import msgspec
@@ -110,17 +109,26 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
     not fit the lengths."""
     if not batches:
         raise ValueError("a slice has at least one batch")
-    _check_batches(encoding, batches)
+    # One tuple per field: what follows goes over each in C.
+    _, _, records, payloads, lengths, crcs, times, record_times, encodings, _, producers, flags = zip(
+        *map(msgspec.structs.astuple, batches), strict=True
+    )
+    if encodings.count(encoding) != len(encodings):
+        raise ValueError(f"a slice has one encoding: not all batches are of {encoding}")
+    if records.count(1) != len(records) or any(lengths):
+        _check_lengths(records, lengths)
+    if crcs != tuple(map(google_crc32c.value, payloads)):
+        raise CorruptData(f"a batch behind record {base_record} is not what came in: its checksum is wrong")
     columns = _Columns(
         batches=len(batches),
-        records=sum(batch.records for batch in batches),
-        fixed=_columns(batches),
-        lengths=_record_lengths(batches),
-        producers=_encode_producers((number, batch.producer) for number, batch in enumerate(batches) if batch.producer is not None),
-        append_time_ms_max=max(batch.time_ms for batch in batches),
-        record_time_ms_max=max(batch.record_time_ms_max or batch.time_ms for batch in batches),
+        records=sum(records),
+        fixed=_fixed((times, record_times, records, map(len, payloads), crcs, flags)),
+        lengths=_record_lengths(records, lengths, payloads),
+        producers=_producers_of(producers),
+        append_time_ms_max=max(times),
+        record_time_ms_max=max(own or appended for own, appended in zip(record_times, times, strict=True)),
     )
-    return _assemble(encoding, (base_record, base_byte), columns, b"".join([batch.payload for batch in batches]))
+    return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
 
 
 def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> tuple[SliceMeta, list[bytes]]:
@@ -386,30 +394,30 @@ class _Batches(Sequence[HotBatch]):
         )
 
 
-def _check_batches(encoding: int, batches: Sequence[HotBatch]) -> None:
-    for batch in batches:
-        if batch.encoding != encoding:
-            raise ValueError(f"a slice has one encoding: {batch.encoding} is not {encoding}")
-        if len(batch.lengths) != 4 * batch.records and (batch.lengths or batch.records != 1):
-            raise ValueError(f"a batch of {batch.records} records has {len(batch.lengths)} bytes of lengths")
-        if google_crc32c.value(batch.payload) != batch.crc:
-            raise CorruptData(f"the batch at record {batch.record} is not what came in: its checksum is wrong")
+def _fixed(columns: Sequence[Iterable[int]]) -> bytes:
+    """Numbers of each batch, in the order of `_FIXED`."""
+    return b"".join([_bytes(array(code, list(column))) for (_, code), column in zip(_FIXED, columns, strict=True)])
 
 
-def _columns(batches: Sequence[HotBatch]) -> bytes:
-    wide = array("q", [batch.time_ms for batch in batches])
-    wide.extend([batch.record_time_ms_max for batch in batches])
-    narrow = array("I", [batch.records for batch in batches])
-    narrow.extend([len(batch.payload) for batch in batches])
-    narrow.extend(map(attrgetter("crc"), batches))
-    narrow.extend(map(attrgetter("flags"), batches))
-    return _bytes(wide) + _bytes(narrow)
+def _check_lengths(records: Sequence[int], lengths: Sequence[bytes]) -> None:
+    for count, each in zip(records, lengths, strict=True):
+        if len(each) != 4 * count and (each or count != 1):
+            raise ValueError(f"a batch of {count} records has {len(each)} bytes of lengths")
 
 
-def _record_lengths(batches: Sequence[HotBatch]) -> bytes:
-    if all(batch.records == 1 for batch in batches):
+def _record_lengths(records: Sequence[int], lengths: Sequence[bytes], payloads: Sequence[bytes]) -> bytes:
+    if records.count(1) == len(records):
         return b""
-    return b"".join([batch.lengths or len(batch.payload).to_bytes(4, "little") for batch in batches])
+    return b"".join([each or len(payload).to_bytes(4, "little") for each, payload in zip(lengths, payloads, strict=True)])
+
+
+def _producers_of(batches: Sequence[tuple[Any, ...] | None]) -> bytes:
+    """Mostly one producer wrote all of a slice: then without a loop."""
+    if None not in batches:
+        ids, *numbers = zip(*cast("Sequence[tuple[Any, ...]]", batches), strict=True)
+        if ids.count(ids[0]) == len(ids):
+            return msgspec.msgpack.encode([ids[:1], list(zip(range(len(ids)), repeat(0), *numbers))])  # noqa: B905 (repeat has no end)
+    return _encode_producers((number, producer) for number, producer in enumerate(batches) if producer is not None)
 
 
 def _encode_producers(producers: Iterable[tuple[int, tuple[Any, ...]]]) -> bytes:
