@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from steady_node import steady_node
 from node_js import environment, installed, node
 from polling import wait_until
 from product import running_node
+from steady_node import steady_node
 
 STORIES = {"typescript": 20, "state": 3, "yjs": 4}
 COUNT = 600

@@ -154,18 +154,18 @@ def test_a_reader_resumes_where_it_was_after_a_crash_and_a_restart(live: str, tm
         url = f"{server.url}/v1/stream/followed"
         got: list[int] = []
         offset = "-1"
-        with DurableStream.create(url, content_type=JSON) as made:
-            for again in (server.crash, server.restart, None):
-                for number in range(len(got), len(got) + 10):
-                    made.append(number)
-                wanted = len(got) + 10
-                with stream(url, offset=offset, live=live) as reading:
-                    for event in reading.iter_events(mode="json"):
-                        got += event.data if isinstance(event.data, list) else [event.data]
-                        offset = event.next_offset
-                        if len(got) >= wanted:
-                            break
-                if again:
-                    again()
-                    made = DurableStream.connect(url)
+        DurableStream.create(url, content_type=JSON).close()
+        for again in (server.crash, server.restart, None):
+            wanted = len(got) + 10
+            with DurableStream.connect(url) as writer:
+                for number in range(len(got), wanted):
+                    writer.append(number)
+            with stream(url, offset=offset, live=live) as reading:
+                for event in reading.iter_events(mode="json"):
+                    got += event.data if isinstance(event.data, list) else [event.data]
+                    offset = event.next_offset
+                    if len(got) >= wanted:
+                        break
+            if again:
+                again()
         assert got == list(range(30))
