@@ -128,6 +128,23 @@ def test_the_last_event_id_wins_over_the_offset() -> None:
     play(story)
 
 
+def test_a_reader_that_was_told_the_end_is_told_to_stop() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        reader = await world.sse("s")
+        await reader.chunk()
+        await world.post("s", b"1")
+        before_the_end = event_id(await reader.chunk())
+        await world.ask("POST", "/v1/stream/s", stream_closed="true")
+        end = event_id(await reader.chunk())
+        again = await world.get("s", "?live=sse&offset=now", last_event_id=end)
+        assert (again.status, again.headers["stream-closed"]) == (204, "true")
+        untold = await world.sse("s", "?live=sse&offset=now", last_event_id=before_the_end)
+        assert control(await untold.chunk())["streamClosed"] is True
+
+    play(story)
+
+
 def test_an_id_of_another_life_is_410() -> None:
     async def story(world: World) -> None:
         await world.put("s")
