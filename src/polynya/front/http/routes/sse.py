@@ -53,6 +53,17 @@ def open_sse(front: HttpFront, exchange: Exchange) -> None:
 
 
 async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
+    """A browser that comes back gives up for ever on any status but 200, so that what passes is told to it in an event."""
+    try:
+        await _follow(front, exchange, query, life, told_end=told_end)
+    except Unavailable as error:
+        if "last-event-id" not in exchange.head.headers:
+            raise
+        headers = [("Content-Type", "text/event-stream"), ("Cache-Control", NO_CACHE)]
+        exchange.answer(200, headers, error_event(exchange.error_json("UNAVAILABLE", str(error))))
+
+
+async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
     subscriber = Subscriber(front, exchange)
     facts = await front.service.attach(query.name, subscriber)
     if isinstance(facts, Refusal):
