@@ -49,7 +49,7 @@ class Driver:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def wait_said(self, word: str, seconds: float = 60.0) -> str:
+    def wait_said(self, word: str, seconds: float = 120.0) -> str:
         """The first line with `word`."""
 
         def look() -> str | None:
@@ -68,7 +68,8 @@ class Driver:
     def kill(self, *, group: bool = False) -> None:
         """SIGKILL, to the driver alone or to all in its process group."""
         if group:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it had ended
+                os.killpg(self.process.pid, signal.SIGKILL)
         else:
             self.process.kill()
         self.process.wait(30)

@@ -15,8 +15,8 @@ from pathlib import Path
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:

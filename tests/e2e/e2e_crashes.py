@@ -281,7 +281,7 @@ def at_work(workers: list[Worker]) -> Iterator[Callable[[int], None]]:
                     worker.finish()
             return sum(worker.promised for worker in workers) >= goal
 
-        wait_until(look, what=f"{count} acknowledgements", seconds=60, pause=0.005)
+        wait_until(look, what=f"{count} acknowledgements", seconds=120, pause=0.005)
 
     try:
         yield progress

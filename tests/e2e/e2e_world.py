@@ -62,7 +62,7 @@ class World:
         self._nodes.append(self.node)
         return self.node
 
-    def refused(self, *flags: str, seconds: float = 30.0, **variables: str) -> tuple[int, str]:
+    def refused(self, *flags: str, seconds: float = 60.0, **variables: str) -> tuple[int, str]:
         """A start that must not succeed: its exit code, and what it said."""
         command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(self.data), *flags]
         known = environment(**{TAG: self.tag}, **variables)
@@ -125,7 +125,7 @@ class World:
         self.node.process.wait(30)
 
     def wait_gone(self) -> None:
-        wait_until(lambda: not self.processes(), what=f"all processes to end; left: {self.processes()}", seconds=20)
+        wait_until(lambda: not self.processes(), what="all processes of this world to end", seconds=60)
 
     def close(self) -> None:
         """Stop what runs; whatever is left then is a defect, and killed."""
@@ -198,7 +198,7 @@ def address(url: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def raw(url: str, seconds: float = 10.0) -> Iterator[socket.socket]:
+def raw(url: str, seconds: float = 30.0) -> Iterator[socket.socket]:
     """A bare connection."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection
@@ -233,8 +233,9 @@ def metric(world: World, name: str) -> float:
 
 
 def read_until(connection: socket.socket, word: bytes) -> bytes:
-    """What came until `word` was in it, or the end."""
+    """What came until `word` was in it, or the end; a reset is one too."""
     data = b""
-    while word not in data and (piece := connection.recv(65536)):
-        data += piece
+    with contextlib.suppress(ConnectionError):
+        while word not in data and (piece := connection.recv(65536)):
+            data += piece
     return data

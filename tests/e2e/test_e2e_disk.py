@@ -41,6 +41,21 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def remount(folder: Path, how: str) -> None:
+    """`ro` is refused ("busy") for as long as the server has a file open for writing, so it is tried until it is granted."""
+    said = [""]
+
+    def granted() -> bool:
+        done = subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=False, capture_output=True, text=True)
+        said[0] = done.stderr.strip()
+        return done.returncode == 0
+
+    try:
+        wait_until(granted, what=f"{folder} to be remounted {how}", pause=0.01)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; mount said: {said[0]}") from None
+
+
 def fill(path: Path, *, leave: int = 0) -> None:
     """Take the room that is left in the file system, but for some bytes."""
     with path.open("ab") as file, contextlib.suppress(OSError):
@@ -212,13 +227,13 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
             with contextlib.closing(world.connect()) as client:
                 assert client.ask("PUT", "/v1/stream/store/s", **JSON).status == 201
                 assert append_until(client, acknowledged, 503, count=20) == 0
-                subprocess.run(["mount", "-o", "remount,ro", str(store)], check=True)
+                remount(store, "ro")
                 assert append_until(client, acknowledged, 503, count=100) == 503
                 answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
                 assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "HOT_LIMIT", "1")
                 assert len(acknowledged["store/s"]) > 25
                 holds(world, acknowledged)
-                subprocess.run(["mount", "-o", "remount,rw", str(store)], check=True)
+                remount(store, "rw")
                 wait_until(lambda: append_until(client, acknowledged, 503, count=1) == 0, what="appends to be taken again")
                 assert world.flush().status == 200
             holds(world, acknowledged)
@@ -233,10 +248,10 @@ def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_when_it_is_t
         try:
             world.start("--cores", "1", POLYNYA_COLD_ROOT=str(store / "root"))
             assert world.ask("PUT", "/v1/stream/store/s", b"[1]", **JSON).status == 201
-            subprocess.run(["mount", "-o", "remount,ro", str(store)], check=True)
+            remount(store, "ro")
             world.kill_cores()
             wait_until(lambda: world.log.count("a core died") == 2, what="the core to give up once", seconds=40)
-            subprocess.run(["mount", "-o", "remount,rw", str(store)], check=True)
+            remount(store, "rw")
             wait_until(lambda: answers(world), what="the core to serve again")
             assert world.records("store/s") == [1]
         finally:

@@ -13,7 +13,7 @@ from e2e_world import JSON, World, address, drain, metric, read_until
 from polling import wait_until
 
 pytestmark = pytest.mark.process
-STOP_SECONDS = 5.0
+STOP_SECONDS = 15.0  # the readers would wait for a minute
 
 
 def waiting(world: World, count: int, live: str, stack: contextlib.ExitStack) -> list[socket.socket]:

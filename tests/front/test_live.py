@@ -7,6 +7,7 @@ import re
 
 from front_world import World, play, request
 
+from polynya.base.errors import Unavailable
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.front.http.settings import HttpSettings
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink
@@ -124,6 +125,41 @@ def test_the_last_event_id_wins_over_the_offset() -> None:
         await world.post("s", b"2")
         reader = await world.sse("s", "?live=sse&offset=now", last_event_id=last)
         assert b"data:[2]\n" in await reader.chunk()
+
+    play(story)
+
+
+def test_a_reader_that_was_told_the_end_is_told_to_stop() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        reader = await world.sse("s")
+        await reader.chunk()
+        await world.post("s", b"1")
+        before_the_end = event_id(await reader.chunk())
+        await world.ask("POST", "/v1/stream/s", stream_closed="true")
+        end = event_id(await reader.chunk())
+        again = await world.get("s", "?live=sse&offset=now", last_event_id=end)
+        assert (again.status, again.headers["stream-closed"]) == (204, "true")
+        untold = await world.sse("s", "?live=sse&offset=now", last_event_id=before_the_end)
+        assert control(await untold.chunk())["streamClosed"] is True
+
+    play(story)
+
+
+def test_a_browser_that_comes_back_too_early_is_not_turned_away_for_ever() -> None:
+    async def story(world: World) -> None:
+        await world.put("s")
+        await world.post("s", b"1")
+        last = event_id(await (await world.sse("s")).chunk())
+
+        async def not_yet(name: str, sink: Sink) -> Facts | Refusal:
+            raise Unavailable("the core is starting")
+
+        world.service.attach = not_yet  # type: ignore[method-assign]
+        again = await world.get("s", "?live=sse&offset=-1", last_event_id=last)
+        assert (again.status, again.headers["content-type"]) == (200, "text/event-stream")
+        assert again.body.startswith(b"event: error\ndata:{") and b"UNAVAILABLE" in again.body and b"id:" not in again.body
+        assert (await world.get("s", "?live=sse&offset=-1")).status == 503
 
     play(story)
 

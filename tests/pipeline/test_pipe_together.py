@@ -49,6 +49,8 @@ def test_two_drivers_and_appends_while_the_server_is_killed(world: PipeWorld) ->
     writer.start()
     try:
         drivers = [world.spawn("compact", "busy") for _ in range(2)]
+        for driver in drivers:
+            driver.wait_said("planned")  # from here on they ask the server only to commit, and that they repeat
         drivers[0].wait_said("plan-object")
         world.node.kill()
         world.start("--cores", "2")

@@ -17,7 +17,7 @@ def wait_fresh(world: PipeWorld, rows: int) -> None:
         table = world.tables()["air"]
         return table["records_behind"] == 0 and table["rows"] == rows
 
-    wait_until(look, what=f"{rows} rows in the table", seconds=60)
+    wait_until(look, what=f"{rows} rows in the table", seconds=120)
 
 
 def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -> None:
@@ -35,7 +35,7 @@ def test_a_worker_keeps_tables_fresh_and_outlives_the_server(world: PipeWorld) -
     wait_fresh(world, 4)
     assert sum("starting Spark" in line for line in worker.lines) == 1  # one session for all of it
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0, worker.lines
+    assert worker.wait(60) == 0, worker.lines
     assert "Traceback" not in "".join(worker.lines)
     world.wait_no_strays()
     world.compact_here()  # it may have been stopped between Iceberg and Delta: the next run finds that, though no job is open

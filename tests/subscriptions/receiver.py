@@ -27,7 +27,7 @@ class Receiver:
         self.url = ""
 
     async def next(self) -> Received:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.received.get()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

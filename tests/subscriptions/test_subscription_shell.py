@@ -20,7 +20,7 @@ START = "0000000000000000_0000000000000000"
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await condition():
             await asyncio.sleep(0.01)
 

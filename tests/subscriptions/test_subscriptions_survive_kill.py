@@ -20,7 +20,7 @@ def test_what_was_acknowledged_before_the_kill_holds_after_it(tmp_path: Path) ->
 
 
 async def _story(folder: Path) -> None:
-    async with receiver() as hook, httpx.AsyncClient(timeout=10) as client:
+    async with receiver() as hook, httpx.AsyncClient(timeout=30) as client:
         hook.answers = [(503, b"", "")]
         with running_node(folder / "data", "--cores", "2") as node:
             root = f"{node.url}/v1/stream"
@@ -41,13 +41,13 @@ async def _story(folder: Path) -> None:
             root = f"{node.url}/v1/stream"
             assert (await client.get(f"{root}/__ds/jwks.json")).json() == keys
             await _finish(client, root, claimed)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await _all_acknowledged(client, root):
                     await asyncio.sleep(0.05)
 
 
 async def _claim(client: httpx.AsyncClient, root: str) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             answer = await client.post(f"{root}/__ds/subscriptions/pulled/claim", json={"worker": "w"})
             if answer.status_code == 200:

@@ -31,25 +31,39 @@ if TYPE_CHECKING:
 log = logging.getLogger("polynya.http")
 
 _PAGE_BYTES = MIB  # gathered into one data event while catching up
+_TOLD_END = "~end"  # ends the id of the event that says that a stream is closed
 
 
 def open_sse(front: HttpFront, exchange: Exchange) -> None:
     """`Last-Event-ID` wins over `offset`. Raises `Failure`."""
     life = None
     last = exchange.head.headers.get("last-event-id")
+    told_end = last is not None and last.endswith(_TOLD_END)
     if last:
         try:
-            record, byte, life = parse_event_id(last)
+            record, byte, life = parse_event_id(last.removesuffix(_TOLD_END))
         except BadField as bad:
             raise Failure("INVALID_HEADER", str(bad)) from None
     elif "offset" in exchange.query:
         record, byte = parse_position(exchange)
     else:
         raise Failure("OFFSET_REQUIRED")
-    exchange.spawn(_open(front, exchange, ReadQuery(exchange.route.name, record, byte), life), waits=True)
+    query = ReadQuery(exchange.route.name, record, byte)
+    exchange.spawn(_open(front, exchange, query, life, told_end=told_end), waits=True)
 
 
-async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None) -> None:
+async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
+    """A browser that comes back gives up for ever on any status but 200, so that what passes is told to it in an event."""
+    try:
+        await _follow(front, exchange, query, life, told_end=told_end)
+    except Unavailable as error:
+        if "last-event-id" not in exchange.head.headers:
+            raise
+        headers = [("Content-Type", "text/event-stream"), ("Cache-Control", NO_CACHE)]
+        exchange.answer(200, headers, error_event(exchange.error_json("UNAVAILABLE", str(error))))
+
+
+async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
     subscriber = Subscriber(front, exchange)
     facts = await front.service.attach(query.name, subscriber)
     if isinstance(facts, Refusal):
@@ -59,6 +73,8 @@ async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tu
     try:
         if life is not None and life != (facts.uid, facts.history):
             exchange.fail("OTHER_LIFE")
+        elif told_end and facts.closed:
+            _answer_end(exchange, facts)
         elif not is_other_incarnation(exchange, facts):
             page = await subscriber.read(query.record, query.byte)
             if isinstance(page, Refusal):
@@ -72,6 +88,12 @@ async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tu
     finally:
         if not opened:
             front.service.detach(facts.uid, subscriber)
+
+
+def _answer_end(exchange: Exchange, facts: Facts) -> None:
+    """204 is how a browser's `EventSource`, which connects again whenever a response ends, is told to stop (HTML, server-sent events)."""
+    at = ("Stream-Next-Offset", format_token(facts.record, facts.byte))
+    exchange.answer(204, [at, ("Stream-Closed", "true"), ("Stream-Incarnation", str(facts.uid)), ("Cache-Control", NO_CACHE)])
 
 
 class Subscriber:
@@ -244,7 +266,8 @@ class Subscriber:
         """A data event, if there is data, and its control event."""
         cursor = max(self._cursor, current_interval(self._front.service.now_ms()))
         event_id = format_event_id(*at, (self._uid, self._history))
-        control = control_event(event_id, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
+        told = event_id + _TOLD_END if closed else event_id
+        control = control_event(told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
         return data_event(event_id, payload, self._encoding) + control if payload else control
 
     def _keep(self, event: LiveEvent) -> None:

@@ -1,0 +1,79 @@
+"""A node that keeps its address over restarts, as clients that resume expect it; killed, or stopped as an operator would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from polling import wait_until
+from product import RunningNode
+
+TRIES = 50
+
+
+class SteadyNode:
+    """`url` stays what it is."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._port = two_free_ports()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._node = self._start()
+
+    def restart(self) -> None:
+        """SIGTERM, and a new start."""
+        assert self._node.stop() == 0
+        self._node.close()
+        self._node = self._start()
+
+    def crash(self) -> None:
+        """SIGKILL to the supervisor and its cores at once, and a new start."""
+        processes = [*psutil.Process(self._node.process.pid).children(recursive=True), psutil.Process(self._node.process.pid)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                os.kill(process.pid, signal.SIGKILL)
+        self._node.process.wait(30)
+        self._node.close()
+        wait_until(lambda: not any(_alive(process) for process in processes), what="the cores to be gone")
+        self._node = self._start()
+
+    def close(self) -> None:
+        self._node.close()
+
+    def _start(self) -> RunningNode:
+        return RunningNode(self._data, ("--listen", f"127.0.0.1:{self._port}"))
+
+
+@contextmanager
+def steady_node(data: Path) -> Iterator[SteadyNode]:
+    """A node with its data in `data`; it is stopped at the end."""
+    node = SteadyNode(data)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours: the admin port is the next one."""
+    for _ in range(TRIES):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+    raise AssertionError("no two neighbouring ports are free")
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
