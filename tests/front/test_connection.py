@@ -362,8 +362,18 @@ def test_a_client_can_tell_refused_from_unknown(fault: Exception, code: str, out
 def test_the_bound_of_hot_bytes() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
-        answer = await world.post("s", b"x" * 200, "text/plain")
+        assert (await world.post("s", b"x" * 60, "text/plain")).status == 204
+        answer = await world.post("s", b"x" * 60, "text/plain")
         assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "HOT_LIMIT", "1")
+        for method, path in (("POST", "s"), ("PUT", "t")):
+            answer = await world.ask(method, f"/v1/stream/{path}", b"x" * 200, content_type="text/plain")
+            assert (answer.status, answer.error) == (413, "OVER_HOT_BOUND")
+            assert "retry-after" not in answer.headers and answer.headers["stream-outcome"] == "refused"
+            assert b"100 bytes" in answer.body and b"cold.max_hot_bytes_per_group" in answer.body
+        forked = await world.ask("PUT", "/v1/stream/f", b"x" * 200, content_type="text/plain", stream_forked_from="/v1/stream/s")
+        assert (forked.status, forked.error) == (413, "OVER_HOT_BOUND")
+        assert (await world.ask("DELETE", "/v1/stream/s")).status == 204, "no fork holds it"
+        assert (await world.head("s")).status == 404
 
     play(story, hot_bytes_max=100)
 

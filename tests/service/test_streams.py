@@ -259,11 +259,30 @@ async def test_hot_bytes_are_bounded_by_group_and_by_core(world: World) -> None:
     world.local.hot_bytes_max = 15
     assert (await world.append(other, b"12345")).code == Code.OK
     assert world.send(world.append_of(other, b"x")).result().code == Code.HOT_LIMIT
-    assert world.send(world.create_of(B, batch=Batch(0, 1, b"12345678901", 0))).result().code == Code.HOT_LIMIT
+    assert world.send(world.create_of(B, batch=Batch(0, 1, b"1", 0))).result().code == Code.HOT_LIMIT
     assert world.local.hot_refused == 3
     await world.service.flush("")
     assert (await world.append(other, b"x")).code == Code.OK
     assert await world.read(A) == b"1234567890"
+
+
+@story
+async def test_what_can_never_fit_is_refused_for_good(world: World) -> None:
+    world.local._group_hot_bytes_max = 10
+    await world.create(A)
+    for refused in (
+        world.send(world.append_of(A, b"x" * 11)),
+        world.send(world.create_of(B, batch=Batch(0, 1, b"x" * 11, 0))),
+        world.send(world.append_of(A, b"x" * 11, producer=Producer("p", 0, 0))),
+    ):
+        assert (refused.result().code, refused.result().byte) == (Code.OVER_HOT_BOUND, 10)
+    assert world.local.hot_refused == 0
+    assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.OK
+    world.local._group_hot_bytes_max = 5  # a restart with another setting: what was taken before is still a repeat
+    assert (await world.append(A, b"1234567890", producer=Producer("p", 0, 0))).code == Code.DUPLICATE
+    await world.service.flush("")
+    assert (await world.append(A, b"12345")).code == Code.OK
+    assert (await world.append(A, b"123456")).code == Code.OVER_HOT_BOUND
 
 
 @story

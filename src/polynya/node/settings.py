@@ -209,7 +209,8 @@ SETTINGS = (
         "cold.max_hot_bytes_per_group",
         parse_size,
         HOT_BYTES_PER_GROUP,
-        "Hot bytes of a group from which on appends are refused (503 with `Retry-After`) until a flush has made room; 0 is no bound.",
+        "Hot bytes of a group from which on appends are refused (503 with `Retry-After`) until a flush has made room; 0 is no "
+        "bound of its own. What alone is larger is refused for good (413 `OVER_HOT_BOUND`): below 32 MiB this is the largest append.",
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

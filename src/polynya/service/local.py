@@ -187,15 +187,13 @@ class LocalGroups:
         if roomy or not size or self._has_room(group, size) or _adds_nothing(stream, command):
             self._proposer.propose(group, command, done)
         else:
-            self.hot_refused += 1
-            done(Reply(Code.HOT_LIMIT))
+            self._refuse_hot(size, done)
 
     def _propose_create(self, group: int, command: Create, done: Done) -> None:
         machine = self.machines[group]
         batch = command.batch
         if batch is not None and not self._has_room(group, len(batch.payload)):
-            self.hot_refused += 1
-            done(Reply(Code.HOT_LIMIT))
+            self._refuse_hot(len(batch.payload), done)
             return
         self._judge_time(group, machine.lookup(command.name))
 
@@ -223,6 +221,15 @@ class LocalGroups:
             return False
         room = self._group_hot_bytes_max - self.machines[group].hot_bytes - size
         return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
+
+    def _refuse_hot(self, size: int, done: Done) -> None:
+        """For now, or for good where no flush makes room enough."""
+        bound = min(self._group_hot_bytes_max, self.hot_bytes_max)
+        if size > bound:
+            done(Reply(Code.OVER_HOT_BOUND, byte=bound))
+        else:
+            self.hot_refused += 1
+            done(Reply(Code.HOT_LIMIT))
 
     def _judge_time(self, group: int, stream: Stream | None) -> None:
         """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""

@@ -40,6 +40,7 @@ class Code(enum.IntEnum):
     FENCED = 41  # a subscription's wake of an earlier generation, or a step that its state does not take
     HELD = 42  # another worker has the lease
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
+    OVER_HOT_BOUND = 44  # more than may ever be hot at once: `byte` of the reply is that bound
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

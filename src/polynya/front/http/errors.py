@@ -72,6 +72,9 @@ _TABLE = (
     ErrorCode("OTHER_LIFE", 410, "the stream was deleted and created again since this reader's last event; start anew"),
     ErrorCode("INCARNATION_MISMATCH", 412, "the stream is not the incarnation that Stream-Incarnation names"),
     ErrorCode("BODY_TOO_LARGE", 413, "the body is larger than one append may be; split it"),
+    ErrorCode(
+        "OVER_HOT_BOUND", 413, "the data is larger than `cold.max_hot_bytes_per_group`: it can never be taken; split it, or raise that"
+    ),
     ErrorCode("TOO_MANY_RECORDS", 413, "the body holds more JSON values than one append may; split it"),
     ErrorCode("EXPECTATION", 417, "the only expectation met is 100-continue"),
     ErrorCode("PRODUCER_LIMIT", 429, "the stream has as many active producers as it may", retry_after=60),
@@ -110,6 +113,7 @@ REFUSALS: dict[int, str] = {
     Code.ATTEMPT_PENDING: "UNAVAILABLE",
     Code.TRIMMED: "TRIMMED",
     Code.HOT_LIMIT: "HOT_LIMIT",
+    Code.OVER_HOT_BOUND: "OVER_HOT_BOUND",
     Code.NOT_YET: "UNAVAILABLE",
     Code.DISK_FULL: "DISK_FULL",
 }

@@ -37,7 +37,7 @@ def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> N
         headers = [(name, value) for name, value in headers if not name.startswith("Producer-")]
         headers.append(("Producer-Expected-Seq", str(reply.expected_sequence)))
         headers.append(("Producer-Received-Seq", str(reply.received_sequence)))
-    exchange.fail(code, headers=headers)
+    exchange.fail(code, _over_hot_bound(reply) if reply.code == Code.OVER_HOT_BOUND else "", headers)
 
 
 def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
@@ -48,6 +48,13 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     elif refusal.code == Code.TRIMMED:
         headers.append(("Stream-Retained-Offset", format_token(refusal.record, refusal.byte)))
     exchange.fail(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message, headers)
+
+
+def _over_hot_bound(reply: Reply) -> str:
+    return (
+        f"the data is larger than the {reply.byte:,} bytes that cold.max_hot_bytes_per_group lets wait for the object store, "
+        "so it can never be taken; split it, or raise that setting"
+    )
 
 
 def _code(exchange: Exchange, code: int, *, creating: bool) -> str:
