@@ -80,12 +80,25 @@ def test_the_length_may_come_before_the_sequence_and_both_before_other_headers()
     assert repeat.read(block.replace(b"Epoch: 0", b"Epoch: 1") + b"\r\n\r\n{}") is None
 
 
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 1200)), min_size=1, max_size=20))
+def test_requests_of_all_lengths_one_after_the_other(requests: list[tuple[int, int]]) -> None:
+    repeat = learned(HEAD)
+    assert repeat is not None
+    for sequence, length in requests:
+        data = HEAD.replace(b"seq: 17", b"seq: %d" % sequence).replace(b"length: 5", b"length: %d" % length) + b"\r\n\r\n" + b"y" * length
+        assert repeat.read(data) == (b"y" * length, Producer("p-1", 3, sequence))
+        assert repeat.read(data + b"z") is None
+        assert repeat.read(data[:-1]) is None
+
+
 @given(st.data())
 def test_never_another_meaning_than_the_parser_s(data: st.DataObject) -> None:
     """Mutate the bytes at random: if the short way takes them, the parser gives the same head but for the two numbers."""
     repeat = learned(HEAD)
     assert repeat is not None
     raw = bytearray(HEAD + b"\r\n\r\nhello")
+    if data.draw(st.booleans()):
+        repeat.read(bytes(raw))  # and now it expects the same lengths
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(HEAD) - 1))] = data.draw(st.sampled_from(b"0123456789 :\r\nabc\x00"))
     found = repeat.read(bytes(raw))

@@ -58,8 +58,9 @@ class Shard:
     def commit(self, entry: Entry) -> Reply:
         """The entry is durable (on a majority: of one): apply it."""
         group = self.groups[entry.group]
-        assert entry.index == group.applied_index + 1, "entries are applied in order, once"
-        group.applied_index = entry.index
+        index = group.applied_index + 1
+        assert entry.index == index, "entries are applied in order, once"
+        group.applied_index = index
         return group.machine.apply(entry.command, entry.place)
 
     def retract(self, entries: list[Entry]) -> None:

@@ -100,11 +100,13 @@ def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int
     key = producer.id if producer.kind == 0 else producer_key(producer)
     states = stream.producers
     known = states.get(key) if states else None
-    if known is None or (epoch, sequence - 1) != _EPOCH_AND_LAST.unpack_from(known):
+    if known is None or not known.startswith(_EPOCH_AND_LAST.pack(epoch, sequence - 1)):
         reply = judge_producer(stream, producer, now_ms)
         if reply is not None:
             return reply
-    last = last_of(producer)
+    last = producer.sequence_last
+    if last < 0:
+        last = sequence
     head = _NEW.pack(epoch, last, now_ms, sequence, last, record, records)
     if states is None:
         stream.producers = {key: head}

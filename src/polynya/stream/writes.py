@@ -42,9 +42,9 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
         refusal = None if producer is None else judge_producer(stream, producer, now_ms)
         return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
-    record, records = (-1, 0) if batch is None else (stream.next_record, batch.records)
+    record = -1 if batch is None else stream.next_record
     if producer is not None:
-        reply = accept_producer(stream, producer, now_ms, record, records)
+        reply = accept_producer(stream, producer, now_ms, record, 0 if batch is None else batch.records)
         if reply is not None:
             return reply
     if batch is not None:
@@ -58,7 +58,9 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
             stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
     if producer is None:
         return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, -1, -1, -1, -1, record)
-    last = last_of(producer)
+    last = producer.sequence_last
+    if last < 0:
+        last = producer.sequence
     return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
 
 

@@ -31,7 +31,7 @@ _HEAD_BYTES_MAX = 1024
 
 class Repeat(msgspec.Struct, gc=False):
     """A head with its digits cut out: what stands before, between and behind them. Without a producer the body's length is the only
-    variable, and `between` is empty."""
+    variable, and `between` is empty. The `seen_…` are of the last request read: the next one is mostly of the same lengths."""
 
     before: bytes
     between: bytes
@@ -43,30 +43,45 @@ class Repeat(msgspec.Struct, gc=False):
     encoding: int
     producer_id: str
     producer_epoch: int
+    seen_begin: int  # of the sequence's digits, as long as `seen_rest` says …
+    seen_end: int = 0
+    seen_rest: bytes = b""  # … from their end to the body
+    seen_body: int = 0  # where the body begins
+    seen_size: int = 0  # of the whole request
 
     def read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
         """The body and its producer, when `data` is exactly one request of this shape."""
-        before = self.before
-        if not data.startswith(before):
+        end = self.seen_end
+        if end and len(data) == self.seen_size and data.startswith(self.before) and data.startswith(self.seen_rest, end):
+            sequence = data[self.seen_begin : end]
+            if sequence.isdigit():
+                return data[self.seen_body :], Producer(self.producer_id, self.producer_epoch, int(sequence))
+        return self._read(data)
+
+    def _read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        if not data.startswith(self.before):
             return None
         head, _, body = data.partition(b"\r\n\r\n")
-        behind = self.behind
-        if behind:
-            if not head.endswith(behind):
-                return None
-            head = head[: -len(behind)]
-        length = head[len(before) :]
-        producer = None
+        if not head.endswith(self.behind):
+            return None
+        length = head[len(self.before) : len(head) - len(self.behind)]
+        sequence = b""
         if self.between:
             sequence, _, length = length.partition(self.between)
             if self.length_first:
                 sequence, length = length, sequence
             if not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
                 return None
-            producer = Producer(self.producer_id, self.producer_epoch, int(sequence))
         if not length.isdigit() or len(length) > _DIGITS_MAX or int(length) != len(body) or not body:
             return None
-        return body, producer
+        if not self.between:
+            return body, None
+        if not self.length_first:
+            self.seen_end = self.seen_begin + len(sequence)
+            self.seen_body = len(head) + 4
+            self.seen_rest = data[self.seen_end : self.seen_body]
+            self.seen_size = len(data)
+        return body, Producer(self.producer_id, self.producer_epoch, int(sequence))
 
 
 def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
@@ -89,4 +104,5 @@ def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
     first, last = variables[0], variables[-1]
     pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
     identity = ("", 0) if producer is None else (producer.id, producer.epoch)
-    return Repeat(*pieces, not of_sequence[0], head, route.name, content_type, encoding_of(content_type), *identity)
+    shape = (*pieces, not of_sequence[0])
+    return Repeat(*shape, head, route.name, content_type, encoding_of(content_type), *identity, seen_begin=len(pieces[0]))
