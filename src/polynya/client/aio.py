@@ -1,0 +1,237 @@
+"""The asynchronous shell: the same client, streams and readers as in `blocking`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from polynya.client import verbs
+from polynya.client.aio_producer import AsyncProducer
+from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Retry, Send, Talk
+from polynya.client.producing import Batching, Names
+from polynya.client.readers import Position
+from polynya.client.reading import Live, Place, read, tail
+from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record
+from polynya.client.verbs import Lifetime
+from polynya.client.wires import SERVER_DEFAULT, AsyncOpened, AsyncWire, heard, options_of
+
+Result = TypeVar("Result")
+
+
+class AsyncLine:
+    """Carries out one talk: at most one answer is open."""
+
+    def __init__(self, wire: AsyncWire) -> None:
+        self._wire = wire
+        self._opened: AsyncOpened | None = None
+
+    async def do(self, effect: Effect) -> Heard:
+        if isinstance(effect, Pause):
+            await self.close()
+            await asyncio.sleep(effect.seconds)
+            return heard()
+        if isinstance(effect, More):
+            assert self._opened is not None
+            return heard(await self._opened.more())
+        await self.close()
+        if isinstance(effect, Open):
+            answer, self._opened = await self._wire.open(effect.request)
+            return heard(answer)
+        assert isinstance(effect, Send)
+        return heard(await self._wire.send(effect.request))
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            await opened.close()
+
+    async def run(self, talk: Talk[Result]) -> Result:
+        """A talk that gives nothing but its result."""
+        try:
+            effect = next(talk)
+            while True:
+                effect = talk.send(await self.do(effect))
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        finally:
+            talk.close()
+            await self.close()
+
+
+class AsyncFeed(AsyncIterator[Any]):
+    """What a talk gives, one by one."""
+
+    def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
+        self._line = AsyncLine(wire)
+        self._talk = talk
+        self._began = False
+
+    async def __anext__(self) -> Any:
+        try:
+            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            self._began = True
+            while not isinstance(effect, Give):
+                effect = self._talk.send(await self._line.do(effect))
+            return effect.value
+        except StopIteration:
+            await self.close()
+            raise StopAsyncIteration from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._talk.close()
+        await self._line.close()
+
+
+class AsyncReader(Position):
+    """Iterate over it for records, or over `pages()`. It ends at the tail it found, or, of a live one, when the stream is closed.
+
+    `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early."""
+
+    def __init__(self, wire: AsyncWire, place: Place, talk: Talk[None]) -> None:
+        super().__init__(place)
+        self._feed = AsyncFeed(wire, talk)
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        while (record := self._record()) is None:
+            self._take(await anext(self._feed))
+        return record
+
+    async def pages(self) -> AsyncIterator[Page]:
+        """Page by page: the answers and events as they come."""
+        async for page in self._feed:
+            self._pass(page)
+            yield page
+
+    async def close(self) -> None:
+        await self._feed.close()
+
+
+class AsyncStream:
+    """A stream by its name, existing or not. `content_type` is asked of the server when it is not given and needed."""
+
+    def __init__(self, wire: AsyncWire, name: str, content_type: str | None, retry: Retry) -> None:
+        self._wire = wire
+        self._retry = retry
+        self.name = name
+        self.content_type = content_type
+
+    async def create(
+        self, *, content_type: str = "", ttl_seconds: int | None = None, expires_at: str | None = None, closed: bool = False
+    ) -> Created:
+        """Create it, as JSON unless said otherwise; one that exists with the same settings is fine. Raises `StreamExists`."""
+        wanted = content_type or self.content_type or JSON_TYPE
+        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
+        made = await self._run(verbs.create(self.name, wanted, lifetime, self._retry, closed=closed))
+        self.content_type = wanted
+        return made
+
+    async def append(self, *records: Json, sequence: str | None = None, close: bool = False) -> Appended:
+        """Append one or more records, all or none, and wait until they are durable. Into a JSON stream go values; into others bytes or
+        text. `sequence` must be greater, as text, than that of the append before. `close` closes the stream with it.
+
+        Raises `Refused` and `Unavailable` when nothing was applied, `OutcomeUnknown` when an answer was lost: a `producer()` repeats
+        safely."""
+        content_type = await self.known_type()
+        body = verbs.body_of(records, content_type)
+        return await self._run(verbs.append(self.name, content_type, body, self._retry, sequence=sequence, close=close))
+
+    async def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> AsyncProducer:
+        """An idempotent producer: `async with await stream.producer()`. Without an id it gets one of its own. With an id it takes the next
+        epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
+        names = Names(
+            stream=self.name,
+            content_type=await self.known_type(),
+            producer_id=producer_id or f"py-{secrets.token_hex(8)}",
+            epoch=epoch if producer_id else 0,
+            fresh=not producer_id,
+        )
+        return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
+
+    def read(self, offset: str = START, *, max_bytes: int | None = None) -> AsyncReader:
+        """What the stream holds from an offset to its tail. `max_bytes` bounds a page."""
+        place = Place(self.name, offset, max_bytes)
+        return AsyncReader(self._wire, place, read(place, self._retry))
+
+    def tail(self, offset: str = NOW, *, live: Live = "auto") -> AsyncReader:
+        """What it holds from an offset, and then what comes, until it is closed. Lost connections are resumed."""
+        place = Place(self.name, offset)
+        return AsyncReader(self._wire, place, tail(place, self._retry, live))
+
+    async def head(self) -> Facts:
+        """What is known of it. Raises `StreamNotFound`, `StreamGone`."""
+        facts = await self._run(verbs.head(self.name, self._retry))
+        self.content_type = facts.content_type
+        return facts
+
+    async def exists(self) -> bool:
+        return await self._run(verbs.exists(self.name, self._retry))
+
+    async def close(self) -> Appended:
+        """Nothing can be appended any more; readers are told the end."""
+        return await self._run(verbs.close(self.name, self._retry))
+
+    async def delete(self, *, missing_ok: bool = False) -> bool:
+        """Whether there was one to delete."""
+        return await self._run(verbs.delete(self.name, self._retry, missing_ok=missing_ok))
+
+    async def fork(
+        self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None
+    ) -> AsyncStream:
+        """A new stream that begins with what this one holds up to an offset (None: all of it)."""
+        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
+        await self._run(verbs.fork(name, self.name, offset, lifetime, self._retry))
+        return AsyncStream(self._wire, name, self.content_type, self._retry)
+
+    async def known_type(self) -> str:
+        if self.content_type is None:
+            await self.head()
+        assert self.content_type is not None
+        return self.content_type
+
+    async def _run(self, talk: Talk[Result]) -> Result:
+        return await AsyncLine(self._wire).run(talk)
+
+
+class AsyncClient:
+    """A server. It holds connections, so keep one and close it, or use it in an `async with`; it belongs to one event loop.
+
+    `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
+    False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
+
+    def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+        options = options_of(server, token, verify)
+        self.server = options.server
+        self._wire = AsyncWire(options)
+        self._retry = retry or Retry()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
+        """The stream of this name; nothing is asked of the server yet."""
+        return AsyncStream(self._wire, name, content_type, self._retry)
+
+    def streams(self, prefix: str = "") -> AsyncIterator[Facts]:
+        """The streams whose names begin with `prefix`, by name."""
+        return AsyncFeed(self._wire, verbs.listing(prefix, self._retry))

@@ -1,0 +1,158 @@
+"""The asynchronous shell of a producer: a task for each request that may be under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Generator
+from typing import Any
+
+from polynya.client.errors import ProducerFailed
+from polynya.client.messages import Retry
+from polynya.client.producing import Batching, Names, Phase, ProducerCore
+from polynya.client.values import Appended, Json, encode, is_json, to_bytes
+from polynya.client.wires import AsyncWire, heard
+
+
+class AsyncReceipt:
+    """Of a batch: await it for what became of it. Nobody has to; a caller that is cancelled takes nothing from the others."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Appended]) -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    def settle(self, result: Appended | ProducerFailed) -> None:
+        if isinstance(result, Appended):
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(result)
+            self._future.exception()  # it was looked at: whoever does not await the receipt hears of it from `flush`
+
+    def __await__(self) -> Generator[Any, None, Appended]:
+        return asyncio.shield(self._future).__await__()
+
+
+class AsyncProducer:
+    """Appends in the order in which they came, each stored once. Use it in an `async with`: the end of the block waits until everything is
+    durable, and raises `ProducerFailed` if something cannot be."""
+
+    def __init__(self, wire: AsyncWire, names: Names, batching: Batching, retry: Retry) -> None:
+        self._wire = wire
+        self._core = ProducerCore(names, batching, retry)
+        self._encode = encode if is_json(names.content_type) else to_bytes
+        self._news = asyncio.Event()
+        self._closing = False
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._tasks = [loop.create_task(self._work(), name=f"producer-{number}") for number in range(batching.in_flight)]
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):  # a cancellation does not wait for the server
+            await self.abandon()
+        else:
+            await self.close()
+
+    @property
+    def id(self) -> str:
+        return self._core.names.producer_id
+
+    @property
+    def epoch(self) -> int:
+        return self._core.epoch
+
+    @property
+    def applied(self) -> int:
+        """Records that are durable."""
+        return self._core.applied
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent again."""
+        return self._core.repeats
+
+    @property
+    def offset(self) -> str:
+        """After the last record that is known to be durable; "" before the first."""
+        return self._core.offset
+
+    async def append(self, record: Json) -> AsyncReceipt:
+        """Take one record; it leaves soon, in a batch. Waits while the buffer is full. Await the receipt to know that the record is durable;
+        nobody has to. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
+        data = self._encode(record)
+        if self._closing:
+            raise ValueError("the producer is closed")
+        while not self._core.has_room(len(data)) and self._core.failure is None:
+            await self._news.wait()
+        batch = self._core.offer(data, time.monotonic())
+        began = batch.receipt is None
+        if began:
+            batch.receipt = AsyncReceipt(self._loop.create_future())
+        if began or self._core.is_full:
+            self._tell()
+        assert isinstance(batch.receipt, AsyncReceipt)
+        return batch.receipt
+
+    async def flush(self) -> None:
+        """Wait until all that was appended is durable. Raises `ProducerFailed`."""
+        self._core.flush()
+        self._tell()
+        end = self._core.next_number
+        while self._core.oldest_number < end and self._core.failure is None:
+            await self._news.wait()
+        if self._core.failure is not None:
+            raise self._core.failure
+
+    async def close(self) -> None:
+        """Flush, and end. Raises `ProducerFailed`."""
+        try:
+            await self.flush()
+        finally:
+            await self._end()
+
+    async def abandon(self) -> None:
+        """End now. What has no receipt yet may be stored or not."""
+        self._core.abandon("it was abandoned")
+        self._settle()
+        await self._end()
+
+    async def _end(self) -> None:
+        self._closing = True
+        self._tell()
+        if self._core.failure is not None:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _work(self) -> None:
+        """One request after the other."""
+        while True:
+            while (request := self._core.due(now := time.monotonic())) is None:
+                if self._core.phase is Phase.FAILED or (self._closing and self._core.is_idle):
+                    return
+                at = self._core.wake_at(now)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if at is None else max(at - now, 0.0)):
+                        await self._news.wait()
+            what = await self._wire.send(request)
+            self._core.heard(request, heard(what))
+            self._settle()
+
+    def _settle(self) -> None:
+        settled, self._core.settled = self._core.settled, []
+        for end in settled:
+            assert isinstance(end.receipt, AsyncReceipt)
+            end.receipt.settle(end.result)
+        self._tell()

@@ -1,0 +1,232 @@
+"""The blocking shell: a client, its streams and readers, each verb a talk that is carried out here."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from polynya.client import verbs
+from polynya.client.blocking_producer import Producer
+from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Retry, Send, Talk
+from polynya.client.producing import Batching, Names
+from polynya.client.readers import Position
+from polynya.client.reading import Live, Place, read, tail
+from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record
+from polynya.client.verbs import Lifetime
+from polynya.client.wires import SERVER_DEFAULT, Opened, Wire, heard, options_of
+
+Result = TypeVar("Result")
+
+
+class Line:
+    """Carries out one talk: at most one answer is open."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._opened: Opened | None = None
+
+    def do(self, effect: Effect) -> Heard:
+        if isinstance(effect, Pause):
+            self.close()
+            time.sleep(effect.seconds)
+            return heard()
+        if isinstance(effect, More):
+            assert self._opened is not None
+            return heard(self._opened.more())
+        self.close()
+        if isinstance(effect, Open):
+            answer, self._opened = self._wire.open(effect.request)
+            return heard(answer)
+        assert isinstance(effect, Send)
+        return heard(self._wire.send(effect.request))
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def run(self, talk: Talk[Result]) -> Result:
+        """A talk that gives nothing but its result."""
+        try:
+            effect = next(talk)
+            while True:
+                effect = talk.send(self.do(effect))
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        finally:
+            talk.close()
+            self.close()
+
+
+class Feed(Iterator[Any]):
+    """What a talk gives, one by one."""
+
+    def __init__(self, wire: Wire, talk: Talk[None]) -> None:
+        self._line = Line(wire)
+        self._talk = talk
+        self._began = False
+
+    def __next__(self) -> Any:
+        try:
+            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            self._began = True
+            while not isinstance(effect, Give):
+                effect = self._talk.send(self._line.do(effect))
+            return effect.value
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._talk.close()
+        self._line.close()
+
+
+class Reader(Position):
+    """Iterate over it for records, or over `pages()`. It ends at the tail it found, or, of a live one, when the stream is closed.
+
+    `offset` is where to go on after what was given last. Close it, or use it in a `with`, to give its connection back early."""
+
+    def __init__(self, wire: Wire, place: Place, talk: Talk[None]) -> None:
+        super().__init__(place)
+        self._feed = Feed(wire, talk)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while (record := self._record()) is None:
+            self._take(next(self._feed))
+        return record
+
+    def pages(self) -> Iterator[Page]:
+        """Page by page: the answers and events as they come."""
+        for page in self._feed:
+            self._pass(page)
+            yield page
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class Stream:
+    """A stream by its name, existing or not. `content_type` is asked of the server when it is not given and needed."""
+
+    def __init__(self, wire: Wire, name: str, content_type: str | None, retry: Retry) -> None:
+        self._wire = wire
+        self._retry = retry
+        self.name = name
+        self.content_type = content_type
+
+    def create(
+        self, *, content_type: str = "", ttl_seconds: int | None = None, expires_at: str | None = None, closed: bool = False
+    ) -> Created:
+        """Create it, as JSON unless said otherwise; one that exists with the same settings is fine. Raises `StreamExists`."""
+        wanted = content_type or self.content_type or JSON_TYPE
+        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
+        made = self._run(verbs.create(self.name, wanted, lifetime, self._retry, closed=closed))
+        self.content_type = wanted
+        return made
+
+    def append(self, *records: Json, sequence: str | None = None, close: bool = False) -> Appended:
+        """Append one or more records, all or none, and wait until they are durable. Into a JSON stream go values; into others bytes or
+        text. `sequence` must be greater, as text, than that of the append before. `close` closes the stream with it.
+
+        Raises `Refused` and `Unavailable` when nothing was applied, `OutcomeUnknown` when an answer was lost: a `producer()` repeats
+        safely."""
+        content_type = self.known_type()
+        body = verbs.body_of(records, content_type)
+        return self._run(verbs.append(self.name, content_type, body, self._retry, sequence=sequence, close=close))
+
+    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
+        """An idempotent producer: use it in a `with`. Without an id it gets one of its own. With an id it takes the next epoch, or the given
+        one if that was never used, and so fences off earlier runs of the same id."""
+        names = Names(
+            stream=self.name,
+            content_type=self.known_type(),
+            producer_id=producer_id or f"py-{secrets.token_hex(8)}",
+            epoch=epoch if producer_id else 0,
+            fresh=not producer_id,
+        )
+        return Producer(self._wire, names, batching or Batching(), self._retry)
+
+    def read(self, offset: str = START, *, max_bytes: int | None = None) -> Reader:
+        """What the stream holds from an offset to its tail. `max_bytes` bounds a page."""
+        place = Place(self.name, offset, max_bytes)
+        return Reader(self._wire, place, read(place, self._retry))
+
+    def tail(self, offset: str = NOW, *, live: Live = "auto") -> Reader:
+        """What it holds from an offset, and then what comes, until it is closed. Lost connections are resumed."""
+        place = Place(self.name, offset)
+        return Reader(self._wire, place, tail(place, self._retry, live))
+
+    def head(self) -> Facts:
+        """What is known of it. Raises `StreamNotFound`, `StreamGone`."""
+        facts = self._run(verbs.head(self.name, self._retry))
+        self.content_type = facts.content_type
+        return facts
+
+    def exists(self) -> bool:
+        return self._run(verbs.exists(self.name, self._retry))
+
+    def close(self) -> Appended:
+        """Nothing can be appended any more; readers are told the end."""
+        return self._run(verbs.close(self.name, self._retry))
+
+    def delete(self, *, missing_ok: bool = False) -> bool:
+        """Whether there was one to delete."""
+        return self._run(verbs.delete(self.name, self._retry, missing_ok=missing_ok))
+
+    def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
+        """A new stream that begins with what this one holds up to an offset (None: all of it)."""
+        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
+        self._run(verbs.fork(name, self.name, offset, lifetime, self._retry))
+        return Stream(self._wire, name, self.content_type, self._retry)
+
+    def known_type(self) -> str:
+        if self.content_type is None:
+            self.head()
+        assert self.content_type is not None
+        return self.content_type
+
+    def _run(self, talk: Talk[Result]) -> Result:
+        return Line(self._wire).run(talk)
+
+
+class Client:
+    """A server. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
+
+    `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
+    False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
+
+    def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+        options = options_of(server, token, verify)
+        self.server = options.server
+        self._wire = Wire(options)
+        self._retry = retry or Retry()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def stream(self, name: str, *, content_type: str | None = None) -> Stream:
+        """The stream of this name; nothing is asked of the server yet."""
+        return Stream(self._wire, name, content_type, self._retry)
+
+    def streams(self, prefix: str = "") -> Iterator[Facts]:
+        """The streams whose names begin with `prefix`, by name."""
+        return Feed(self._wire, verbs.listing(prefix, self._retry))

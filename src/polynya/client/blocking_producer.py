@@ -1,0 +1,138 @@
+"""The blocking shell of a producer: a thread for each request that may be under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+
+from polynya.client.messages import Retry
+from polynya.client.producing import Batching, Names, Phase, ProducerCore
+from polynya.client.values import Appended, Json, encode, is_json, to_bytes
+from polynya.client.wires import Wire, heard
+
+Receipt = Future[Appended]
+
+
+class Producer:
+    """Appends from any thread, in the order in which they came, each stored once. Use it in a `with`: the end of the block waits until
+    everything is durable, and raises `ProducerFailed` if something cannot be."""
+
+    def __init__(self, wire: Wire, names: Names, batching: Batching, retry: Retry) -> None:
+        self._wire = wire
+        self._core = ProducerCore(names, batching, retry)
+        self._encode = encode if is_json(names.content_type) else to_bytes
+        self._changed = threading.Condition()
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"producer-{number}", daemon=True) for number in range(batching.in_flight)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):  # an interrupt does not wait for the server
+            self.abandon()
+        else:
+            self.close()
+
+    @property
+    def id(self) -> str:
+        return self._core.names.producer_id
+
+    @property
+    def epoch(self) -> int:
+        return self._core.epoch
+
+    @property
+    def applied(self) -> int:
+        """Records that are durable."""
+        return self._core.applied
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent again."""
+        return self._core.repeats
+
+    @property
+    def offset(self) -> str:
+        """After the last record that is known to be durable; "" before the first."""
+        return self._core.offset
+
+    def append(self, record: Json) -> Receipt:
+        """Take one record; it leaves soon, in a batch. Waits while the buffer is full. The receipt's `result()` waits until the record is
+        durable; nobody has to ask it. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
+        data = self._encode(record)
+        with self._changed:
+            if self._closing:
+                raise ValueError("the producer is closed")
+            while not self._core.has_room(len(data)) and self._core.failure is None:
+                self._changed.wait()
+            batch = self._core.offer(data, time.monotonic())
+            began = batch.receipt is None
+            if began:
+                batch.receipt = Future()
+                batch.receipt.set_running_or_notify_cancel()  # a batch is not one caller's to cancel
+            if began or self._core.is_full:
+                self._changed.notify_all()
+        assert isinstance(batch.receipt, Future)
+        return batch.receipt
+
+    def flush(self) -> None:
+        """Wait until all that was appended is durable. Raises `ProducerFailed`."""
+        with self._changed:
+            self._core.flush()
+            self._changed.notify_all()
+            end = self._core.next_number
+            while self._core.oldest_number < end and self._core.failure is None:
+                self._changed.wait()
+            if self._core.failure is not None:
+                raise self._core.failure
+
+    def close(self) -> None:
+        """Flush, and end. Raises `ProducerFailed`."""
+        try:
+            self.flush()
+        finally:
+            self._end()
+
+    def abandon(self) -> None:
+        """End now. What has no receipt yet may be stored or not."""
+        with self._changed:
+            self._core.abandon("it was abandoned")
+            self._settle()
+        self._end(wait=False)
+
+    def _end(self, *, wait: bool = True) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads if wait else ():
+            thread.join()
+
+    def _work(self) -> None:
+        """One request after the other."""
+        while True:
+            with self._changed:
+                while (request := self._core.due(now := time.monotonic())) is None:
+                    if self._core.phase is Phase.FAILED or (self._closing and self._core.is_idle):
+                        return
+                    at = self._core.wake_at(now)
+                    self._changed.wait(None if at is None else max(at - now, 0.001))
+            what = self._wire.send(request)
+            with self._changed:
+                self._core.heard(request, heard(what))
+                self._settle()
+
+    def _settle(self) -> None:
+        settled, self._core.settled = self._core.settled, []
+        for end in settled:
+            assert isinstance(end.receipt, Future)
+            if isinstance(end.result, Appended):
+                end.receipt.set_result(end.result)
+            else:
+                end.receipt.set_exception(end.result)
+        self._changed.notify_all()

@@ -1,0 +1,106 @@
+"""One request to its end: sent, sent again where that is safe, and answered or failed with a typed error."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+from polynya.client.errors import AnswerDamaged, ClientError, Outcome, OutcomeUnknown, Unavailable, refused, said
+from polynya.client.messages import Answer, Broken, Heard, Pause, Request, Retry, Send, Talk, Trouble
+
+Result = TypeVar("Result")
+
+LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
+REFUSED_BY_STATUS = frozenset((425, 429))  # whose meaning alone says that nothing was applied
+NOT_LATER = frozenset(("PRODUCER_LIMIT",))  # passes, but not soon
+
+
+class Verdict(enum.Enum):
+    """What a failure means for the request."""
+
+    NOTHING = "nothing was applied, and it may pass"
+    PERHAPS = "it may have been applied, and it may pass"
+    NEVER = "it is refused for good"
+
+
+def judge(what: Answer | Broken) -> Verdict | None:
+    """None: a success."""
+    if isinstance(what, Broken):
+        return Verdict.PERHAPS if what.sent else Verdict.NOTHING
+    if 200 <= what.status < 300 or what.status == 304:
+        return None
+    outcome = what.headers.get("stream-outcome", "")
+    if what.status in LATER:
+        if outcome == "refused" and said(what).code in NOT_LATER:
+            return Verdict.NEVER
+        return Verdict.NOTHING if outcome == "refused" or what.status in REFUSED_BY_STATUS else Verdict.PERHAPS
+    return Verdict.PERHAPS if outcome == "unknown" else Verdict.NEVER
+
+
+def call(request: Request, retry: Retry, what: str, take: Callable[[Answer], Result], *, repeatable: bool) -> Talk[Result]:
+    """What `take` makes of the successful answer; when it raises `AnswerDamaged`, that is a failure like others. `repeatable`: doing it
+    twice does no more than doing it once, so it is sent again also when an attempt may have been applied. Raises `ClientError`."""
+    trouble = Trouble(retry)
+    reads = request.method in ("GET", "HEAD")
+    perhaps = False  # an attempt may have been applied
+    while True:
+        heard = yield Send(request)
+        outcome = answer_of(heard)
+        verdict = judge(outcome)
+        damage: AnswerDamaged | None = None
+        if verdict is None:
+            assert isinstance(outcome, Answer)
+            try:
+                return take(outcome)
+            except AnswerDamaged as damaged:
+                damage, verdict = damaged, Verdict.PERHAPS
+        if verdict is Verdict.NEVER:
+            assert isinstance(outcome, Answer)
+            error = refused(outcome, what)
+            if perhaps and not reads:
+                error.outcome = Outcome.UNKNOWN  # this attempt was refused; an earlier one may have been applied
+            raise error
+        perhaps |= verdict is Verdict.PERHAPS
+        pause = trouble.pause(heard, retry_after(outcome)) if repeatable or not perhaps else None
+        if pause is None:
+            raise damage or failure(outcome, what, perhaps=perhaps and not reads)
+        yield Pause(pause)
+
+
+def answer_of(heard: Heard) -> Answer | Broken:
+    assert isinstance(heard.what, Answer | Broken)
+    return heard.what
+
+
+def retry_after(what: Answer | Broken) -> float:
+    """Seconds; 0 when nothing is said, or a date."""
+    text = what.headers.get("retry-after", "") if isinstance(what, Answer) else ""
+    return float(text) if text.isdecimal() and text.isascii() and len(text) < 7 else 0.0
+
+
+def failure(last: Answer | Broken, what: str, *, perhaps: bool) -> ClientError:
+    """The error when trying is over; `perhaps`: some attempt may have been applied."""
+    kind = OutcomeUnknown if perhaps else Unavailable
+    if isinstance(last, Broken):
+        return kind(f"{what}: {'no answer came' if last.sent else 'the server cannot be reached'}: {last.why}")
+    told = said(last)
+    return kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
+
+
+def header(answer: Answer, name: str, what: str) -> str:
+    """A header that a success must have. Raises `AnswerDamaged`."""
+    value = answer.headers.get(name)
+    if value is None:
+        raise AnswerDamaged(f"{what}: the answer lacks {name}; is this a server of streams?", status=answer.status)
+    return value
+
+
+def is_true(answer: Answer, name: str) -> bool:
+    return answer.headers.get(name, "").lower() == "true"
+
+
+def stream_target(name: str, query: Mapping[str, str] | None = None) -> str:
+    """The target of a stream's URL; `name` is as it is shown in listings."""
+    return f"/v1/stream/{quote(name, safe='/')}" + (f"?{urlencode(query)}" if query else "")

@@ -1,0 +1,77 @@
+"""Server-sent events as they come: bytes in, events out (WHATWG HTML 9.2.6)."""
+
+from __future__ import annotations
+
+import codecs
+
+import msgspec
+
+EVENT_BYTES_MAX = 64 << 20  # an event holds one append, or a page; more than this is no stream of ours
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event. `id` is the last one seen, as browsers keep it."""
+
+    name: str
+    data: str
+    id: str
+
+
+class EventParser:
+    """Feed it a body piece by piece. What the end cuts off is no event."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._parts: list[str] = []  # of a line that has not ended
+        self._after_cr = False
+        self._name = self._last_id = ""
+        self._data: list[str] = []
+        self._size = 0
+        self._line_size = 0
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that end in this piece. Raises ValueError for one that is too large."""
+        found = []
+        for line in self._lines(piece):
+            if line:
+                self._field(line)
+                continue
+            if self._data:
+                found.append(Event(self._name or "message", "\n".join(self._data), self._last_id))
+            self._name, self._data, self._size = "", [], 0
+        return found
+
+    def _field(self, line: str) -> None:
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+            self._grow(len(value))
+        elif field == "event":
+            self._name = value
+        elif field == "id" and "\0" not in value:
+            self._last_id = value
+
+    def _grow(self, characters: int) -> None:
+        self._size += characters
+        if self._size > EVENT_BYTES_MAX:
+            raise ValueError(f"an event has more than {EVENT_BYTES_MAX} bytes")
+
+    def _lines(self, piece: bytes) -> list[str]:
+        """Lines that end in CR LF, LF or CR."""
+        text = self._decoder.decode(piece)
+        if self._after_cr and text:
+            text = text.removeprefix("\n")
+            self._after_cr = False
+        if text:
+            self._after_cr = text.endswith("\r")
+        if "\n" not in text and "\r" not in text:
+            self._parts.append(text)
+            self._line_size += len(text)
+            if self._line_size > EVENT_BYTES_MAX:
+                raise ValueError(f"a line has more than {EVENT_BYTES_MAX} bytes")
+            return []
+        *whole, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        whole[0] = "".join(self._parts) + whole[0]
+        self._parts, self._line_size = [rest], len(rest)
+        return whole

@@ -1,0 +1,370 @@
+"""The state of an idempotent producer: records to batches, batches to requests, answers to receipts. No clock, no socket, no thread.
+
+Batches are numbered from 0, and a batch's number is its `Producer-Seq`. Up to `in_flight` of them are under way at a time. What is not
+answered is sent again under its number, so that it is stored once; the server takes numbers in order alone, so that nothing is stored after
+a gap. A batch that overtook one before it (PRODUCER_GAP) waits until that one is through.
+
+A producer with a name of its own first asks the server which epoch and sequence it knows (a probe, which the server always refuses), and
+takes the next epoch. A run of the same name that is still alive is fenced off by that: its next batch is refused (PRODUCER_STALE).
+
+The first refusal for good ends the producer: no later batch can be stored, because the refused one's number is missing before it.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import deque
+
+import msgspec
+
+from polynya.base.limits import APPEND_BYTES_MAX, PRODUCER_NUMBER_MAX
+from polynya.client.calls import Verdict, answer_of, failure, judge, retry_after, stream_target
+from polynya.client.errors import ClientError, Outcome, OutcomeUnknown, ProducerFailed, ProducerFenced, ProducerGap, Refused, refused
+from polynya.client.messages import Answer, Broken, Heard, Request, Retry, Trouble
+from polynya.client.values import Appended, is_json
+from polynya.client.verbs import appended
+
+SEPARATOR_BYTES = 2  # a comma, or the brackets
+
+
+class Batching(msgspec.Struct, frozen=True, kw_only=True):
+    """How records are gathered. A batch leaves when it has `batch_bytes` or `batch_records`, or `linger_seconds` after its first record, as
+    soon as fewer than `in_flight` are under way. Over `buffer_bytes` of records without a receipt, appending waits."""
+
+    batch_bytes: int = 1 << 20
+    batch_records: int = 10_000
+    linger_seconds: float = 0.005
+    in_flight: int = 4
+    buffer_bytes: int = 16 << 20
+
+
+class Phase(enum.Enum):
+    OPENING = "the epoch is being claimed"
+    RUNNING = "batches leave"
+    FAILED = "nothing leaves any more"
+
+
+class Batch:
+    """Some records under one number. `receipt` is what the shell's waiters wait for: the shell sets it, the core only passes it on."""
+
+    __slots__ = ("attempts", "floor", "held", "not_before", "number", "perhaps", "receipt", "records", "sending", "size", "trouble")
+
+    def __init__(self, number: int, retry: Retry) -> None:
+        self.number = number
+        self.receipt: object = None
+        self.records: list[bytes] = []
+        self.size = 0
+        self.attempts = 0
+        self.floor = 0  # when it was sent, all batches below this number were known to be applied
+        self.sending = False
+        self.held = False  # until the batches before it are through
+        self.perhaps = False  # an attempt may have been applied
+        self.not_before = 0.0
+        self.trouble = Trouble(retry)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A batch came to its end: with a result, or with the error for its receipt."""
+
+    receipt: object
+    result: Appended | ProducerFailed
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes where. `epoch` None: the next one after what the server knows; `fresh`: the id was drawn just now, so that no server can
+    know it."""
+
+    stream: str
+    content_type: str
+    producer_id: str
+    epoch: int | None = 0
+    fresh: bool = True
+
+
+class ProducerCore:
+    """Call `offer` for each record, `due` for what to send now (`wake_at` says when there may be more), and `heard` for what came of it.
+    `settled` gathers the batches that came to their end, for the shell to take."""
+
+    def __init__(self, names: Names, batching: Batching, retry: Retry) -> None:
+        self.names = names
+        self._batching = batching
+        self._retry = retry
+        self._json = is_json(names.content_type)
+        self._batches: deque[Batch] = deque()  # without a receipt, by number; the last one may still be filling
+        self._opened_at = 0.0  # when the batch that fills was begun
+        self._flushing = False
+        self._next = 0
+        self._epoch = names.epoch or 0
+        self._probing = False
+        self._probe_trouble = Trouble(retry)
+        self._probe_not_before = 0.0
+        self._cause: ClientError | None = None
+        self._full = True  # the last batch takes no more
+        self.phase = Phase.RUNNING if names.fresh else Phase.OPENING
+        self.settled: list[Settled] = []
+        self.failure: ProducerFailed | None = None
+        self.buffered_bytes = 0
+        self.applied = 0  # records
+        self.refused = 0
+        self.unknown = 0
+        self.offset = ""  # after the last applied batch
+        self.repeats = 0  # requests that were not the first of their batch
+
+    # --- records in ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def what(self) -> str:
+        return f"producer '{self.names.producer_id}' of '{self.names.stream}'"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for an answer."""
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        """The batch that was begun last takes no more."""
+        return self._full
+
+    @property
+    def next_number(self) -> int:
+        return self._next
+
+    @property
+    def oldest_number(self) -> int:
+        """All batches below it came to their end."""
+        return self._batches[0].number if self._batches else self._next
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of so many bytes can be offered now; one alone always can."""
+        return self.buffered_bytes + size <= self._batching.buffer_bytes or not self._batches
+
+    def offer(self, record: bytes, now: float) -> Batch:
+        """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""
+        if self._cause is not None:
+            raise self._failed(self._cause, Outcome.REFUSED)  # of this record
+        size = len(record) + SEPARATOR_BYTES
+        if size > APPEND_BYTES_MAX:
+            raise ValueError(f"a record has at most {APPEND_BYTES_MAX} bytes, and this one has {len(record)}")
+        if not record:
+            raise ValueError("an empty record cannot be appended")
+        batching = self._batching
+        if self._full or self._batches[-1].sending or self._batches[-1].size + size > batching.batch_bytes:
+            self._batches.append(Batch(self._next, self._retry))
+            self._next += 1
+            self._opened_at = now
+            self._full = False
+        batch = self._batches[-1]
+        batch.records.append(record)
+        batch.size += size
+        self.buffered_bytes += size
+        self._full = batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
+        return batch
+
+    def flush(self) -> None:
+        """What was offered so far leaves without lingering."""
+        if self._batches:
+            self._flushing = True
+
+    # --- requests out ----------------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> Request | None:
+        """The next request to send now. Pass what came of it to `heard`, with the same request."""
+        if self.phase is Phase.OPENING:
+            return self._probe(now)
+        if self.phase is Phase.FAILED or self._cause is not None:
+            return None
+        batch = self._waiting()
+        return None if batch is None or self._ready_at(batch) > now else self._request(batch)
+
+    def wake_at(self, now: float) -> float | None:
+        """When `due` may have something although nothing was heard or offered; None: not by itself."""
+        if self.phase is Phase.OPENING:
+            return None if self._probing or not self._batches else max(self._probe_not_before, now)
+        if self.phase is Phase.FAILED or self._cause is not None:
+            return None
+        batch = self._waiting()
+        return None if batch is None else self._ready_at(batch)
+
+    def _waiting(self) -> Batch | None:
+        """The batch to send next. One that pauses after a failure holds up those after it: they could only be refused."""
+        if sum(batch.sending for batch in self._batches) >= self._batching.in_flight:
+            return None
+        return next((batch for batch in self._batches if not batch.sending and not batch.held), None)
+
+    def _ready_at(self, batch: Batch) -> float:
+        filling = batch is self._batches[-1] and not self._full and not self._flushing and not batch.attempts
+        return self._opened_at + self._batching.linger_seconds if filling else batch.not_before
+
+    def _request(self, batch: Batch) -> Request:
+        batch.sending = True
+        batch.floor = self._batches[0].number
+        batch.attempts += 1
+        self.repeats += batch.attempts > 1
+        if batch is self._batches[-1]:
+            self._full = True
+        return self._post(self._epoch, batch.number, b"[" + b",".join(batch.records) + b"]" if self._json else b"".join(batch.records))
+
+    def _probe(self, now: float) -> Request | None:
+        """An append that cannot be taken, because its sequence leaves a gap: the refusal says what the server knows of the producer."""
+        if self._probing or not self._batches or self._probe_not_before > now:
+            return None
+        self._probing = True
+        return self._post(self._epoch, PRODUCER_NUMBER_MAX, b"[null]" if self._json else b"?")
+
+    def _post(self, epoch: int, number: int, body: bytes) -> Request:
+        names = self.names
+        headers = {
+            "content-type": names.content_type,
+            "producer-id": names.producer_id,
+            "producer-epoch": str(epoch),
+            "producer-seq": str(number),
+        }
+        return Request("POST", stream_target(names.stream), headers, body)
+
+    # --- answers in ------------------------------------------------------------------------------------------------------------
+
+    def heard(self, request: Request, heard: Heard) -> None:
+        """What came of a request that `due` gave."""
+        if self._probing:
+            self._probing = False
+            self._probed(heard)
+            return
+        number = int(request.headers["producer-seq"])
+        batch = next((batch for batch in self._batches if batch.number == number), None)
+        if batch is not None:  # else a later one's answer, or the end, has settled it
+            batch.sending = False
+            self._judge(batch, heard)
+        self._advance()
+
+    def _judge(self, batch: Batch, heard: Heard) -> None:
+        answer = answer_of(heard)
+        verdict = judge(answer)
+        if verdict is None:
+            assert isinstance(answer, Answer)
+            if self._is_ours(batch, answer):
+                self._applied(batch, answer)
+                return
+            answer, verdict = Broken(sent=True, why="the answer is not that to this append"), Verdict.PERHAPS
+        if verdict is Verdict.NEVER:
+            assert isinstance(answer, Answer)
+            self._never(batch, refused(answer, self.what))
+            return
+        batch.perhaps |= verdict is Verdict.PERHAPS
+        pause = batch.trouble.pause(heard, retry_after(answer))
+        if pause is None:
+            self._fail(failure(answer, self.what, perhaps=batch.perhaps))
+        else:
+            batch.not_before = heard.now + pause
+
+    def _is_ours(self, batch: Batch, answer: Answer) -> bool:
+        """Whether the answer can be the one to this batch: it names the highest sequence that is stored, and that is ours at least."""
+        known = answer.headers.get("producer-seq", "")
+        epoch = answer.headers.get("producer-epoch", "")
+        if "stream-next-offset" not in answer.headers:
+            return False
+        if not known:  # another server of the protocol, which need not say it
+            return True
+        return known.isdecimal() and int(known) >= batch.number and epoch == str(self._epoch)
+
+    def _applied(self, batch: Batch, answer: Answer) -> None:
+        first_of_a_known_name = batch.number == 0 and not self.names.fresh
+        if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
+            batch.perhaps = True
+            self._fail(OutcomeUnknown(f"{self.what}: another run began at the same time under epoch {self._epoch}; give each its own id"))
+            return
+        receipt = appended(answer)
+        self.offset = max(self.offset, receipt.offset)
+        while self._batches and self._batches[0].number <= batch.number:  # those before it are applied too: there are no gaps
+            settled = self._batches.popleft()
+            self.buffered_bytes -= settled.size
+            self.applied += len(settled.records)
+            self.settled.append(Settled(settled.receipt, receipt))
+        if not self._batches:
+            self._flushing = False
+
+    def _never(self, batch: Batch, error: Refused) -> None:
+        if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
+            batch.held = batch is not self._batches[0]  # it overtook those before it, and nothing of it was applied
+            return
+        if isinstance(error, ProducerGap):
+            error.message = f"{self.what}: the server does not know what this producer appended before; was the stream created anew?"
+        if isinstance(error, ProducerFenced):
+            error.message = f"{self.what}: a newer run of it, of epoch {error.epoch}, has taken over"
+        self._fail(error)
+
+    def _advance(self) -> None:
+        """After every answer: let go what waited for those before it, and finish a failure when nothing is under way."""
+        if self._batches and self._batches[0].held:
+            self._batches[0].held = False
+        if self._cause is not None and not any(batch.sending for batch in self._batches):
+            self._finish(self._cause)
+
+    def _probed(self, heard: Heard) -> None:
+        answer = answer_of(heard)
+        verdict = judge(answer)
+        if isinstance(answer, Answer) and verdict is Verdict.NEVER:
+            self._claim(refused(answer, self.what))
+        elif verdict is None:
+            self._fail(Refused(f"{self.what}: the server does not keep the sequences of producers"))
+        else:
+            pause = self._probe_trouble.pause(heard, retry_after(answer))
+            if pause is None:
+                self._fail(failure(answer, self.what, perhaps=False))
+            else:
+                self._probe_not_before = heard.now + pause
+        self._advance()
+
+    def _claim(self, error: Refused) -> None:
+        """From what a refused probe says to an epoch in which nothing was appended yet."""
+        given = self.names.epoch
+        if error.code == "PRODUCER_EPOCH_START" or (isinstance(error, ProducerGap) and error.expected == 0):
+            self.phase = Phase.RUNNING
+        elif isinstance(error, ProducerGap | ProducerFenced) and given is None:
+            self._epoch = (error.epoch if isinstance(error, ProducerFenced) else self._epoch) + 1
+            self.phase = Phase.RUNNING
+        elif isinstance(error, ProducerGap):
+            error.message = (
+                f"{self.what}: epoch {given} has been used already, up to sequence {error.expected - 1}; give a higher one, or none"
+            )
+            self._fail(error)
+        else:
+            self._fail(error)
+
+    # --- the end ---------------------------------------------------------------------------------------------------------------
+
+    def _fail(self, cause: ClientError) -> None:
+        self._cause = self._cause or cause
+
+    def abandon(self, why: str) -> None:
+        """Nothing more is sent. What is under way when this is called will not be heard of."""
+        for batch in self._batches:
+            if batch.sending:
+                batch.sending, batch.perhaps = False, True
+        perhaps = any(batch.perhaps for batch in self._batches)
+        cause = (OutcomeUnknown if perhaps else Refused)(f"{self.what}: {why}")
+        self._cause = self._cause or cause
+        self._finish(self._cause)
+
+    def _finish(self, cause: ClientError) -> None:
+        """All that is left comes to its end. Of the first ones an attempt may have been applied; after one that certainly was not, none."""
+        self.phase = Phase.FAILED
+        batches = tuple(self._batches)
+        self._batches.clear()
+        self.buffered_bytes = 0
+        unknown = tuple(itertools.takewhile(lambda batch: batch.perhaps, batches))
+        self.unknown += sum(len(batch.records) for batch in unknown)
+        self.refused += sum(len(batch.records) for batch in batches[len(unknown) :])
+        self.failure = self._failed(cause, Outcome.UNKNOWN if unknown else Outcome.REFUSED)
+        for batch in batches:
+            self.settled.append(Settled(batch.receipt, self._failed(cause, Outcome.UNKNOWN if batch in unknown else Outcome.REFUSED)))
+
+    def _failed(self, cause: ClientError, outcome: Outcome) -> ProducerFailed:
+        error = ProducerFailed(cause, applied=self.applied, refused=self.refused, unknown=self.unknown)
+        error.outcome = outcome
+        return error

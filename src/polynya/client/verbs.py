@@ -1,0 +1,177 @@
+"""The plain verbs of streams as talks: create, append, head, close, delete, fork, list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+import msgspec
+
+from polynya.client.calls import call, header, is_true, stream_target
+from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
+from polynya.client.messages import Answer, Give, Request, Retry, Talk
+from polynya.client.values import Appended, Created, Facts, Json, encode, is_json, to_bytes
+
+NAMES_PER_PAGE = 1000
+_KEPT = ("name", "content_type", "closed", "incarnation", "created_at", "ttl_seconds", "expires_at")
+
+
+class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a stream stays: `ttl_seconds` without use, or until `expires_at` (RFC 3339)."""
+
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    streams: list[_Row]
+    next: str | None = None
+
+
+class _Row(msgspec.Struct):
+    name: str
+    content_type: str
+    next_offset: str
+    closed: bool = False
+    incarnation: str = ""
+    created_at: str | None = None
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+
+
+def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Talk[Created]:
+    headers = {"content-type": content_type, **_lifetime(lifetime)}
+    if closed:
+        headers["stream-closed"] = "true"
+    return (yield from _put(f"create '{name}'", name, headers, retry))
+
+
+def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Talk[Created]:
+    """`offset` None: at the source's tail."""
+    headers = {"stream-forked-from": stream_target(source), **_lifetime(lifetime)}
+    if offset is not None:
+        headers["stream-fork-offset"] = offset
+    return (yield from _put(f"fork '{source}' to '{name}'", name, headers, retry))
+
+
+def _put(what: str, name: str, headers: dict[str, str], retry: Retry) -> Talk[Created]:
+
+    def take(answer: Answer) -> Created:
+        return Created(
+            created=answer.status == 201,
+            offset=header(answer, "stream-next-offset", what),
+            closed=is_true(answer, "stream-closed"),
+            incarnation=answer.headers.get("stream-incarnation", ""),
+        )
+
+    return (yield from call(Request("PUT", stream_target(name), headers), retry, what, take, repeatable=True))
+
+
+def append(name: str, content_type: str, body: bytes, retry: Retry, *, sequence: str | None = None, close: bool = False) -> Talk[Appended]:
+    """One append, in one piece. It is sent again only while certainly nothing was applied."""
+    headers = {"content-type": content_type}
+    if sequence is not None:
+        headers["stream-seq"] = sequence
+    if close:
+        headers["stream-closed"] = "true"
+    what = f"append to '{name}'"
+    return (yield from call(Request("POST", stream_target(name), headers, body), retry, what, appended, repeatable=False))
+
+
+def appended(answer: Answer) -> Appended:
+    """Raises `AnswerDamaged`."""
+    return Appended(
+        offset=header(answer, "stream-next-offset", "append"),
+        closed=is_true(answer, "stream-closed"),
+        incarnation=answer.headers.get("stream-incarnation", ""),
+    )
+
+
+def body_of(values: Sequence[Json], content_type: str) -> bytes:
+    """The body of one append of one or more records. Raises TypeError, ValueError."""
+    if not values:
+        raise ValueError("an append needs at least one record")
+    if is_json(content_type):
+        return b"[" + b",".join([encode(value) for value in values]) + b"]"
+    body = b"".join([to_bytes(value) for value in values])
+    if not body:
+        raise ValueError("an append needs at least one byte")
+    return body
+
+
+def close(name: str, retry: Retry) -> Talk[Appended]:
+    what = f"close '{name}'"
+    request = Request("POST", stream_target(name), {"stream-closed": "true"})
+    return (yield from call(request, retry, what, appended, repeatable=True))
+
+
+def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
+    """Whether there was something to delete. A repeat after a lost answer that finds nothing has deleted it."""
+    what = f"delete '{name}'"
+    try:
+        yield from call(Request("DELETE", stream_target(name)), retry, what, lambda _: None, repeatable=True)
+    except (StreamNotFound, StreamGone) as error:
+        if error.outcome is Outcome.UNKNOWN:
+            return True
+        if missing_ok:
+            return False
+        raise
+    return True
+
+
+def head(name: str, retry: Retry) -> Talk[Facts]:
+    what = f"head of '{name}'"
+
+    def take(answer: Answer) -> Facts:
+        headers = answer.headers
+        ttl = headers.get("stream-ttl", "")
+        return Facts(
+            name=name,
+            content_type=headers.get("content-type", ""),
+            offset=header(answer, "stream-next-offset", what),
+            closed=is_true(answer, "stream-closed"),
+            incarnation=headers.get("stream-incarnation", ""),
+            ttl_seconds=int(ttl) if ttl.isdecimal() else None,
+            expires_at=headers.get("stream-expires-at"),
+            retained_offset=headers.get("stream-retained-offset"),
+        )
+
+    return (yield from call(Request("HEAD", stream_target(name)), retry, what, take, repeatable=True))
+
+
+def exists(name: str, retry: Retry) -> Talk[bool]:
+    try:
+        yield from head(name, retry)
+    except (StreamNotFound, StreamGone):
+        return False
+    return True
+
+
+def listing(prefix: str, retry: Retry) -> Talk[None]:
+    """Gives the `Facts` of each stream whose name begins with `prefix`, by name."""
+    after = ""
+    while True:
+        query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE})
+        page = yield from call(Request("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
+        for row in page.streams:
+            known = {field: getattr(row, field) for field in _KEPT}
+            yield Give(Facts(**known, offset=row.next_offset))
+        if not page.next:
+            return
+        after = page.next
+
+
+def _rows(answer: Answer) -> _Listing:
+    try:
+        return msgspec.json.decode(answer.body, type=_Listing)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AnswerDamaged("list: the answer is no listing", status=answer.status) from None
+
+
+def _lifetime(lifetime: Lifetime) -> dict[str, str]:
+    headers = {}
+    if lifetime.ttl_seconds is not None:
+        headers["stream-ttl"] = str(lifetime.ttl_seconds)
+    if lifetime.expires_at is not None:
+        headers["stream-expires-at"] = lifetime.expires_at
+    return headers
