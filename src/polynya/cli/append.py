@@ -16,6 +16,7 @@ import msgspec
 
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, NOT_SENT, Client, is_json, server_option, stream_path
+from polynya.cli.completing import complete_stream
 from polynya.cli.streams import facts_if_there, facts_of
 from polynya.cli.values import SECONDS
 
@@ -27,7 +28,7 @@ RETRY_PAUSE_SECONDS_MAX = 2.0
 
 
 @click.command("append")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
 @click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line.")
 @click.option("--create", is_flag=True, help="Create the stream first if it is not there.")

@@ -14,6 +14,7 @@ import msgspec
 from polynya.base.offsets import format_token, parse_token
 from polynya.cli import exits, output
 from polynya.cli.client import Client, is_json, server_option, stream_path
+from polynya.cli.completing import complete_stream
 from polynya.cli.sse import events
 from polynya.cli.streams import facts_of
 from polynya.cli.values import SECONDS, offset_of
@@ -27,7 +28,7 @@ limit_option = click.option("--limit", metavar="N", type=click.IntRange(1), help
 
 
 @click.command("read")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.option("--offset", metavar="OFFSET", default="start", show_default=True, help=_OFFSET)
 @limit_option
 @click.option(
@@ -121,7 +122,7 @@ def _page(client: Client, stream: str, offset: str, limit: int | None) -> Page:
 
 
 @click.command("tail")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.option("--offset", metavar="OFFSET", default="now", show_default=True, help=_OFFSET)
 @limit_option
 @click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Look for a lost server for so long.")
