@@ -97,7 +97,7 @@ def test_a_wrong_context_is_not_kept(own_contexts: Path, arguments: list[str], t
 def test_a_file_that_is_none_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
     file = tmp_path / "contexts.toml"
     file.write_text(text)
-    with pytest.raises(exits.Misused, match="contexts.toml"):
+    with pytest.raises(exits.Misused, match=r"contexts\.toml"):
         load_contexts(file)
 
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
-import httpx
 
 from polynya.cli import exits, output
 from polynya.cli.completing import complete_context
 from polynya.cli.targets import SERVER_DEFAULT, Target, find_target
 from polynya.cli.urls import is_loopback, server_url
 
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
 NAMES_LOOKED_AT = 1000  # for a suggestion
-
-# Raised before anything reached the server, so that nothing can have been applied.
-NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +35,8 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
     @wraps(command)
     def with_client(*args: Any, server: str | None, context: str | None, **options: Any) -> Any:
+        import httpx
+
         with Client.of(find_target(server, context, os.environ)) as client:
             try:
                 return command(client, *args, **options)
@@ -42,6 +44,13 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise client.failed(error, applied=True) from None
 
     return with_client
+
+
+def never_sent(error: httpx.TransportError) -> bool:
+    """Whether nothing had reached the server yet, so that nothing can have been applied."""
+    import httpx
+
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol)
 
 
 def stream_path(name: str) -> str:
@@ -58,6 +67,8 @@ class Client:
     """One server. Calls block; failures are `exits.Ended`."""
 
     def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server") -> None:
+        import httpx
+
         self.server = server_url(server, origin)
         self.token = token
         self.ca_file = ca_file
@@ -101,6 +112,8 @@ class Client:
         seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
         """A successful answer; `stream` is the name to look for others like it when there is none. Raises `exits.Ended`."""
+        import httpx
+
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         try:
             answer = self._http.request(method, path, headers=headers, content=content, params=params, timeout=timeout)
@@ -113,6 +126,8 @@ class Client:
     @contextlib.contextmanager
     def streamed(self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], seconds: float) -> Iterator[httpx.Response]:
         """An answer whose body is still to come; `seconds` is how long it may be silent. Raises httpx.TransportError."""
+        import httpx
+
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         with self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
             yield answer
@@ -120,7 +135,7 @@ class Client:
     def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
         """What no answer means; `applied`: the request changes something, and may have done so."""
         why = str(error) or type(error).__name__
-        if isinstance(error, NOT_SENT) or not applied:
+        if never_sent(error) or not applied:
             chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
             return exits.Unreachable(f"no answer from {self.server}{chosen}: {why}", hint=self._next_step(why))
         return exits.Unknown(f"the connection to {self.server} broke before the answer came ({why}): it may or may not have been applied")
@@ -185,6 +200,8 @@ class Client:
 
 
 def _trusted(ca_file: str) -> ssl.SSLContext:
+    import ssl
+
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -63,6 +61,9 @@ def _asked(ctx: click.Context, path: str) -> Any:
 
 
 def _got(target: Target, path: str) -> Any:
+    import http.client
+    import ssl
+
     url = urlsplit(server_url(target.server))
     host = url.hostname or ""
     connection = http.client.HTTPConnection(host, url.port or 80, timeout=ANSWER_SECONDS)
@@ -79,6 +80,8 @@ def _got(target: Target, path: str) -> Any:
 
 
 def _quietly(work: Callable[[], Any]) -> Any:
+    import http.client
+
     try:
         return work()
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, click.ClickException):

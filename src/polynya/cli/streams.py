@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
 from polynya.cli.values import WHOLE_SECONDS, offset_of
+
+if TYPE_CHECKING:
+    import httpx
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -173,6 +175,7 @@ def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any
         "url": client.server + stream_path(stream),
         "content_type": headers.get("content-type"),
         "offset": headers.get("stream-next-offset"),
+        "first_offset": headers.get("stream-retained-offset"),
         "closed": headers.get("stream-closed", "").lower() == "true",
         "ttl_seconds": int(ttl) if ttl else None,
         "expires_at": headers.get("stream-expires-at"),
