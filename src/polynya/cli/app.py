@@ -25,6 +25,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "fork": ("streams", "Make a new stream that begins as another one."),
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
+    "sub": ("subscriptions", "Have webhooks or workers woken by what is appended."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
