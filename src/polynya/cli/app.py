@@ -30,7 +30,9 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
+    "config": ("configuration", "Show and check the settings of a node."),
     "context": ("contexts", "Give servers names, and choose one."),
+    "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
     "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
