@@ -20,9 +20,9 @@ STOP_SECONDS = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The process environment without settings of Polynya, with this source first."""
+    """The process environment without settings and contexts of Polynya, with this source first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
-    return {**kept, "PYTHONPATH": str(SOURCE), **more}
+    return {**kept, "PYTHONPATH": str(SOURCE), "XDG_CONFIG_HOME": str(SOURCE / "no-config"), **more}
 
 
 class RunningNode:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from polling import wait_until
-from product import RunningNode, environment, polynya, running_node
+from product import Ran, RunningNode, environment, polynya, running_node
 
 pytestmark = pytest.mark.process
 
@@ -46,6 +46,55 @@ def test_a_stream_from_birth_to_death(node: RunningNode) -> None:
     assert polynya("append", "life/b", "4", server=node.url).code == 1
     run("rm", "life/b", "life/a")
     assert run("ls", "life/") == ""
+
+
+def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
+    def run(*arguments: str) -> Ran:
+        ran = polynya("sub", *arguments, server=node.url)
+        assert ran.code == 0, ran
+        return ran
+
+    polynya("create", "jobs/a", server=node.url)
+    made = ["create", "workers", "--pattern", "jobs/*", "--wake-stream", "wakes", "--lease", "10s"]
+    assert json.loads(run(*made, "--json").out)["created"] is True
+    assert "is there already" in run(*made).err
+    run("create", "mailer", "--stream", "jobs/a", "--webhook", "http://127.0.0.1:1/hook")
+    assert [json.loads(line)["id"] for line in run("ls", "--json").out.splitlines()] == ["mailer", "workers"]  # homes on both cores
+    assert run("ls", "work").out.splitlines()[1].split() == ["workers", "pull-wake", "jobs/*", "workers,", "by", "wakes", "idle", "active"]
+    polynya("append", "jobs/a", '{"job": 1}', server=node.url)
+    wake = json.loads(polynya("tail", "wakes", "--offset", "start", "--limit", "1", server=node.url).out)
+    assert (wake["subscription_id"], wake["stream"]) == ("workers", "jobs/a")
+    shown = json.loads(run("show", "workers", "--json").out)
+    assert (shown["lease_ttl_ms"], [link["path"] for link in shown["streams"]]) == (10_000, ["jobs/a"])
+    assert "jobs/a" in run("show", "workers").out
+    assert "Did you mean workers?" in polynya("sub", "show", "worker", server=node.url).err
+    run("rm", "workers", "mailer")
+    assert run("ls").out == ""
+
+
+def test_reads_from_the_last_records_and_tables(node: RunningNode) -> None:
+    for part in range(3):
+        polynya("append", "last", "--create", server=node.url, stdin="".join(f'{{"n":{part * 5 + at}}}\n' for at in range(5)).encode())
+    assert polynya("read", "last", "--from", "-7", server=node.url).out == "".join(f'{{"n":{number}}}\n' for number in range(8, 15))
+    assert polynya("tail", "-n", "99", "last", server=node.url).out.count("\n") == 15
+    assert polynya("tail", "-n", "2", "last", "--format", "table", server=node.url).out == "record   n\n    13  13\n    14  14\n"
+    polynya("close", "last", server=node.url)
+    assert polynya("tail", "-f", "-n", "1", "last", server=node.url).out == '{"n":14}\n'
+    for text in (b"one\n", b"two\n", b"three\n"):
+        polynya("append", "words", "--create", "--content-type", "text/plain", server=node.url, stdin=text)
+    assert polynya("tail", "-n", "2", "words", server=node.url).out == "two\nthree\n"  # of other content: the last appends
+
+
+def test_contexts_lead_to_the_node(node: RunningNode, tmp_path: Path) -> None:
+    own = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert polynya("context", "add", "here", "--server", node.url, **own).code == 0
+    assert polynya("ls", **own).code == 0
+    assert f"http://127.0.0.1:1 (of {tmp_path}" not in polynya("ls", **own).err
+    assert polynya("ls", "--context", "here", POLYNYA_SERVER="http://127.0.0.1:1", **own).code == 0
+    refused = polynya("ls", POLYNYA_SERVER="http://127.0.0.1:1", **own)
+    assert refused.code == 3 and "(of POLYNYA_SERVER)" in refused.err
+    wrong = polynya("ls", "--server", node.url.replace("http:", "https:"), **own)
+    assert wrong.code == 3 and f"try {node.url}" in wrong.err
 
 
 def test_a_listing_of_many_pages(node: RunningNode) -> None:

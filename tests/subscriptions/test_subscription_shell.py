@@ -224,7 +224,7 @@ def test_configuration_is_checked_and_confirmed() -> None:
             assert code(await node.ask("PUT", "subscriptions/t", b"{")) == (400, "INVALID_REQUEST")
             assert code(await node.ask("PUT", "subscriptions/t", b'{"x":' + b"[" * 200_000)) == (400, "INVALID_REQUEST")
             assert code(await node.ask("GET", "subscriptions/t")) == (404, "SUBSCRIPTION_NOT_FOUND")
-            assert code(await node.ask("GET", "subscriptions")) == (404, "SUBSCRIPTION_NOT_FOUND")
+            assert code(await node.ask("GET", "subscription")) == (404, "SUBSCRIPTION_NOT_FOUND")
             assert (await node.ask("PATCH", "subscriptions/s"))[0] == 405
             assert await node.ask("DELETE", "subscriptions/never") == (204, None)
             assert await node.ask("POST", "subscriptions/s/streams", {"streams": ["c/d"]}) == (204, None)
@@ -233,6 +233,26 @@ def test_configuration_is_checked_and_confirmed() -> None:
             shown = (await node.ask("GET", "subscriptions/s"))[1]
             assert shown["streams"] == [{"path": "a", "link_type": "explicit", "acked_offset": START}]
             assert (await node.put("s", **good))[0] == 200  # the members may change; the configuration is the same
+
+    asyncio.run(story())
+
+
+def test_subscriptions_are_listed_by_id_in_pages() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            assert await node.ask("GET", "subscriptions") == (200, {"subscriptions": [], "next": None})
+            for number in reversed(range(5)):
+                await node.put(f"a-{number}", type="pull-wake", streams=["x", "y"], wake_stream="wake/pool")
+            await node.put("b", type="webhook", pattern="x/*", webhook={"url": "http://127.0.0.1:1/"})
+            first = (await node.ask("GET", "subscriptions", limit="4", prefix="a-"))[1]
+            rest = (await node.ask("GET", "subscriptions", limit="4", prefix="a-", after=first["next"]))[1]
+            assert [row["id"] for row in first["subscriptions"] + rest["subscriptions"]] == [f"a-{number}" for number in range(5)]
+            assert rest["next"] is None
+            assert (first["subscriptions"][0]["explicit_streams"], first["subscriptions"][0]["wake_stream"]) == (2, "wake/pool")
+            (last,) = (await node.ask("GET", "subscriptions", after="a-9"))[1]["subscriptions"]
+            assert (last["id"], last["pattern"], last["webhook"]) == ("b", "x/*", {"url": "http://127.0.0.1:1/"})
+            assert (await node.ask("POST", "subscriptions"))[0] == 405
+            assert (await node.ask("GET", "subscriptions", limit="few"))[0] == 400
 
     asyncio.run(story())
 

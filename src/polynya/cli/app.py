@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 import polynya
 from polynya.cli import exits
@@ -24,10 +25,15 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "fork": ("streams", "Make a new stream that begins as another one."),
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
+    "sub": ("subscriptions", "Have webhooks or workers woken by what is appended."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
+    "config": ("configuration", "Show and check the settings of a node."),
+    "context": ("contexts", "Give servers names, and choose one."),
+    "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
+    "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
 EPILOG = f"""
@@ -41,7 +47,8 @@ Exit codes:
   {exits.INTERRUPTED}  interrupted
 
 \b
-The server is that of --server, else of POLYNYA_SERVER, else http://127.0.0.1:4437.
+The server is that of --server or --context, else of POLYNYA_SERVER or POLYNYA_CONTEXT, else of the context in use ('polynya context'),
+else http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or POLYNYA_TOKEN_FILE, else of the context.
 Data goes to stdout, notices and errors to stderr.
 """
 
@@ -58,6 +65,11 @@ class Verbs(click.Group):
         module = importlib.import_module(f"polynya.cli.{VERBS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs without loading their modules."""
+        found = [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
+        return found if not incomplete.startswith("-") else super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -8,16 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
-import httpx
-import msgspec
 
 from polynya.cli import exits, output
-from polynya.cli.client import JSON_TYPE, NOT_SENT, Client, is_json, server_option, stream_path
+from polynya.cli.client import JSON_TYPE, Client, is_json, never_sent, server_option, stream_path
+from polynya.cli.completing import complete_stream
 from polynya.cli.streams import facts_if_there, facts_of
 from polynya.cli.values import SECONDS
+
+if TYPE_CHECKING:
+    import httpx
 
 BATCH_BYTES = 1 << 20  # of lines in one append
 BATCH_LINES = 10_000
@@ -27,16 +29,25 @@ RETRY_PAUSE_SECONDS_MAX = 2.0
 
 
 @click.command("append")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
 @click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line.")
 @click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
+@click.option("--content-type", metavar="TYPE", help="Of the stream that --create makes.  [default: application/json; with --whole bytes]")
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
 @click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Repeat what got no answer for so long.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was appended as JSON.")
 @server_option
 def append_command(
-    client: Client, stream: str, records: tuple[str, ...], whole: bool, create: bool, close: bool, retry: float, as_json: bool
+    client: Client,
+    stream: str,
+    records: tuple[str, ...],
+    whole: bool,
+    create: bool,
+    content_type: str | None,
+    close: bool,
+    retry: float,
+    as_json: bool,
 ) -> None:
     """Append RECORDS, or the lines of stdin, to STREAM.
 
@@ -47,13 +58,12 @@ def append_command(
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
     jq -c '.[]' orders.json | polynya append orders --create
-    tail -F access.log | polynya append logs/web-1
+    tail -F access.log | polynya append logs/web-1 --create --content-type text/plain
     polynya append pictures/cat --whole < cat.jpg
     """
-    facts = facts_if_there(client, stream) if create else facts_of(client, stream)
-    content_type = facts["content_type"] if facts else "application/octet-stream" if whole else JSON_TYPE
-    if facts is None:
-        client.call("PUT", stream_path(stream), headers={"content-type": content_type})
+    if content_type is not None and not create:
+        raise click.UsageError("--content-type is that of the stream that --create makes; give both")
+    content_type = _content_type(client, stream, create=create, wanted=content_type or ("application/octet-stream" if whole else JSON_TYPE))
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
@@ -64,6 +74,15 @@ def append_command(
     if close:
         client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
         output.notice(f"closed {stream}")
+
+
+def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:
+    """The stream's; with `create` it is made, of type `wanted`, if it is not there."""
+    facts = facts_if_there(client, stream) if create else facts_of(client, stream)
+    if facts is not None:
+        return str(facts["content_type"])
+    client.call("PUT", stream_path(stream), headers={"content-type": wanted})
+    return wanted
 
 
 class Producer:
@@ -99,6 +118,8 @@ class Producer:
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
         """The answer to an append, sent again as long as there is none that says what happened."""
+        import httpx
+
         deadline = time.monotonic() + self._retry_seconds
         pause = RETRY_PAUSE_SECONDS
         perhaps = False  # an attempt may have been applied
@@ -111,7 +132,7 @@ class Producer:
                 perhaps |= isinstance(failure, exits.Unknown)
             except httpx.TransportError as error:
                 failure = self._client.failed(error, applied=True)
-                perhaps |= not isinstance(error, NOT_SENT)
+                perhaps |= not never_sent(error)
             if time.monotonic() + pause > deadline:
                 raise exits.Unknown(failure.message, code=failure.code, hint=self._progress()) if perhaps else failure
             time.sleep(pause)
@@ -120,7 +141,8 @@ class Producer:
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
             shown = lines[bad].strip()[:100].decode(errors="replace")
-            return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=self._progress())
+            hint = self._progress() if self.records else "Nothing was appended. Text goes into streams of type text/plain (--content-type)."
+            return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=hint)
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
@@ -129,6 +151,8 @@ class Producer:
 
 def _first_bad(lines: Sequence[bytes]) -> int | None:
     """The index of the first line that is no JSON value by itself."""
+    import msgspec
+
     for index, line in enumerate(lines):
         try:
             msgspec.json.decode(line)

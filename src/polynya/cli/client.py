@@ -7,38 +7,50 @@ import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
-import httpx
 
-from polynya.cli import exits
+from polynya.cli import exits, output
+from polynya.cli.completing import complete_context
+from polynya.cli.targets import SERVER_DEFAULT, Target, find_target
+from polynya.cli.urls import is_loopback, server_url
 
-SERVER_DEFAULT = "http://127.0.0.1:4437"
-SERVER_VARIABLE = "POLYNYA_SERVER"
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
 NAMES_LOOKED_AT = 1000  # for a suggestion
 
-# Raised before anything reached the server, so that nothing can have been applied.
-NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command `--server`, and in its place a `Client` as first argument."""
+    """Gives a command `--server` and `--context`, and in their place a `Client` as first argument."""
 
-    @click.option("--server", metavar="URL", envvar=SERVER_VARIABLE, default=SERVER_DEFAULT, show_default=True, help="The node to talk to.")
+    @click.option("--server", metavar="URL", help=f"The node to talk to. Default: that of the context in use, else {SERVER_DEFAULT}.")
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
     @wraps(command)
-    def with_client(*args: Any, server: str, **options: Any) -> Any:
-        with Client(server) as client:
+    def with_client(*args: Any, server: str | None, context: str | None, **options: Any) -> Any:
+        import httpx
+
+        with Client.of(find_target(server, context, os.environ)) as client:
             try:
                 return command(client, *args, **options)
             except httpx.TransportError as error:
                 raise client.failed(error, applied=True) from None
 
     return with_client
+
+
+def never_sent(error: httpx.TransportError) -> bool:
+    """Whether nothing had reached the server yet, so that nothing can have been applied."""
+    import httpx
+
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol)
 
 
 def stream_path(name: str) -> str:
@@ -54,13 +66,29 @@ def is_json(content_type: str) -> bool:
 class Client:
     """One server. Calls block; failures are `exits.Ended`."""
 
-    def __init__(self, server: str) -> None:
-        self.server = _url(server)
+    def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server") -> None:
+        import httpx
+
+        self.server = server_url(server, origin)
+        self.token = token
+        self.ca_file = ca_file
+        self.origin = origin
+        loopback = is_loopback(self.server)
+        if token and not loopback and self.server.startswith("http://"):
+            output.notice(f"the token goes to {self.server} unencrypted: whoever is on the way can read and use it")
         self._http = httpx.Client(
             base_url=self.server,
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            verify=_trusted(ca_file) if ca_file else True,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=not _is_loopback(self.server),  # a proxy of the environment cannot reach this machine's loopback
+            trust_env=not (
+                loopback or os.environ.get("NO_PROXY") == "*"
+            ),  # a proxy of the environment cannot reach this machine's loopback
         )
+
+    @classmethod
+    def of(cls, target: Target) -> Client:
+        return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
 
     def __enter__(self) -> Client:
         return self
@@ -84,6 +112,8 @@ class Client:
         seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
         """A successful answer; `stream` is the name to look for others like it when there is none. Raises `exits.Ended`."""
+        import httpx
+
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         try:
             answer = self._http.request(method, path, headers=headers, content=content, params=params, timeout=timeout)
@@ -96,6 +126,8 @@ class Client:
     @contextlib.contextmanager
     def streamed(self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], seconds: float) -> Iterator[httpx.Response]:
         """An answer whose body is still to come; `seconds` is how long it may be silent. Raises httpx.TransportError."""
+        import httpx
+
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         with self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
             yield answer
@@ -103,10 +135,24 @@ class Client:
     def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
         """What no answer means; `applied`: the request changes something, and may have done so."""
         why = str(error) or type(error).__name__
-        if isinstance(error, NOT_SENT) or not applied:
-            hint = "Start one with 'polynya serve', or name another with --server or POLYNYA_SERVER."
-            return exits.Unreachable(f"no answer from {self.server}: {why}", hint=hint)
+        if never_sent(error) or not applied:
+            chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
+            return exits.Unreachable(f"no answer from {self.server}{chosen}: {why}", hint=self._next_step(why))
         return exits.Unknown(f"the connection to {self.server} broke before the answer came ({why}): it may or may not have been applied")
+
+    def _next_step(self, why: str) -> str:
+        """What to do about no answer."""
+        if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
+            return f"The server speaks no TLS there: try {self.server.replace('https:', 'http:', 1)}."
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            return f"To trust its authority: polynya context add NAME --server {self.server} --ca-file FILE --use"
+        if "Name or service not known" in why or "nodename nor servname" in why or "name resolution" in why:
+            return "The name does not resolve; is it spelled right? --server names another."
+        if self.server.startswith("http:") and ("illegal status line" in why or "disconnected without" in why):
+            return f"Perhaps it speaks TLS: try {self.server.replace('http:', 'https:', 1)}."
+        if is_loopback(self.server):
+            return "Start one with 'polynya serve', or name another with --server or POLYNYA_SERVER."
+        return "Is it running, and is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
 
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """The error that an answer carries."""
@@ -119,7 +165,7 @@ class Client:
             after = answer.headers.get("retry-after")
             hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
             return exits.Unreachable(message, code=code, hint=hint, request_id=request_id)
-        hint = self._nearest(stream) if answer.status_code == 404 and stream else ""
+        hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
 
     def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT) -> dict[str, Any]:
@@ -127,30 +173,39 @@ class Client:
         page: dict[str, Any] = self.call("GET", "/v1/streams", params={"prefix": prefix, "after": after, "limit": limit}).json()
         return page
 
+    def _whose(self, answer: httpx.Response, code: str) -> str:
+        """The next step after a refusal that is about who asks, or where."""
+        if answer.status_code == 401:
+            held = "was not accepted" if self.token else "is needed"
+            return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
+        if answer.status_code == 403:
+            return "The token does not allow this; ask for one that does." if self.token else ""
+        if not code and answer.request.method != "HEAD":
+            return f"Is there a Polynya node at {self.server}? 'polynya doctor --server {self.server}' looks."
+        return ""
+
     def _nearest(self, stream: str) -> str:
         """Streams whose names are like this one."""
-        with contextlib.suppress(exits.Ended, ValueError, KeyError, TypeError):
-            folder = stream.rpartition("/")[0]
-            known = [row["name"] for row in self.names(folder)["streams"]]
-            if near := difflib.get_close_matches(stream, known, n=3, cutoff=0.6):
-                return f"Did you mean {' or '.join(near)}?"
+        try:
+            for prefix in dict.fromkeys((stream.rpartition("/")[0], "")):
+                known = [row["name"] for row in self.names(prefix)["streams"]]
+                if near := difflib.get_close_matches(stream, known, n=3, cutoff=0.6):
+                    return f"Did you mean {' or '.join(near)}?"
+        except exits.Ended as failure:
+            if isinstance(failure, exits.Refused) and not failure.code:
+                return failure.hint  # whatever answers there has no listing either
+        except (ValueError, KeyError, TypeError):
+            return f"Is there a Polynya node at {self.server}?"
         return "'polynya ls' lists the streams, 'polynya create' makes one."
 
 
-def _url(server: str) -> str:
-    url = server if "://" in server else f"http://{server}"
+def _trusted(ca_file: str) -> ssl.SSLContext:
+    import ssl
+
     try:
-        parsed = httpx.URL(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.host)
-    except httpx.InvalidURL:
-        good = False
-    if not good:
-        raise click.UsageError(f"--server {server!r} is no URL; it looks like {SERVER_DEFAULT}")
-    return url.rstrip("/")
-
-
-def _is_loopback(url: str) -> bool:
-    return httpx.URL(url).host in ("127.0.0.1", "localhost", "::1") or os.environ.get("NO_PROXY") == "*"
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise exits.Misused(f"the CA file {ca_file} cannot be used: {error}") from None
 
 
 def _told(answer: httpx.Response) -> tuple[str, str, str]:

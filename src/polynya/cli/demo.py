@@ -129,7 +129,7 @@ class _Follower:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _follow(self) -> str:
-        from polynya.cli.read import follow
+        from polynya.cli.pages import follow
 
         seen = appends = 0
         with Client(self._server) as client:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
+from polynya.cli.completing import complete_stream
 from polynya.cli.values import WHOLE_SECONDS, offset_of
+
+if TYPE_CHECKING:
+    import httpx
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("create")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
 @click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
 @click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
@@ -38,7 +41,7 @@ def create_command(client: Client, stream: str, content_type: str, ttl: int | No
 
 
 @click.command("info")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @as_json
 @server_option
 def info_command(client: Client, stream: str, as_json: bool) -> None:
@@ -59,7 +62,7 @@ def info_command(client: Client, stream: str, as_json: bool) -> None:
 
 
 @click.command("ls")
-@click.argument("prefix", default="")
+@click.argument("prefix", default="", shell_complete=complete_stream)
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many streams.")
 @as_json
 @server_option
@@ -87,7 +90,7 @@ def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) ->
 
 @click.command("fork")
 @click.argument("new")
-@click.option("--from", "source", metavar="STREAM", required=True, help="The stream to begin with.")
+@click.option("--from", "source", metavar="STREAM", required=True, shell_complete=complete_stream, help="The stream to begin with.")
 @click.option("--offset", metavar="OFFSET", help="Where to branch off: an offset that a read gave, or 'start'. Default: the tail.")
 @as_json
 @server_option
@@ -107,7 +110,7 @@ def fork_command(client: Client, new: str, source: str, offset: str | None, as_j
 
 
 @click.command("close")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @as_json
 @server_option
 def close_command(client: Client, stream: str, as_json: bool) -> None:
@@ -124,7 +127,7 @@ def close_command(client: Client, stream: str, as_json: bool) -> None:
 
 
 @click.command("rm")
-@click.argument("streams", nargs=-1, required=True)
+@click.argument("streams", nargs=-1, required=True, shell_complete=complete_stream)
 @click.option("--force", "-f", is_flag=True, help="Streams that are not there are no error.")
 @as_json
 @server_option
@@ -172,6 +175,7 @@ def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any
         "url": client.server + stream_path(stream),
         "content_type": headers.get("content-type"),
         "offset": headers.get("stream-next-offset"),
+        "first_offset": headers.get("stream-retained-offset"),
         "closed": headers.get("stream-closed", "").lower() == "true",
         "ttl_seconds": int(ttl) if ttl else None,
         "expires_at": headers.get("stream-expires-at"),

@@ -14,6 +14,7 @@ import click
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
+from polynya.cli.completing import complete_table
 from polynya.cli.values import SECONDS
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def table_ls_command(client: Client, as_json: bool) -> None:
 
 
 @click.command("compact")
-@click.argument("tables", nargs=-1)
+@click.argument("tables", nargs=-1, shell_complete=complete_table)
 @master_option
 @as_json
 @server_option
@@ -113,7 +114,7 @@ def lake_command() -> None:
 
 
 @lake_command.command("run")
-@click.argument("tables", nargs=-1)
+@click.argument("tables", nargs=-1, shell_complete=complete_table)
 @click.option("--interval", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="The pause between two rounds.")
 @master_option
 @server_option

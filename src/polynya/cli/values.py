@@ -1,8 +1,10 @@
-"""Values on the command line: durations and offsets."""
+"""Values on the command line: durations, offsets and places to begin."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -34,8 +36,42 @@ class WholeSeconds(Seconds):
         return int(seconds)
 
 
+@dataclass(frozen=True)
+class Begin:
+    """Where a read begins: an offset to send, or a time (RFC 3339, UTC, milliseconds), or the number of last records."""
+
+    offset: str = ""
+    time: str = ""
+    last: int | None = None
+
+
+class BeginType(click.ParamType):  # type: ignore[type-arg]
+    """`start`, `now`, an offset, `-20`, `10m`, `2026-11-01T00:00Z`, `2026-11-01`."""
+
+    name = "where"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Begin:
+        if isinstance(value, Begin):
+            return value
+        text = str(value).strip()
+        if text in ("start", "now") or parse_token(text):
+            return Begin(offset="-1" if text == "start" else text)
+        if re.fullmatch(r"-\d{1,15}", text, re.ASCII):
+            return Begin(last=int(text[1:]))
+        match = _DURATION.fullmatch(text.lower())
+        try:
+            if match is not None and match[2] and match[2] in _UNITS:
+                return Begin(time=_instant(datetime.now(UTC) - timedelta(seconds=float(match[1]) * _UNITS[match[2]])))
+            return Begin(time=_instant(datetime.fromisoformat(text)))
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is neither 'start', 'now', an offset, 10m (so long ago), 2026-11-01T00:00Z nor -20 (the last 20)", param, ctx
+            )
+
+
 SECONDS = Seconds()
 WHOLE_SECONDS = WholeSeconds()
+BEGIN = BeginType()
 
 
 def offset_of(text: str, *, fork: bool = False) -> str:
@@ -46,3 +82,8 @@ def offset_of(text: str, *, fork: bool = False) -> str:
         return text
     choices = "'start'" if fork else "'start', 'now'"
     raise click.UsageError(f"--offset {text!r} is no offset: it is {choices}, or what a read gave ({START})")
+
+
+def _instant(moment: datetime) -> str:
+    """A moment as the server takes it; without a zone it is local time. Raises ValueError for one outside the calendar."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

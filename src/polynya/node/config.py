@@ -16,6 +16,7 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.node.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, PREFIX, SETTINGS, Setting
+from polynya.node.toml_lines import lines_of_keys
 from polynya.objectstore.settings import StoreSettings
 
 DEFAULT_FILE = "polynya.toml"
@@ -195,7 +196,8 @@ def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple
     if path is None and not file.exists():
         return []
     try:
-        tree = tomllib.loads(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        tree = tomllib.loads(text)
     except OSError as error:
         problems.append(f"{file}: {error.strerror}")
         return []
@@ -203,8 +205,9 @@ def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple
         problems.append(f"{file}: no valid TOML: {error}")
         return []
     rows = []
+    lines = lines_of_keys(text)
     for key, value in _flatten(tree, ""):
-        origin = f"{file}: {key}"
+        origin = f"{file}:{lines[key]}: {key}" if key in lines else f"{file}: {key}"
         if key not in BY_KEY:
             problems.append(f"{origin}: unknown{_nearest(key, BY_KEY)}")
         elif isinstance(value, bool):

@@ -19,7 +19,12 @@ from polynya.base.limits import (
 )
 
 PREFIX = "POLYNYA_"
-CLIENT_VARIABLES = {"POLYNYA_SERVER": "the server that the client commands talk to"}  # known, but no setting of the node
+CLIENT_VARIABLES = {  # known, but no settings of the node
+    "POLYNYA_SERVER": "the server that the client commands talk to",
+    "POLYNYA_CONTEXT": "the context (`polynya context`) that they take it from; `POLYNYA_SERVER` goes before it",
+    "POLYNYA_TOKEN": "the access token that they send",
+    "POLYNYA_TOKEN_FILE": "a file that holds it",
+}
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SECONDS_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)

@@ -24,6 +24,8 @@ PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 LEASE_MS = 30_000
 LEASE_MS_MIN = 1_000
 LEASE_MS_MAX = 600_000
+LISTED = 100  # subscriptions in one page of the list
+LISTED_MAX = 1000
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -80,7 +82,8 @@ class SubscriptionRoutes:
         try:
             if request.segments == ("jwks.json",):
                 return await self._jwks(request)
-            answer = await self._subscriptions.operate(_operation(request))
+            listed = request.segments in (("subscriptions",), ("subscriptions", ""))
+            answer = await (self._list(request) if listed else self._subscriptions.operate(_operation(request)))
         except _Refused as refused:
             answer = refused.answer
         if answer.status == 405:
@@ -88,6 +91,13 @@ class SubscriptionRoutes:
             return Response(405, _ENCODER.encode(answer.value), headers=(*allowed, ("Cache-Control", "no-store")))
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
+
+    async def _list(self, request: Request) -> Answer:
+        """Not in the protocol: all subscriptions by id, in pages."""
+        if request.method not in ("GET", "HEAD"):
+            raise _Refused(_not_allowed("GET"))
+        limit = min(_limit(request) or LISTED, LISTED_MAX)
+        return await self._subscriptions.listed(request.query.get("prefix", ""), request.query.get("after", ""), limit)
 
     async def _jwks(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -121,12 +131,17 @@ def _base(request: Request, key: str) -> AnyOperation:
     if request.method == "PUT":
         return Put(key, request.base_url, _config(_read(request, _PutBody)))
     if request.method in ("GET", "HEAD"):
-        limit = request.query.get("limit", "0")
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
-            raise _invalid("limit is a number of streams")
-        return Get(key, request.base_url, request.query.get("after", ""), int(limit))
+        return Get(key, request.base_url, request.query.get("after", ""), _limit(request))
     _only(request, "DELETE", "GET, PUT, DELETE")
     return Delete(key, request.base_url)
+
+
+def _limit(request: Request) -> int:
+    """`limit`; 0 where there is none. Raises `_Refused`."""
+    limit = request.query.get("limit", "0")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
+        raise _invalid("limit is a whole number")
+    return int(limit)
 
 
 def _members(request: Request, key: str, path: tuple[str, ...]) -> AnyOperation:

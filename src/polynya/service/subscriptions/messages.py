@@ -12,6 +12,7 @@ from polynya.stream.subscriptions_model import LinkInfo
 OPERATE = 40  # kinds of messages between cores
 LINKS = 41
 NEWS = 42
+LIST = 43
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -83,8 +84,17 @@ class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
     wakes: list[tuple[str, int, str]]
 
 
+class ListQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Subscriptions whose home is on one core, by id: those after `after` that begin with `prefix`. The answer: their shapes."""
+
+    prefix: str
+    after: str
+    limit: int
+
+
 Over = list[tuple[str, int]]
 Links = list[LinkInfo]
+Shapes = list[dict[str, Any]]
 
 
 def refuse(status: int, code: str, message: str = "", **more: Any) -> Answer:

@@ -43,12 +43,22 @@ def subscription_shape(subscription: Subscription, base_url: str, links: list[Li
         signing = {"alg": "ed25519", "kid": kid, "jwks_url": f"{base_url}{ROOT}/jwks.json"}
         webhook = {"url": config.webhook_url, "signing": signing}
     return {
-        "id": subscription.id,
+        **listed_shape(subscription),
         "subscription_id": subscription.id,
-        "type": "webhook" if config.kind == WEBHOOK else "pull-wake",
-        "pattern": config.pattern or None,
         "streams": [cursor_shape(info) for info in links],
         "webhook": webhook,
+    }
+
+
+def listed_shape(subscription: Subscription) -> dict[str, Any]:
+    """A subscription in the list of all; its streams are not looked up."""
+    config = subscription.config
+    return {
+        "id": subscription.id,
+        "type": "webhook" if config.kind == WEBHOOK else "pull-wake",
+        "pattern": config.pattern or None,
+        "explicit_streams": len(subscription.streams),
+        "webhook": {"url": config.webhook_url} if config.kind == WEBHOOK else None,
         "wake_stream": spelled_name(config.wake_stream) if config.wake_stream else None,
         "lease_ttl_ms": config.lease_ttl_ms,
         "created_at": _time(subscription.created_ms),

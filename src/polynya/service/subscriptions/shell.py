@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
 from polynya.base.errors import PolynyaError
@@ -10,8 +12,9 @@ from polynya.service.node import NodeService
 from polynya.service.subscriptions import messages
 from polynya.service.subscriptions.keys import Keys
 from polynya.service.subscriptions.links import Links
-from polynya.service.subscriptions.messages import Answer, AnyOperation, News
+from polynya.service.subscriptions.messages import Answer, AnyOperation, ListQuestion, News, Shapes
 from polynya.service.subscriptions.operations import Operations
+from polynya.service.subscriptions.shapes import listed_shape
 from polynya.service.subscriptions.wakes import WakeCounters, Wakes
 from polynya.service.subscriptions.webhooks import Webhooks
 from polynya.stream.commands import UnlinkSubscription
@@ -36,6 +39,7 @@ class Subscriptions:
         self._task: asyncio.Task[None] | None = None
         service.serve(messages.OPERATE, AnyOperation, Answer, self._operations.run)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
+        service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
 
     @property
     def counters(self) -> WakeCounters:
@@ -64,6 +68,17 @@ class Subscriptions:
     async def jwks(self) -> dict[str, Any]:
         """The JWK Set of the webhooks' signing key."""
         return await self._keys.jwks()
+
+    async def listed(self, prefix: str, after: str, limit: int) -> Answer:
+        """A page of all subscriptions, by id. `next` is the `after` of the page that follows. Raises `Unavailable`."""
+        service = self._service
+        question = ListQuestion(prefix, after, limit + 1)
+        found = await self._list(question)
+        for part in await asyncio.gather(*(service.ask_core(core, messages.LIST, question) for core in service.other_cores)):
+            found += part
+        found.sort(key=itemgetter("id"))
+        shown = found[:limit]
+        return Answer(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
 
     def pump(self) -> None:
         """After a turn: pass on which subscriptions have news."""
@@ -98,6 +113,11 @@ class Subscriptions:
 
     async def _hear(self, news: News) -> list[tuple[str, int]]:
         return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
+
+    async def _list(self, question: ListQuestion) -> Shapes:
+        homes = {key: home for machine in self._machines.values() for key, home in machine.subscriptions.homes.items()}
+        keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
+        return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
 
     def _forget(self, key: str, uid: int) -> None:
         """A registration of a life that is over, left by a crash."""

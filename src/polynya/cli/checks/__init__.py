@@ -1,0 +1,10 @@
+"""What `polynya doctor` looks at: this machine, the place of the data, the object store, and the server.
+
+Each check looks and says what it found; none changes anything but files and objects of its own, that it takes away again. A check never
+raises: what it could not do is a finding too. `findings` are bounded in time each, so that a doctor who is asked about a dead network
+still answers.
+"""
+
+from polynya.cli.checks.findings import FAIL, OK, WARN, Finding
+
+__all__ = ["FAIL", "OK", "WARN", "Finding"]

@@ -1,0 +1,28 @@
+"""`polynya completion`: the scripts that make shells complete verbs, options and the names of streams."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+VARIABLE = "_POLYNYA_COMPLETE"
+PROGRAM = "polynya"
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion_command(shell: str) -> None:
+    """Print the completion script of SHELL. Names of streams are asked of the server while one types.
+
+    \b
+    polynya completion bash > ~/.local/share/bash-completion/completions/polynya
+    polynya completion zsh > ~/.zfunc/_polynya       (and fpath+=~/.zfunc before compinit in ~/.zshrc)
+    polynya completion fish > ~/.config/fish/completions/polynya.fish
+    source <(polynya completion bash)                (for this shell alone)
+    """
+    from polynya.cli.app import cli
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, PROGRAM, VARIABLE).source())

@@ -1,0 +1,71 @@
+"""`polynya config`: what a node would be started with here, and whether it could be."""
+
+from __future__ import annotations
+
+import click
+
+from polynya.cli import exits, output
+from polynya.cli.setting_flags import config_option, loaded_config, with_hidden_settings
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("config")
+def config_command() -> None:
+    """Look at the settings with which 'polynya serve' would start here."""
+
+
+@config_command.command("show")
+@click.option("--origin", is_flag=True, help="Also where each value comes from: default, FILE:LINE, a variable, a flag.")
+@click.option("--changed", is_flag=True, help="Only what is not left at its default.")
+@config_option
+@as_json
+@with_hidden_settings
+def config_show_command(origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None) -> None:
+    """Print every setting with its value; secrets are masked. The flags of 'polynya serve' are taken too.
+
+    \b
+    polynya config show --origin
+    polynya config show --changed --config /etc/polynya.toml
+    """
+    from polynya.node.config import show
+
+    rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
+    if as_json:
+        output.json_line({key: {"value": value, "origin": where} if origin else value for key, value, where in rows})
+    elif rows:
+        heads = ("setting", "value", "from")
+        output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])
+    else:
+        output.notice("every setting is at its default")
+
+
+@config_command.command("check")
+@config_option
+@as_json
+@with_hidden_settings
+def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
+    """Check the settings without starting anything; what is wrong is listed whole, each with its place. Exit code 2 says wrong.
+
+    What only a start can tell (is the port free, does the bucket take writes) is for 'polynya doctor'.
+
+    \b
+    polynya config check
+    polynya config check --config /etc/polynya.toml --json
+    """
+    try:
+        loaded = loaded_config(file, values)
+    except exits.Misused as wrong:
+        problems = wrong.message.splitlines()
+        if as_json:
+            output.json_line({"problems": problems, "unsafe": []})
+            raise click.exceptions.Exit(exits.USAGE) from None
+        shown = "\n".join(f"  {problem}" for problem in problems)
+        raise exits.Misused(f"{output.counted(len(problems), 'problem')} with the settings:\n{shown}") from None
+    if as_json:
+        output.json_line({"problems": [], "unsafe": loaded.config.unsafe})
+        return
+    for line in loaded.config.unsafe:
+        output.notice(f"unsafe: {line}")
+    changed = sum(origin != "default" for origin in loaded.origins.values())
+    output.notice(f"the settings are right ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
