@@ -18,6 +18,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "serve": ("serve", "Start a node and serve until it is told to stop."),
     "create": ("streams", "Create a stream."),
     "append": ("append", "Append records to a stream, from arguments or stdin."),
+    "import": ("importing", "Copy a stream from another server."),
     "read": ("read", "Read what a stream holds."),
     "tail": ("read", "Follow a stream as it grows."),
     "info": ("streams", "Say what is known of a stream."),

@@ -27,6 +27,7 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     ttl_seconds: int | None = None
     expires_at_ms: int | None = None
     history: int = 0  # the cluster's; (uid, history) goes into ETags and SSE ids
+    stream_seq: str | None = None  # the last `Stream-Seq`
 
 
 class Position:

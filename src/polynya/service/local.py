@@ -112,6 +112,7 @@ class LocalGroups:
             stream.ttl_seconds,
             stream.expires_at_ms,
             self._history,
+            stream.stream_seq,
         )
 
     def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:

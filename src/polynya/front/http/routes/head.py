@@ -36,6 +36,8 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
         etag = etag_of(facts, begin, end)
         headers: Headers = [("Content-Type", facts.content_type), ("ETag", etag)]
         status = 304 if none_match(exchange.head.headers.get("if-none-match"), etag) else 200
+        if facts.stream_seq is not None:
+            headers.append(("Stream-Seq", facts.stream_seq))
         exchange.answer(status, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
 
 
