@@ -33,6 +33,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "config": ("configuration", "Show and check the settings of a node."),
     "context": ("contexts", "Give servers names, and choose one."),
     "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
+    "debug": ("bundle", "Gather what is needed to look into a problem."),
     "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
