@@ -34,18 +34,24 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "context": ("contexts", "Give servers names, and choose one."),
     "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
     "debug": ("bundle", "Gather what is needed to look into a problem."),
+    "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
+EXIT_MEANINGS = {
+    exits.OK: "done",
+    exits.REFUSED: "refused: the message says why",
+    exits.USAGE: "the command line or a setting is wrong",
+    exits.UNREACHABLE: "the server cannot be reached, or cannot answer now: nothing was applied",
+    exits.UNKNOWN: "the outcome is unknown: it may or may not have been applied",
+    exits.INTERRUPTED: "interrupted",
+    exits.BROKEN_PIPE: "the reader of the output went away",
+}
+_EXITS = "\n".join(f"  {code:<5}{meaning}" for code, meaning in EXIT_MEANINGS.items())
 EPILOG = f"""
 \b
 Exit codes:
-  {exits.OK}    done
-  {exits.REFUSED}    refused: the message says why
-  {exits.USAGE}    the command line or a setting is wrong
-  {exits.UNREACHABLE}    the server cannot be reached, or cannot answer now: nothing was applied
-  {exits.UNKNOWN}    the outcome is unknown: it may or may not have been applied
-  {exits.INTERRUPTED}  interrupted
+{_EXITS}
 
 \b
 The server is that of --server or --context, else of POLYNYA_SERVER or POLYNYA_CONTEXT, else of the context in use ('polynya context'),
