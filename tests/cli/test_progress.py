@@ -20,9 +20,9 @@ from polynya.cli.progress import Bar, Live, spelled_seconds
 
 def test_a_bar_says_how_much_how_fast_and_how_long_still() -> None:
     bar = Bar("appending", 1000, lambda count: f"{count:.0f}")
-    assert bar.text(0.0) == "appending " + "░" * 24 + "   0%  0 of 1000, 0/s"
+    assert bar.text(0.0) == "appending " + "░" * 16 + "   0%  0 of 1000, 0/s"
     bar.advance(500)
-    assert bar.text(10.0) == "appending " + "█" * 12 + "░" * 12 + "  50%  500 of 1000, 50/s, 10 s left"
+    assert bar.text(10.0) == "appending " + "█" * 8 + "░" * 8 + "  50%  500 of 1000, 10 s left, 50/s"
     bar.advance(600)  # more than was thought
     assert "100%" in bar.text(10.0) and "left" not in bar.text(10.0)
 

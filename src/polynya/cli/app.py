@@ -25,14 +25,14 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "fork": ("streams", "Make a new stream that begins as another one."),
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
-    "sub": ("subscriptions", "Have webhooks or workers woken by what is appended."),
+    "sub": ("subscriptions", "Have webhooks or workers woken by appends."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
     "config": ("configuration", "Show and check the settings of a node."),
-    "context": ("contexts", "Give servers names, and choose one."),
-    "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
+    "context": ("contexts", "Give servers names, and choose one of them."),
+    "doctor": ("doctor", "Check machine, settings and server; say what to do."),
     "debug": ("bundle", "Gather what is needed to look into a problem."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
@@ -54,8 +54,10 @@ Exit codes:
 {_EXITS}
 
 \b
-The server is that of --server or --context, else of POLYNYA_SERVER or POLYNYA_CONTEXT, else of the context in use ('polynya context'),
-else http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or POLYNYA_TOKEN_FILE, else of the context.
+The server is that of --server or --context, else of POLYNYA_SERVER or
+POLYNYA_CONTEXT, else of the context in use ('polynya context'), else
+http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or
+POLYNYA_TOKEN_FILE, else of the context.
 Data goes to stdout, notices and errors to stderr.
 """
 

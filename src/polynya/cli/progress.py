@@ -16,7 +16,7 @@ from polynya.cli import output
 
 DRAWN_SECONDS = 0.12
 FIRST_SECONDS = 0.3  # what is done sooner shows nothing
-BAR_WIDTH = 24
+BAR_WIDTH = 16
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[K"
 
@@ -113,7 +113,7 @@ class Bar:
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
         rate = self._done / seconds if seconds > 0 else 0.0
         left = f", {spelled_seconds((self._total - self._done) / rate)} left" if rate and self._done < self._total else ""
-        return f"{self._what} {bar} {part:4.0%}  {self._spelled(self._done)} of {self._spelled(self._total)}, {self._spelled(rate)}/s{left}"
+        return f"{self._what} {bar} {part:4.0%}  {self._spelled(self._done)} of {self._spelled(self._total)}{left}, {self._spelled(rate)}/s"
 
 
 @contextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NEEDS_LAKE = "tables need more than the lean server: pip install 'polynya[lake]'"
 NEXT_STEPS = {  # what the pipeline does after it has told a step
-    "planned": "looking at the records for a schema",
+    "planned": "starting Spark, looking at the records",
     "schema": "writing the plan",
     "plan": "running the job in Spark",
     "ran": "writing the result",
