@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 
 import click
 import httpx
@@ -93,8 +92,7 @@ def test_places(text: str) -> None:
 def test_times() -> None:
     assert BEGIN.convert("2026-11-01T00:00Z", None, None).time == "2026-11-01T00:00:00.000Z"
     assert BEGIN.convert("2026-11-01T01:00:00.5+01:00", None, None).time == "2026-11-01T00:00:00.500Z"
-    ago = datetime.fromisoformat(BEGIN.convert("10m", None, None).time)
-    assert abs(datetime.now(UTC) - timedelta(minutes=10) - ago) < timedelta(seconds=5)
+    assert [BEGIN.convert(text, None, None).time for text in ("10m", "1.5 h", "7D")] == ["10m", "1.5h", "7d"]  # the server's clock counts
     for bad in ("10 parsecs", "2026-13-01", "soon", "0001-01-01T00:00+14:00"):
         with pytest.raises(click.BadParameter):
             BEGIN.convert(bad, None, None)

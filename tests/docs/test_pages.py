@@ -26,6 +26,11 @@ def test_a_generated_page_is_what_is_written(name: str) -> None:
     assert (ROOT / "docs" / name).read_text("utf-8") == write_docs().PAGES[name](), "run: python scripts/write_docs.py"
 
 
+def test_the_man_page_is_what_is_written() -> None:
+    written = write_docs()
+    assert written.MAN.read_text("utf-8") == written.man_page(), "run: python scripts/write_docs.py"
+
+
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):

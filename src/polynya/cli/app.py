@@ -26,30 +26,39 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "fork": ("streams", "Make a new stream that begins as another one."),
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
-    "sub": ("subscriptions", "Have webhooks or workers woken by what is appended."),
+    "sub": ("subscriptions", "Have webhooks or workers woken by appends."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
     "config": ("configuration", "Show and check the settings of a node."),
-    "context": ("contexts", "Give servers names, and choose one."),
-    "doctor": ("doctor", "Check the machine, the settings and the server, and say what to do."),
+    "context": ("contexts", "Give servers names, and choose one of them."),
+    "doctor": ("doctor", "Check machine, settings and server; say what to do."),
+    "debug": ("bundle", "Gather what is needed to look into a problem."),
+    "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
+EXIT_MEANINGS = {
+    exits.OK: "done",
+    exits.REFUSED: "refused: the message says why",
+    exits.USAGE: "the command line or a setting is wrong",
+    exits.UNREACHABLE: "the server cannot be reached, or cannot answer now: nothing was applied",
+    exits.UNKNOWN: "the outcome is unknown: it may or may not have been applied",
+    exits.INTERRUPTED: "interrupted",
+    exits.BROKEN_PIPE: "the reader of the output went away",
+}
+_EXITS = "\n".join(f"  {code:<5}{meaning}" for code, meaning in EXIT_MEANINGS.items())
 EPILOG = f"""
 \b
 Exit codes:
-  {exits.OK}    done
-  {exits.REFUSED}    refused: the message says why
-  {exits.USAGE}    the command line or a setting is wrong
-  {exits.UNREACHABLE}    the server cannot be reached, or cannot answer now: nothing was applied
-  {exits.UNKNOWN}    the outcome is unknown: it may or may not have been applied
-  {exits.INTERRUPTED}  interrupted
+{_EXITS}
 
 \b
-The server is that of --server or --context, else of POLYNYA_SERVER or POLYNYA_CONTEXT, else of the context in use ('polynya context'),
-else http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or POLYNYA_TOKEN_FILE, else of the context.
+The server is that of --server or --context, else of POLYNYA_SERVER or
+POLYNYA_CONTEXT, else of the context in use ('polynya context'), else
+http://127.0.0.1:4437. The access token is that of POLYNYA_TOKEN or
+POLYNYA_TOKEN_FILE, else of the context.
 Data goes to stdout, notices and errors to stderr.
 """
 

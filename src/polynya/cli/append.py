@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import secrets
+import stat
 import sys
 import threading
 import time
@@ -15,6 +18,7 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client, is_json, never_sent, server_option, stream_path
 from polynya.cli.completing import complete_stream
+from polynya.cli.progress import Bar
 from polynya.cli.streams import facts_if_there, facts_of
 from polynya.cli.values import SECONDS
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 1 << 20  # of lines in one append
 BATCH_LINES = 10_000
+BAR_BYTES = 4 << 20  # a smaller file is in before a bar could be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
 RETRY_PAUSE_SECONDS = 0.1
 RETRY_PAUSE_SECONDS_MAX = 2.0
@@ -66,14 +71,26 @@ def append_command(
     content_type = _content_type(client, stream, create=create, wanted=content_type or ("application/octet-stream" if whole else JSON_TYPE))
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
-        for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
-            producer.append(lines)
+        with _bar(stream, records) as bar:
+            for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
+                producer.append(lines)
+                bar.advance(sum(map(len, lines)))
     finally:
         if producer.batches or sys.exc_info()[0] is None:
             _report(producer, stream, as_json=as_json)
     if close:
         client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
         output.notice(f"closed {stream}")
+
+
+def _bar(stream: str, records: Sequence[str]) -> Bar:
+    """A bar for a file that is worth one; what a pipe will bring nobody knows."""
+    total = 0
+    if not records:
+        with contextlib.suppress(OSError, ValueError):
+            status = os.fstat(sys.stdin.fileno())
+            total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return Bar(f"appending to {stream}", total, output.size, shown=None if total >= BAR_BYTES else False)
 
 
 def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:

@@ -24,6 +24,7 @@ from polynya.cli import answers, exits, flights, output
 from polynya.cli.append import Producer
 from polynya.cli.client import JSON_TYPE, Client, stream_path
 from polynya.cli.flights import Sums
+from polynya.cli.progress import Bar, Live, spelled_seconds
 from polynya.cli.streams import facts_of
 
 FLIGHTS = 336_776
@@ -83,17 +84,17 @@ def _play(client: Client, data: str) -> None:
 
 
 def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, str]) -> None:
-    with _step(f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced") as say:
+    with _step(f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False) as say:
         began = time.monotonic()
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
-            sent = sum(pool.map(lambda carrier: _append_airline(client.server, streams[carrier], events[carrier]), longest_first))
         total = sum(map(len, events.values()))
+        with ThreadPoolExecutor(CONNECTIONS) as pool, Bar("   ", total, lambda count: f"{count:,.0f}") as bar:
+            longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
+            sent = sum(pool.map(lambda carrier: _append_airline(client.server, streams[carrier], events[carrier], bar), longest_first))
         rate = f" ({sent / (time.monotonic() - began):,.0f} a second)" if sent else ""
         say(f"{sent:,} events appended{rate}" + (f", {total - sent:,} were there already" if sent < total else ""))
 
 
-def _append_airline(server: str, stream: str, records: Sequence[bytes]) -> int:
+def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar) -> int:
     """Append what the stream does not hold yet; the number of records sent. The producer's name and its batches are always the same, so
     that a batch of an earlier run is recognised and not stored again."""
     with Client(server) as client:
@@ -104,8 +105,10 @@ def _append_airline(server: str, stream: str, records: Sequence[bytes]) -> int:
         batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
         producer = Producer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
         producer.batches = first = held // BATCH if held < len(records) else len(batches)
+        bar.advance(first * BATCH if first < len(batches) else len(records))
         for batch in batches[first:]:
             producer.append(batch)
+            bar.advance(len(batch))
         return producer.records
 
 
@@ -253,10 +256,11 @@ def _url_of(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def _step(what: str) -> Iterator[Any]:
-    """A line that says what was done, what came of it and how long it took."""
+def _step(what: str, *, live: bool = True) -> Iterator[Any]:
+    """A line that says what was done, what came of it and how long it took. `live`: on a terminal the time is shown meanwhile."""
     output.notice(f"… {what}")
     began = time.monotonic()
     result: list[str] = []
-    yield result.append
+    with Live(lambda seconds: f"  {spelled_seconds(seconds)}", shown=None if live else False):
+        yield result.append
     output.notice(f"    {'; '.join(result)}  [{time.monotonic() - began:.1f} s]")

@@ -37,7 +37,7 @@ def doctor_command(server: str | None, context: str | None, file: str | None, as
     polynya doctor --json | jq -r 'select(.status == "FAIL") | .step'
     """
     counts = {OK: 0, WARN: 0, FAIL: 0}
-    for finding in _findings(server, context, file, values):
+    for finding in findings(server, context, file, values):
         counts[finding.status] += 1
         if as_json:
             output.json_line(asdict(finding))
@@ -49,7 +49,8 @@ def doctor_command(server: str | None, context: str | None, file: str | None, as
         raise click.exceptions.Exit(exits.REFUSED)
 
 
-def _findings(server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> Iterator[Finding]:
+def findings(server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Every check, as it is done; `values` are the flags of settings by variable."""
     from polynya.cli.checks import machine
 
     yield machine.check_python()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+
+above: Callable[[str], None] | None = None  # where notices go while a line of progress is drawn
 
 
 def data(raw: bytes) -> None:
@@ -24,7 +26,10 @@ def json_line(value: Any) -> None:
 
 def notice(text: str) -> None:
     """A line to stderr."""
-    click.echo(text, err=True)
+    if above is None:
+        click.echo(text, err=True)
+    else:
+        above(text)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unava
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.completing import complete_table
+from polynya.cli.progress import steps
 from polynya.cli.values import SECONDS
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from polynya.lakehouse.worker import RunnerFactory
 
 NEEDS_LAKE = "tables need more than the lean server: pip install 'polynya[lake]'"
+NEXT_STEPS = {  # what the pipeline does after it has told a step
+    "planned": "starting Spark, looking at the records",
+    "schema": "writing the plan",
+    "plan": "running the job in Spark",
+    "ran": "writing the result",
+    "result": "preparing the commit",
+    "staged": "committing",
+    "pointer": "writing Delta's log",
+    "delta": "asking for the next plan",
+    "abandoned": "asking for a new plan",
+}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
 
@@ -94,8 +106,8 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
         from polynya.lakehouse.worker import Stopped, compact, stop_on_signals
 
         try:
-            with stop_on_signals():
-                outcomes = compact(coordinator_of(client), tables, spark_factory(master), _progress)
+            with stop_on_signals(), steps("asking for a plan") as doing:
+                outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing))
         except Stopped:
             raise KeyboardInterrupt from None
     if as_json:
@@ -209,6 +221,16 @@ def _behind(table: dict[str, Any]) -> str:
     if not records:
         return "up to date"
     return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
+
+
+def narrated(doing: Callable[[str], None], indent: str = "  ") -> Callable[[str, str], None]:
+    """Tells the steps of the pipeline as lines, and names the one that follows to `doing`."""
+
+    def tell(step: str, said: str) -> None:
+        output.notice(f"{indent}{step:<14}{said}")
+        doing(NEXT_STEPS.get(step.partition("-")[0], "going on"))
+
+    return tell
 
 
 def _progress(step: str, said: str) -> None:

@@ -67,7 +67,7 @@ class Target:
 def contexts_path(environ: Mapping[str, str]) -> Path:
     """The file of the contexts, by the XDG base directories."""
     base = environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if base.startswith("/") else Path(environ.get("HOME") or Path.home()) / ".config"
+    folder = Path(base) if base.startswith("/") else Path(environ.get("HOME") or os.path.expanduser("~")) / ".config"
     return folder / "polynya" / "contexts.toml"
 
 
@@ -75,10 +75,10 @@ def load_contexts(path: Path) -> Contexts:
     """Nothing for a file that is not there. Raises `exits.Misused` for one that is no such file."""
     try:
         tree = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Contexts("", {})
     except OSError as error:
-        raise exits.Misused(f"{path}: {error.strerror}") from None
+        raise exits.Misused(f"{path}: {error.strerror}", hint="With --server or POLYNYA_SERVER it is not looked at.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise exits.Misused(f"{path}: no valid TOML: {error}", hint="Mend it, or move it away and add the contexts again.") from None
     known = tree.get("contexts", {})

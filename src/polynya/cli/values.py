@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
 
@@ -38,7 +38,8 @@ class WholeSeconds(Seconds):
 
 @dataclass(frozen=True)
 class Begin:
-    """Where a read begins: an offset to send, or a time (RFC 3339, UTC, milliseconds), or the number of last records."""
+    """Where a read begins: an offset to send; or a time (RFC 3339, or a duration back from the server's now); or the number of last
+    records."""
 
     offset: str = ""
     time: str = ""
@@ -61,7 +62,7 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
         match = _DURATION.fullmatch(text.lower())
         try:
             if match is not None and match[2] and match[2] in _UNITS:
-                return Begin(time=_instant(datetime.now(UTC) - timedelta(seconds=float(match[1]) * _UNITS[match[2]])))
+                return Begin(time=match[1] + match[2])
             return Begin(time=_instant(datetime.fromisoformat(text)))
         except (ValueError, OverflowError):
             self.fail(

@@ -1,0 +1,94 @@
+"""`polynya man`: the man page, made from the same words as every --help."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+import polynya
+
+_FILES = (
+    ("./polynya.toml", "The settings of a node, where --config names no other file."),
+    ("./polynya-data", "A node's data, where --data names no other folder."),
+    ("~/.config/polynya/contexts.toml", "The contexts; below XDG_CONFIG_HOME if that is set."),
+)
+
+
+@click.command("man")
+def man_command() -> None:
+    """Print the man page of polynya.
+
+    \b
+    polynya man | man -l -
+    polynya man > ~/.local/share/man/man1/polynya.1
+    """
+    click.echo(man_page(), nl=False)
+
+
+def man_page() -> str:
+    """The page in roff (man(7))."""
+    from polynya.cli.app import VERBS, cli
+    from polynya.node.settings import CLIENT_VARIABLES, PREFIX
+
+    lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
+    lines += [r"polynya \- append and tail streams over HTTP, and find every stream again as a table"]
+    lines += [".SH SYNOPSIS", r".B polynya", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGUMENTS\fR]", ".SH DESCRIPTION"]
+    lines += list(_body(inspect.cleandoc(cli.help or "")))
+    lines += [".SH COMMANDS"]
+    with click.Context(cli, info_name="polynya", **cli.context_settings) as context:
+        for name in VERBS:
+            command = cli.get_command(context, name)
+            assert command is not None
+            lines += _sections(command, context, name)
+    lines += [".SH EXIT STATUS", *_exits()]
+    lines += [".SH ENVIRONMENT"]
+    for name, doc in CLIENT_VARIABLES.items():
+        lines += [".TP", rf"\fB{_text(name)}\fR", _text(doc.replace("`", "")).capitalize() + "."]
+    lines += [".TP", rf"\fB{PREFIX}\fR\fISETTING\fR", "Each setting of a node has a variable: 'polynya config show' lists the settings."]
+    lines += [".SH FILES"]
+    for name, doc in _FILES:
+        lines += [".TP", rf"\fI{_text(name)}\fR", _text(doc)]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
+    with click.Context(command, info_name=name, parent=parent) as context:
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(context):
+                found = command.get_command(context, inner)
+                assert found is not None
+                yield from _sections(found, context, inner)
+            return
+        yield f'.SS "{_text(" ".join([context.command_path, *command.collect_usage_pieces(context)]))}"'
+        yield from _body(inspect.cleandoc(command.help or ""))
+        for parameter in command.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is not None:
+                yield from (".TP", rf"\fB{_text(record[0])}\fR", _text(record[1]))
+
+
+def _body(text: str) -> Iterator[str]:
+    """Paragraphs; those that begin with a backspace keep their lines, as click has it."""
+    for number, paragraph in enumerate(text.split("\n\n")):
+        if number:
+            yield ".PP"
+        lines = paragraph.splitlines()
+        if lines and lines[0].strip() == "\b":
+            yield from (".RS 4", ".nf", *(_text(line) for line in lines[1:]), ".fi", ".RE")
+        else:
+            yield from map(_text, lines)
+
+
+def _exits() -> Iterator[str]:
+    from polynya.cli.app import EXIT_MEANINGS
+
+    for code, meaning in EXIT_MEANINGS.items():
+        yield from (".TP", rf"\fB{code}\fR", _text(meaning))
+
+
+def _text(text: str) -> str:
+    """Plain text as roff takes it."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq")
+    return rf"\&{escaped}" if escaped[:1] in (".", "'") else escaped

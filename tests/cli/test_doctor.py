@@ -1,0 +1,158 @@
+"""The doctor: what it says of things that are well, and of each that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from polling import wait_until
+from product import polynya, running_node
+from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
+from scripted_server import scripted
+
+from polynya.cli import exits
+from polynya.cli.app import cli
+from polynya.cli.checks import FAIL, OK, WARN, Finding, machine, place, store
+from polynya.node.config import load
+from polynya.objectstore import StoreSettings, claim_root, open_store
+
+STEPS = (WARN, FAIL)
+
+
+def ran(*arguments: str, **variables: str) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *arguments], env=dict(variables))
+
+
+def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
+    """By name; the last of a name."""
+    told = [json.loads(line) for line in ran("--json", *arguments, **variables).stdout.splitlines()]
+    return {row["name"]: Finding(**row) for row in told}
+
+
+def test_a_machine_before_its_first_start_is_well(tmp_path: Path) -> None:
+    found = findings("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert not [finding for finding in found.values() if finding.status == FAIL]
+    assert {
+        "python",
+        "packages",
+        "java",
+        "open files",
+        "clock",
+        "settings",
+        "data folder",
+        "fsync",
+        "port",
+        "object store",
+        "server",
+    } <= set(found)
+    assert (found["server"].status, found["object store"].status) == (WARN, OK)  # nobody has started a node yet
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "letters.txt").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = ran(
+            "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}", "--server", "http://127.0.0.1:1", "--cold-backend", "none"
+        )
+    assert result.exit_code == exits.REFUSED
+    for told in ("letters.txt", f"port {port} of 127.0.0.1 is in use", "nothing leaves the journal", "Connection refused"):
+        assert told in result.stdout
+    assert result.stdout.count("→") == sum(line.startswith(STEPS) for line in result.stdout.splitlines())
+
+
+def test_wrong_settings_are_one_failure_and_the_rest_is_still_looked_at(tmp_path: Path) -> None:
+    found = findings("--config", str(tmp_path / "nowhere.toml"))
+    assert found["settings"].status == FAIL and "config check" in found["settings"].step
+    assert "server" in found and "fsync" not in found
+
+
+def test_a_server_that_is_another_thing_is_no_node() -> None:
+    with scripted((200, {}, b"<html>")) as server:
+        assert findings("--server", server.url)["server"].status == FAIL
+
+
+def test_an_old_server_and_a_wrong_clock_are_told() -> None:
+    node = b'{"version":"0.0.1","cores":2,"ports":{"http":1,"admin":2}}'
+    health = b'{"status":"fail","failed":[{"core":1,"check":"journal","reason":"no room"}],"unsafe":["anybody may"]}'
+    with scripted((200, {"date": "Mon, 01 Jan 2024 00:00:00 GMT"}, node), (503, {}, health)) as server:
+        found = findings("--server", server.url)
+    assert (found["versions"].status, found["health"].status, found["access"].status) == (WARN, FAIL, WARN)
+    assert "core 1 journal: no room" in found["health"].said
+
+
+@pytest.mark.parametrize(
+    ("version", "conditions", "good"),
+    [
+        ("8.1.3", ">=8.1", True), ("8.0", ">=8.1", False), ("2.10", ">=2.2,<3", True), ("3.0", ">=2.2,<3", False),
+        ("1.6.6", "==1.6.*", True), ("1.7", "==1.6.*", False), ("1.5.5", "==1.5.5", True), ("9", "", True), ("1.0rc1", ">=1.0", True),
+    ],
+)  # fmt: skip
+def test_versions(version: str, conditions: str, good: bool) -> None:
+    assert machine.satisfies(version, conditions) is good
+
+
+def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\ntmp {tmp_path}/in\\040side tmpfs rw 0 0\n")
+    (tmp_path / "in side").mkdir()
+    (tmp_path / "inside").mkdir()
+    assert place.file_system_of(tmp_path / "in side", str(mounts)) == "tmpfs"
+    assert place.file_system_of(tmp_path / "inside", str(mounts)) == "nfs4"
+    assert place.file_system_of(Path("/"), str(mounts)) == "ext4"
+    assert place.file_system_of(Path("/"), str(tmp_path / "none")) == ""
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.001, OK), (0.05, WARN), (0.000_001, WARN)])
+def test_a_slow_disk_and_one_that_lies_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, status: str) -> None:
+    monkeypatch.setattr(place, "sync_seconds", lambda folder: [seconds] * 3)
+    found = {finding.name: finding for finding in place.check_data(load({"--data": str(tmp_path)}, environ={}).config)}
+    assert found["fsync"].status == status
+
+
+def test_a_folder_that_may_not_be_written_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place.os, "access", lambda path, mode: False)
+    (finding,) = place.check_data(load({"--data": str(tmp_path / "x")}, environ={}).config)
+    assert finding.status == FAIL and "chown" in finding.step
+
+
+@pytest.mark.process
+def test_a_bucket_is_tried_and_its_owner_told(s3_server: S3Server, tmp_path: Path) -> None:  # noqa: F811
+    settings = s3_server.settings()
+    flags = {f"--cold-{name.replace('_', '-')}": value for name, value in settings.items() if name != "s3_secret_access_key"}
+    secret = {"POLYNYA_COLD_S3_SECRET_ACCESS_KEY": settings["s3_secret_access_key"]}
+    found = {row.name: row for row in store.check_store(load({**flags, "--data": str(tmp_path)}, environ=secret).config)}
+    assert (found["object store"].status, found["object root"].said) == (OK, "nobody's yet")
+    wrong = load(flags, environ=dict.fromkeys(secret, "another secret")).config
+    (failed,) = store.check_store(wrong)
+    assert failed.status == FAIL and "cold.s3_bucket" in failed.step
+
+    async def claim() -> None:
+        opened = open_store(StoreSettings(**settings))
+        assert opened is not None
+        await claim_root(opened, "someone-else", 1, "start")
+        await opened.close()
+
+    asyncio.run(claim())
+    (_, root) = store.check_store(load({**flags, "--data": str(tmp_path)}, environ=secret).config)
+    assert root.status == FAIL and "someone-else" in root.said
+
+
+@pytest.mark.process
+def test_beside_a_running_node(tmp_path: Path) -> None:
+    with running_node(tmp_path / "data") as node:
+        listen = node.url.removeprefix("http://")
+        own = ["--data", str(tmp_path / "data"), "--listen", listen]
+        wait_until(lambda: polynya("ls", server=node.url).code == 0, what="the node to answer")
+        told = polynya("doctor", "--json", *own, server=node.url)
+        found = {row["name"]: row for row in map(json.loads, told.out.splitlines())}
+        assert told.code == 0, told
+        assert f"pid {node.process.pid}" in found["data folder"]["said"]
+        assert (found["server"]["status"], found["health"]["status"], found["port"]["status"]) == (OK, OK, OK)
+        assert polynya("append", "a", "1", "--create", server=node.url).code == 0  # nothing of the node was disturbed
