@@ -8,17 +8,21 @@ import os
 import select
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disk_orders import DiskOrders
 from e2e_crashes import PlainWriter, Producer, at_work
-from e2e_world import JSON, Answer, Client, Lost, World, is_root, raw, read_until
+from e2e_world import JSON, Answer, Client, Lost, World, is_root, metric, raw, read_until
 from polling import wait_until
 
 pytestmark = pytest.mark.process
-HELD_MS = 800
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> DiskOrders:
+    return DiskOrders(tmp_path)
 
 
 @contextlib.contextmanager
@@ -185,35 +189,38 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
             world.close()
 
 
-def test_an_fsync_error_stops_the_node_and_a_restart_has_everything(world: World) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    world.start("--cores", "1")
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
+def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everything(world: World, orders: DiskOrders, call: str) -> None:
+    world.start("--cores", "1", **orders.variables)
     writers = [PlainWriter(world, "sync/plain"), Producer(world, "sync/once")]
     with at_work(list(writers)) as progress:
         progress(50)
-        core = world.cores()[0]
-        inject = ["strace", "-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=20", "-o", "/dev/null"]
-        tracer = subprocess.Popen([*inject, "-p", str(core.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            assert world.node is not None
-            code = world.node.process.wait(30)
-        except subprocess.TimeoutExpired:
-            tracer.kill()
-            said = tracer.communicate()[1]
-            if "Operation not permitted" in said:
-                pytest.skip(f"strace may not attach here: {said.strip()}")
-            raise
-        finally:
-            tracer.kill()
-            tracer.communicate()
-        assert code == 74
+        orders.fail(call, "EIO", at=20)
+        assert world.node is not None
+        assert world.node.process.wait(60) == 74
         assert "the disk failed to write or to sync" in world.log
         world.wait_gone()
-        world.start("--cores", "1")
+        orders.clear()
+        world.start("--cores", "1", **orders.variables)
         progress(50)
     for writer in writers:
         writer.check()
+
+
+def test_an_object_that_cannot_be_synced_is_not_published(world: World, orders: DiskOrders) -> None:
+    world.start("--cores", "1", **orders.variables)
+    assert world.ask("PUT", "/v1/stream/sync/s", b"[1]", **JSON).status == 201
+    orders.fail("fsync", "EIO")
+    assert world.flush().status == 503
+    assert world.ask("POST", "/v1/stream/sync/s", b"[2]", **JSON).status == 204
+    assert world.records("sync/s") == [1, 2]
+    assert metric(world, "polynya_flush_packs_total") == 0
+    orders.clear()
+    assert world.flush().status == 200
+    assert metric(world, "polynya_flush_packs_total") == 1
+    world.kill_all()
+    world.start("--cores", "1")
+    assert world.records("sync/s") == [1, 2]
 
 
 def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_path: Path) -> None:
@@ -281,39 +288,27 @@ def test_an_object_that_disappeared_is_an_error_and_nothing_worse(world: World) 
     assert world.node is not None and world.node.process.poll() is None
 
 
-def test_nothing_is_visible_before_it_is_synced(world: World) -> None:
-    """With every fdatasync held up for a while, neither the writer nor any reader hears of an append before it is over."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    world.start("--cores", "1", "--long-poll-timeout", "20")
+def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders) -> None:
+    """While the fdatasync of an append is held up, neither the writer nor any reader hears of it."""
+    world.start("--cores", "1", "--long-poll-timeout", "60", **orders.variables)
     tail = world.ask("PUT", "/v1/stream/sync/seen", **JSON).next_offset
-    core = world.cores()[0]
-    hold = ["strace", "-f", "-e", "trace=fdatasync", "-e", f"inject=fdatasync:delay_enter={HELD_MS * 1000}", "-p", str(core.pid)]
     with contextlib.ExitStack() as stack:
         live = [stack.enter_context(raw(world.url)) for _ in range(2)]
         for reader, mode in zip(live, ("sse", "long-poll"), strict=True):
             reader.sendall(f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         read_until(live[0], b"upToDate")
-        journal = world.data / "core-0" / "journal"
-        wait_until(lambda: time.time() - max(path.stat().st_mtime for path in journal.iterdir()) > 0.3, what="the journal to rest")
-        tracer = subprocess.Popen(hold, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        stack.callback(tracer.communicate)
-        stack.callback(tracer.kill)
-        assert tracer.stderr is not None
-        if "attached" not in (said := tracer.stderr.readline()):
-            pytest.skip(f"strace may not attach here: {said.strip()}")
+        wait_until(lambda: metric(world, "polynya_http_long_polls_total") == 1, what="the long-poll to wait")
+        orders.hold("fdatasync")
         writer = stack.enter_context(raw(world.url))
         head = "POST /v1/stream/sync/seen HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"
-        looks, began = 0, time.monotonic()
         writer.sendall(head.encode() + b"[2,1]")
-        while time.monotonic() - began < HELD_MS / 1000 * 0.8:
-            looks += 1
+        orders.wait_held()
+        for _ in range(5):
             assert world.records("sync/seen") == []
             assert world.ask("HEAD", "/v1/stream/sync/seen").next_offset == tail
             assert not select.select([*live, writer], [], [], 0.05)[0]
-        assert looks > 3
+        orders.clear()
         assert b" 204 " in read_until(writer, b"\r\n\r\n")
-        assert time.monotonic() - began >= HELD_MS / 1000
         assert b"[2,1]" in read_until(live[0], b"[2,1]") and b"[2,1]" in read_until(live[1], b"[2,1]")
 
 

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from service_world import Code, Listener, Producer, World, name_in
+from service_world import Code, Listener, Producer, World, name_in, story
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.service.api import Facts, ReadQuery, Refusal
 from polynya.stream.commands import Append, Batch, Delete
 
 A, B = "test/a", "test/b"
-
-
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """A test in a world of its own."""
-
-    async def run() -> None:
-        world = World().start()
-        await tell(world)
-        assert not world.faults
-        await world.stop()
-
-    def test() -> None:
-        asyncio.run(run())
-
-    test.__name__ = tell.__name__
-    return test
 
 
 @story

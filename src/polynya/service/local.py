@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from heapq import nsmallest
 from typing import Protocol, cast
 
 from msgspec import structs
 
 from polynya.base.errors import Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
+from polynya.base.names import group_of
 from polynya.cold import PackGone
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
+from polynya.service.names import SortedNames
 from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, Unpin
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, HotBatch, Stream
@@ -24,6 +26,7 @@ from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table, lag_of
 
 Done = Callable[[Reply | BaseException], None]
+LIST_STEP = 256  # names looked at in one go of the loop
 WAITING_CREATES_MAX = 1024  # of names whose deleted stream has a fork attempt under way
 
 
@@ -72,6 +75,8 @@ class LocalGroups:
         self._proposer = proposer
         self._group_hot_bytes_max = hot_bytes_max
         self._history = history
+        self._groups = next(iter(machines.values())).groups
+        self._names = SortedNames(name for machine in machines.values() for name, stream in machine.streams.items() if not stream.deleted)
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
 
@@ -115,22 +120,21 @@ class LocalGroups:
             stream.stream_seq,
         )
 
-    def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
-        """The first `limit` live streams of this core by name, after `after`, under `prefix`."""
+    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
+        """The first `limit` live streams of this core by name, after `after`, under `prefix`; streams may come and go meanwhile. All
+        that live throughout are among them."""
         facts: list[Facts] = []
         while len(facts) < limit:
-            wanted = limit - len(facts)
-            names = (
-                (name, number)
-                for number, machine in self.machines.items()
-                for name in machine.streams
-                if name > after and name.startswith(prefix)
-            )
-            found = nsmallest(wanted, names)
-            facts += [entry for name, number in found if isinstance(entry := self.facts(number, name), Facts)]
-            if len(found) < wanted:
+            wanted = min(limit - len(facts), LIST_STEP)
+            names = self._names.page(prefix, after, wanted)
+            for name in names:  # some may have expired without anybody having said so yet
+                entry = self.facts(group_of(name, self._groups), name)
+                if isinstance(entry, Facts):
+                    facts.append(entry)
+            if len(names) < wanted:
                 break
-            after = found[-1][0]
+            after = names[-1]
+            await asyncio.sleep(0)
         return facts
 
     def tables(self) -> list[Table]:
@@ -265,9 +269,14 @@ class LocalGroups:
         kind = type(command)
         if self.feeds.sinks:
             self.feeds.applied(command, reply)
-        elif kind is Append:
+        if kind is Append:
             return
-        if kind in (Delete, Expire):
+        if kind is Create:
+            if reply.code == Code.CREATED:
+                self._names.add(cast("Create", command).name)
+        elif kind in (Delete, Expire):
+            if reply.code == Code.OK:
+                self._names.discard(cast("Delete", command).name)
             self.lifetimes.forget(reply.uid)
         elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
             waiting, self._waiting_creates = self._waiting_creates, []

@@ -155,7 +155,7 @@ class NodeService:
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
         query = messages.ListQuery(prefix, after, limit)
-        found = self.local.list_streams(prefix, after, limit)
+        found = await self.local.list_streams(prefix, after, limit)
         for core in range(self._cores):
             if core != self._core:
                 found += await self._ask(core, messages.LIST, query)
@@ -234,7 +234,7 @@ class NodeService:
         return self.local.facts(question.group, question.name)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        return self.local.list_streams(question.prefix, question.after, question.limit)
+        return await self.local.list_streams(question.prefix, question.after, question.limit)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
         decoder = msgspec.msgpack.Decoder(shape)
