@@ -2,8 +2,8 @@
 
 One session decides everything: what to send, what an answer means, when to try again, where to go on (`calls`, `verbs`, `reading`,
 `producing`, `sharing`). It is pure. A *talk* is a generator that yields what it wants done (`messages`) and is sent what came of it, with the
-time and a random number; a producer is a state machine of the same kind. Two shells do what they ask for: `blocking` and `aio`, over the
-same HTTP (`wires`).
+time and a random number; a producer is a state machine of the same kind. Two shells do what they ask for: `blocking` and `aio` (with their
+producers and workers), over the same HTTP (`wires`).
 
 What it promises:
 * An error says what became of the request: applied, refused, or unknown. What is refused or unknown is never taken for applied.
@@ -15,8 +15,10 @@ What it promises:
 
 from polynya.client.aio import AsyncClient, AsyncReader, AsyncStream
 from polynya.client.aio_producer import AsyncProducer, AsyncReceipt
+from polynya.client.aio_work import AsyncWork
 from polynya.client.blocking import Client, Reader, Stream
 from polynya.client.blocking_producer import Producer, Receipt
+from polynya.client.blocking_work import Work
 from polynya.client.errors import (
     AnswerDamaged,
     ClientError,
@@ -39,6 +41,7 @@ from polynya.client.errors import (
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
+from polynya.client.sharing import Job
 from polynya.client.values import NOW, START, Appended, Created, Facts, Page, Record
 
 __all__ = [
@@ -51,11 +54,13 @@ __all__ = [
     "AsyncReader",
     "AsyncReceipt",
     "AsyncStream",
+    "AsyncWork",
     "Batching",
     "Client",
     "ClientError",
     "Created",
     "Facts",
+    "Job",
     "LeaseLost",
     "Live",
     "Outcome",
@@ -79,4 +84,5 @@ __all__ = [
     "StreamReplaced",
     "Trimmed",
     "Unavailable",
+    "Work",
 ]

@@ -2,90 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 from polynya.client import verbs
 from polynya.client.aio_producer import AsyncProducer
-from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Retry, Send, Talk
+from polynya.client.aio_work import AsyncWork, worker_name
+from polynya.client.lines import AsyncFeed, AsyncLine
+from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Batching, Names
 from polynya.client.readers import Position
 from polynya.client.reading import Live, Place, read, tail
+from polynya.client.sharing import By, Plan, Worker, disband
 from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record
 from polynya.client.verbs import Lifetime
-from polynya.client.wires import SERVER_DEFAULT, AsyncOpened, AsyncWire, heard, options_of
+from polynya.client.wires import SERVER_DEFAULT, AsyncWire, options_of
 
 Result = TypeVar("Result")
-
-
-class AsyncLine:
-    """Carries out one talk: at most one answer is open."""
-
-    def __init__(self, wire: AsyncWire) -> None:
-        self._wire = wire
-        self._opened: AsyncOpened | None = None
-
-    async def do(self, effect: Effect) -> Heard:
-        if isinstance(effect, Pause):
-            await self.close()
-            await asyncio.sleep(effect.seconds)
-            return heard()
-        if isinstance(effect, More):
-            assert self._opened is not None
-            return heard(await self._opened.more())
-        await self.close()
-        if isinstance(effect, Open):
-            answer, self._opened = await self._wire.open(effect.request)
-            return heard(answer)
-        assert isinstance(effect, Send)
-        return heard(await self._wire.send(effect.request))
-
-    async def close(self) -> None:
-        if self._opened is not None:
-            opened, self._opened = self._opened, None
-            await opened.close()
-
-    async def run(self, talk: Talk[Result]) -> Result:
-        """A talk that gives nothing but its result."""
-        try:
-            effect = next(talk)
-            while True:
-                effect = talk.send(await self.do(effect))
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        finally:
-            talk.close()
-            await self.close()
-
-
-class AsyncFeed(AsyncIterator[Any]):
-    """What a talk gives, one by one."""
-
-    def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
-        self._line = AsyncLine(wire)
-        self._talk = talk
-        self._began = False
-
-    async def __anext__(self) -> Any:
-        try:
-            effect = self._talk.send(heard()) if self._began else next(self._talk)
-            self._began = True
-            while not isinstance(effect, Give):
-                effect = self._talk.send(await self._line.do(effect))
-            return effect.value
-        except StopIteration:
-            await self.close()
-            raise StopAsyncIteration from None
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        self._talk.close()
-        await self._line.close()
 
 
 class AsyncReader(Position):
@@ -235,3 +169,27 @@ class AsyncClient:
     def streams(self, prefix: str = "") -> AsyncIterator[Facts]:
         """The streams whose names begin with `prefix`, by name."""
         return AsyncFeed(self._wire, verbs.listing(prefix, self._retry))
+
+    def share(
+        self,
+        group: str,
+        *sources: str,
+        lanes: int = 8,
+        by: By = "record",
+        lease_seconds: float = 30.0,
+        handle_seconds: float = 600.0,
+        wait: bool = True,
+    ) -> AsyncWork:
+        """Work on the records of streams together with others: every worker of the group that names the same `sources` (streams, and at most
+        one pattern: `*` is a segment, `**` any number) is given some of them, and each record goes to one, at least once. Iterate over
+        it; coming back for the next job acknowledges the one before. The group works on what is appended after it was made.
+
+        As many workers are busy at once as there are `lanes`. `by="stream"` keeps the order of each stream: all its records go to one lane.
+        While a record is handled its lease is kept up, for `handle_seconds` at most; a worker that dies loses it after `lease_seconds`.
+        `wait=False` ends when nothing is left to do. Raises `StreamExists` when the group was made with other sources or lanes."""
+        plan = Plan(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
+        return AsyncWork(self._wire, Worker(plan, worker_name(), self._retry), handle_seconds=handle_seconds, wait=wait)
+
+    async def disband(self, group: str) -> int:
+        """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
+        return await AsyncLine(self._wire).run(disband(group, self._retry))

@@ -3,86 +3,23 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from polynya.client import verbs
 from polynya.client.blocking_producer import Producer
-from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Retry, Send, Talk
+from polynya.client.blocking_work import Work, worker_name
+from polynya.client.lines import Feed, Line
+from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Batching, Names
 from polynya.client.readers import Position
 from polynya.client.reading import Live, Place, read, tail
+from polynya.client.sharing import By, Plan, Worker, disband
 from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record
 from polynya.client.verbs import Lifetime
-from polynya.client.wires import SERVER_DEFAULT, Opened, Wire, heard, options_of
+from polynya.client.wires import SERVER_DEFAULT, Wire, options_of
 
 Result = TypeVar("Result")
-
-
-class Line:
-    """Carries out one talk: at most one answer is open."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self._opened: Opened | None = None
-
-    def do(self, effect: Effect) -> Heard:
-        if isinstance(effect, Pause):
-            self.close()
-            time.sleep(effect.seconds)
-            return heard()
-        if isinstance(effect, More):
-            assert self._opened is not None
-            return heard(self._opened.more())
-        self.close()
-        if isinstance(effect, Open):
-            answer, self._opened = self._wire.open(effect.request)
-            return heard(answer)
-        assert isinstance(effect, Send)
-        return heard(self._wire.send(effect.request))
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    def run(self, talk: Talk[Result]) -> Result:
-        """A talk that gives nothing but its result."""
-        try:
-            effect = next(talk)
-            while True:
-                effect = talk.send(self.do(effect))
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        finally:
-            talk.close()
-            self.close()
-
-
-class Feed(Iterator[Any]):
-    """What a talk gives, one by one."""
-
-    def __init__(self, wire: Wire, talk: Talk[None]) -> None:
-        self._line = Line(wire)
-        self._talk = talk
-        self._began = False
-
-    def __next__(self) -> Any:
-        try:
-            effect = self._talk.send(heard()) if self._began else next(self._talk)
-            self._began = True
-            while not isinstance(effect, Give):
-                effect = self._talk.send(self._line.do(effect))
-            return effect.value
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._talk.close()
-        self._line.close()
 
 
 class Reader(Position):
@@ -230,3 +167,27 @@ class Client:
     def streams(self, prefix: str = "") -> Iterator[Facts]:
         """The streams whose names begin with `prefix`, by name."""
         return Feed(self._wire, verbs.listing(prefix, self._retry))
+
+    def share(
+        self,
+        group: str,
+        *sources: str,
+        lanes: int = 8,
+        by: By = "record",
+        lease_seconds: float = 30.0,
+        handle_seconds: float = 600.0,
+        wait: bool = True,
+    ) -> Work:
+        """Work on the records of streams together with others: every worker of the group that names the same `sources` (streams, and at most
+        one pattern: `*` is a segment, `**` any number) is given some of them, and each record goes to one, at least once. Iterate over
+        it; coming back for the next job acknowledges the one before. The group works on what is appended after it was made.
+
+        As many workers are busy at once as there are `lanes`. `by="stream"` keeps the order of each stream: all its records go to one lane.
+        While a record is handled its lease is kept up, for `handle_seconds` at most; a worker that dies loses it after `lease_seconds`.
+        `wait=False` ends when nothing is left to do. Raises `StreamExists` when the group was made with other sources or lanes."""
+        plan = Plan(group=group, sources=sources, lanes=lanes, by=by, lease_seconds=lease_seconds)
+        return Work(self._wire, Worker(plan, worker_name(), self._retry), handle_seconds=handle_seconds, wait=wait)
+
+    def disband(self, group: str) -> int:
+        """Delete a group and its cursors, not the streams it worked on. The number of lanes that it had."""
+        return Line(self._wire).run(disband(group, self._retry))

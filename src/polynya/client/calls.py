@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
 REFUSED_BY_STATUS = frozenset((425, 429))  # whose meaning alone says that nothing was applied
-NOT_LATER = frozenset(("PRODUCER_LIMIT",))  # passes, but not soon
+NOT_LATER = frozenset(("PRODUCER_LIMIT", "TOO_MANY_SUBSCRIPTIONS"))  # passes, but not soon
 
 
 class Verdict(enum.Enum):
@@ -33,7 +33,7 @@ def judge(what: Answer | Broken) -> Verdict | None:
         return None
     outcome = what.headers.get("stream-outcome", "")
     if what.status in LATER:
-        if outcome == "refused" and said(what).code in NOT_LATER:
+        if said(what).code in NOT_LATER:
             return Verdict.NEVER
         return Verdict.NOTHING if outcome == "refused" or what.status in REFUSED_BY_STATUS else Verdict.PERHAPS
     return Verdict.PERHAPS if outcome == "unknown" else Verdict.NEVER

@@ -133,8 +133,8 @@ def _follow(place: Place, trouble: Trouble) -> Talk[bool]:
         raise refused(head, place.what)
     last: Answer | Broken = head
     events = _Events(place, base64=isinstance(head, Answer) and head.headers.get("stream-sse-data-encoding") == "base64")
-    eventful = False
-    while isinstance(last, Answer) and last.status == 200 and not place.closed:
+    opened, eventful = isinstance(head, Answer) and head.status == 200, False
+    while isinstance(last, Answer) and opened and not place.closed:
         heard = yield More()
         if not isinstance(heard.what, bytes) or not heard.what:
             last = heard.what if isinstance(heard.what, Broken) else Broken(sent=True, why="the connection ended")
@@ -154,7 +154,7 @@ def _follow(place: Place, trouble: Trouble) -> Talk[bool]:
     if pause is None:
         raise failure(last, place.what, perhaps=False)
     yield Pause(pause)
-    return not eventful and heard.now - began < SHORT_SECONDS
+    return opened and not eventful and heard.now - began < SHORT_SECONDS
 
 
 class _Control(
@@ -193,7 +193,9 @@ class _Events:
         if not self._base64:
             return data.encode()
         try:
-            return b64decode(data, validate=True)
+            if len(data) % 4 == 0:
+                return b64decode(data, validate=True)
+            raise binascii.Error
         except binascii.Error:
             raise AnswerDamaged(f"{self._place.what}: an event is not the base64 that it should be") from None
 

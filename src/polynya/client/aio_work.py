@@ -1,0 +1,75 @@
+"""The asynchronous shell of a worker: jobs one by one, and a task that keeps the lease while one is being handled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+from polynya.client.blocking_work import worker_name
+from polynya.client.lines import AsyncFeed, AsyncLine
+from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
+from polynya.client.wires import AsyncWire
+
+
+class AsyncWork(AsyncIterator[Job]):
+    """Iterate over it for jobs. Entered with `async with`, it makes the group before the block begins, and gives its lease back at the end."""
+
+    def __init__(self, wire: AsyncWire, worker: Worker, *, handle_seconds: float, wait: bool) -> None:
+        self._wire = wire
+        self._worker = worker
+        self._feed = AsyncFeed(wire, worker.work(wait=wait))
+        self._handle_seconds = handle_seconds
+        self._handling_since: float | None = None
+        self._beater: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> AsyncWork:
+        await AsyncLine(self._wire).run(self._worker.join())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def name(self) -> str:
+        """The worker's, as others see it."""
+        return self._worker.name
+
+    @property
+    def leases_lost(self) -> int:
+        """Leases that ran out while their records were being handled."""
+        return self._worker.turns_lost
+
+    async def __anext__(self) -> Job:
+        self._handling_since = None
+        try:
+            job: Job = await anext(self._feed)
+        except BaseException:
+            await self.close()
+            raise
+        self._handling_since = time.monotonic()
+        if self._beater is None:
+            loop = asyncio.get_running_loop()
+            self._beater = loop.create_task(self._beat(job.lease.seconds / BEATS_PER_LEASE), name="lease")
+        return job
+
+    async def close(self) -> None:
+        """Acknowledge what was handled, and let others have the rest at once."""
+        await self._feed.close()
+        if self._beater is not None:
+            self._beater.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beater
+        if (farewell := self._worker.farewell()) is not None:
+            await self._wire.send(farewell)  # if it gets lost, the lease runs out
+
+    async def _beat(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            lease, since = self._worker.lease, self._handling_since
+            if lease is not None and since is not None and time.monotonic() - since < self._handle_seconds:
+                lease.beaten(await self._wire.send(lease.beat()))
+
+
+__all__ = ["AsyncWork", "worker_name"]

@@ -1,0 +1,422 @@
+"""Work sharing as a talk: the workers of a group are given every record at least once, each record to one of them.
+
+A group is a number of *lanes*. A lane is a pull-wake subscription of the server, with its own cursor on every stream of the group; each
+record belongs to one lane, by its number or by its stream, and a lane passes over the records of the others. Whoever holds the lease of a
+lane handles its records, so as many workers are busy at once as there are lanes. A turn with a lease is short, so that one worker alone
+goes round all lanes, and others can take them over.
+
+A record is acknowledged when the worker comes back for the next one. What was not acknowledged when a lease ends (the worker died, or was
+cut off) is given again, to whoever takes the lane next. Cursors move in steps, about once a second, at the end of a turn at the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
+from zlib import crc32
+
+import msgspec
+
+from polynya.base.limits import SUBSCRIPTION_STREAMS_MAX
+from polynya.base.offsets import parse_token
+from polynya.client import verbs
+from polynya.client.calls import call
+from polynya.client.errors import AnswerDamaged, LeaseLost, Refused, StreamGone, StreamNotFound, StreamReplaced, Trimmed
+from polynya.client.messages import Answer, Effect, Give, Heard, Request, Retry, Talk
+from polynya.client.reading import Place
+from polynya.client.values import JSON_TYPE, NOW, Json, Page, Record
+from polynya.client.verbs import Lifetime
+
+Result = TypeVar("Result")
+By: TypeAlias = Literal["record", "stream"]
+LANES_MAX = 64
+TURN_SECONDS = 5.0  # then a lease is given back, for others or for another lane
+ACK_SECONDS = 1.0  # so often cursors move
+BEATS_PER_LEASE = 3.0  # a lease is renewed when a third of it is over
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers of a group have in common. Raises ValueError for what cannot be."""
+
+    group: str
+    sources: tuple[str, ...]
+    lanes: int = 8
+    by: By = "record"
+    lease_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.group or "/" in self.group:
+            raise ValueError("a group needs a name without slashes")
+        if not self.sources or sum("*" in source for source in self.sources) > 1:
+            raise ValueError(
+                "a group needs at least one stream to work on, and takes at most one pattern ('*' is a segment, '**' any number)"
+            )
+        if len(self.sources) > SUBSCRIPTION_STREAMS_MAX:
+            raise ValueError(f"a group takes at most {SUBSCRIPTION_STREAMS_MAX} streams by name; use a pattern for more")
+        if not 1 <= self.lanes <= LANES_MAX:
+            raise ValueError(f"a group has 1 to {LANES_MAX} lanes")
+        if self.by not in ("record", "stream"):
+            raise ValueError("records are shared by 'record' or by 'stream'")
+
+    @property
+    def wake_stream(self) -> str:
+        """Where the server says that there is work."""
+        return wake_stream(self.group)
+
+    def lane_of(self, stream: str, record: int) -> int:
+        """Whose a record is. `record` is its number in the stream."""
+        return (crc32(stream.encode()) + (record if self.by == "record" else 0)) % self.lanes
+
+    def subscription(self) -> bytes:
+        pattern = next((source for source in self.sources if "*" in source), None)
+        shape: dict[str, Json] = {
+            "type": "pull-wake",
+            "wake_stream": self.wake_stream,
+            "lease_ttl_ms": int(self.lease_seconds * 1000),
+            "description": f"{self.lanes} lanes by {self.by}",
+            "streams": [source for source in self.sources if "*" not in source],
+            **({"pattern": pattern} if pattern else {}),
+        }
+        return msgspec.json.encode(shape)
+
+
+class Link(msgspec.Struct):
+    """A stream of a lane, as a claim shows it."""
+
+    path: str
+    acked_offset: str
+    tail_offset: str
+    has_pending: bool = False
+
+
+class _Claim(msgspec.Struct):
+    wake_id: str
+    generation: int
+    token: str
+    streams: list[Link]
+    lease_ttl_ms: int
+
+
+class _Done(msgspec.Struct):
+    next_wake: bool = False
+
+
+class _Wake(msgspec.Struct):
+    subscription_id: str = ""
+
+
+class Lease:
+    """A lane in hand. `handled` are the cursors to be acknowledged with the next request. `lost`: another worker may have it now."""
+
+    def __init__(self, target: str, claim: _Claim, now: float) -> None:
+        self._target = target
+        self._claim = claim
+        self.seconds = claim.lease_ttl_ms / 1000
+        self.streams = claim.streams
+        self.handled: dict[str, str] = {}
+        self.began = self.acked_at = now
+        self.lost = False
+
+    def ack(self, *, done: bool = False, acks: bool = True) -> Request:
+        """Move the cursors to what was handled, and keep the lease, or give it back."""
+        handled = self.handled if acks else {}
+        body = {
+            "wake_id": self._claim.wake_id,
+            "generation": self._claim.generation,
+            "acks": [{"stream": stream, "offset": offset} for stream, offset in handled.items()],
+            "done": done,
+        }
+        headers = {"content-type": JSON_TYPE, "authorization": f"Bearer {self._claim.token}"}
+        return Request("POST", f"{self._target}/ack", headers, msgspec.json.encode(body), min(self.seconds, 30.0))
+
+    def beat(self) -> Request:
+        """Keep the lease while a record is being handled."""
+        return self.ack(acks=False)
+
+    def beaten(self, what: object) -> None:
+        """What came of a `beat`."""
+        if isinstance(what, Answer) and what.status in (401, 404, 409):
+            self.lost = True
+
+
+class Job:
+    """A record to handle. Coming back for the next one acknowledges it; `ack()` does so at once."""
+
+    __slots__ = ("_turn", "record")
+
+    def __init__(self, record: Record, turn: Turn) -> None:
+        self.record = record
+        self._turn = turn
+
+    @property
+    def stream(self) -> str:
+        return self.record.stream
+
+    @property
+    def offset(self) -> str:
+        """After the record."""
+        return self.record.offset
+
+    @property
+    def data(self) -> bytes:
+        return self.record.data
+
+    @property
+    def text(self) -> str:
+        return self.record.text
+
+    @property
+    def value(self) -> Json:
+        return self.record.value
+
+    def decode(self, shape: type[Any]) -> Any:
+        return self.record.decode(shape)
+
+    def ack(self) -> None:
+        """It is handled. This is told to the server with the next step, or when the worker ends."""
+        self._turn.lease.handled[self.record.stream] = self.record.offset
+
+    @property
+    def lease(self) -> Lease:
+        return self._turn.lease
+
+
+class Turn:
+    """One lease at work."""
+
+    def __init__(self, plan: Plan, lane: int, lease: Lease, retry: Retry) -> None:
+        self._plan = plan
+        self._lane = lane
+        self._retry = retry
+        self.lease = lease
+        self.over = False
+
+    def work(self) -> Talk[bool]:
+        """Whether there is more to do. Raises `LeaseLost`."""
+        for link in self.lease.streams:
+            if link.has_pending and not self.over:
+                if self._plan.by == "stream" and self._plan.lane_of(link.path, 0) != self._lane:
+                    self.lease.handled[link.path] = link.tail_offset
+                else:
+                    yield from self._stream(link)
+        return (yield from self._ack(done=True)).next_wake
+
+    def _stream(self, link: Link) -> Talk[None]:
+        """What lay behind the cursor when the lease began."""
+        place = Place(link.path, link.acked_offset)
+        while place.offset < link.tail_offset and not self.over:
+            try:
+                page, now = yield from _timed(call(place.request(), self._retry, place.what, place.page, repeatable=True))
+            except Trimmed as trimmed:
+                if trimmed.retained_offset <= place.offset:
+                    raise
+                place.offset = trimmed.retained_offset  # what lay before it is nobody's any more
+                continue
+            except (StreamNotFound, StreamGone, StreamReplaced):
+                self.lease.handled.pop(link.path, None)  # the cursor went with it
+                return
+            place.move(page)
+            yield from self._page(page)
+            yield from self._step(now)
+            if page.up_to_date:
+                return
+
+    def _page(self, page: Page) -> Talk[None]:
+        for record, number in _numbered(page):
+            if self._plan.lane_of(page.stream, number) != self._lane:
+                self.lease.handled[page.stream] = record.offset or self.lease.handled.get(page.stream, page.begin)
+                continue
+            heard = yield Give(Job(record, self))
+            if record.offset:
+                self.lease.handled[page.stream] = record.offset
+            if self.lease.lost:
+                raise LeaseLost(f"the lease on '{page.stream}' ran out")
+            self.over = heard.now - self.lease.began >= TURN_SECONDS
+            if self.over:
+                return
+            yield from self._step(heard.now)
+        self.lease.handled[page.stream] = page.offset
+
+    def _step(self, now: float) -> Talk[None]:
+        """Move the cursors from time to time."""
+        if now - self.lease.acked_at >= ACK_SECONDS:
+            self.lease.acked_at = now
+            yield from self._ack(done=False)
+
+    def _ack(self, *, done: bool) -> Talk[_Done]:
+        """Raises `LeaseLost`."""
+        told = dict(self.lease.handled)
+        try:
+            answer = yield from call(self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True)
+        except Refused as refused:
+            if refused.code != "INVALID_OFFSET":
+                raise
+            yield from self._ack_one_by_one()
+            return (yield from call(self.lease.ack(done=done), self._retry, "acknowledge", _done, repeatable=True))
+        for stream, offset in told.items():
+            if self.lease.handled.get(stream) == offset:
+                del self.lease.handled[stream]
+        return answer
+
+    def _ack_one_by_one(self) -> Talk[None]:
+        """One of the streams was deleted meanwhile, and its cursor with it: the others' must move nevertheless."""
+        handled, self.lease.handled = self.lease.handled, {}
+        for stream, offset in handled.items():
+            self.lease.handled = {stream: offset}
+            try:
+                yield from call(self.lease.ack(), self._retry, "acknowledge", _done, repeatable=True)
+            except Refused as refused:
+                if refused.code != "INVALID_OFFSET":
+                    raise
+        self.lease.handled = {}
+
+
+class Worker:
+    """A worker of a group. `lease` is what it has in hand, for the shell to keep up while a record is being handled; `turns_lost` counts
+    leases that ran out."""
+
+    def __init__(self, plan: Plan, name: str, retry: Retry) -> None:
+        self._plan = plan
+        self._retry = retry
+        self._wakes = Place(plan.wake_stream, NOW)
+        self._joined = False
+        self.name = name
+        self.lease: Lease | None = None
+        self.turns_lost = 0
+
+    def join(self) -> Talk[None]:
+        """Make the group, if it is not there: it works on what is appended from now on. Raises `StreamExists` when it is there with other
+        sources, lanes, or lease."""
+        if self._joined:
+            return
+        yield from verbs.create(self._plan.wake_stream, JSON_TYPE, Lifetime(), self._retry)
+        self._wakes.offset = (yield from verbs.head(self._plan.wake_stream, self._retry)).offset
+        for lane in range(self._plan.lanes):
+            request = Request("PUT", lane_target(self._plan.group, lane), {"content-type": JSON_TYPE}, self._plan.subscription())
+            yield from call(request, self._retry, f"make the group '{self._plan.group}'", lambda _: None, repeatable=True)
+        self._joined = True
+
+    def work(self, *, wait: bool) -> Talk[None]:
+        """Gives jobs, for ever, or until no lane has work that nobody does (not `wait`)."""
+        yield from self.join()
+        first = crc32(self.name.encode()) % self._plan.lanes  # workers begin at different lanes
+        lanes = [(first + lane) % self._plan.lanes for lane in range(self._plan.lanes)]
+        asked: Iterable[int] = lanes
+        while True:
+            busy = False
+            for lane in asked:
+                busy |= yield from self._turn(lane)
+            if busy:
+                asked = lanes
+            elif wait:
+                woken = yield from self._wait()
+                asked = [lane for lane in lanes if lane in woken] or lanes
+            else:
+                return
+
+    def _turn(self, lane: int) -> Talk[bool]:
+        """Whether there was something to do."""
+        lease = yield from self._claim(lane)
+        if lease is None:
+            return False
+        self.lease = lease
+        try:
+            yield from Turn(self._plan, lane, lease, self._retry).work()
+        except LeaseLost:
+            self.turns_lost += 1
+        self.lease = None
+        return True
+
+    def _claim(self, lane: int) -> Generator[Effect, Heard, Lease | None]:
+        target = lane_target(self._plan.group, lane)
+        request = Request("POST", f"{target}/claim", {"content-type": JSON_TYPE}, msgspec.json.encode({"worker": self.name}))
+        try:
+            claim, now = yield from _timed(call(request, self._retry, f"work for '{self._plan.group}'", _claimed, repeatable=True))
+        except Refused as refused:
+            if refused.code in ("NO_PENDING_WORK", "ALREADY_CLAIMED"):
+                return None
+            raise
+        return Lease(target, claim, now)
+
+    def _wait(self) -> Talk[set[int]]:
+        """A long-poll of the wake stream: the lanes that it names."""
+        place = self._wakes
+        page = yield from call(place.request("long-poll"), self._retry, place.what, place.page, repeatable=True)
+        place.move(page)
+        lanes = set()
+        for raw in page.raws:
+            try:
+                _, _, lane = msgspec.json.decode(raw, type=_Wake).subscription_id.rpartition(".")
+            except msgspec.DecodeError:
+                continue
+            if lane.isdecimal():
+                lanes.add(int(lane))
+        return lanes
+
+    def farewell(self) -> Request | None:
+        """What to send when the worker ends in the middle of a turn: what it handled is acknowledged, and the lease given back."""
+        lease, self.lease = self.lease, None
+        return None if lease is None or lease.lost else lease.ack(done=True)
+
+
+def disband(group: str, retry: Retry) -> Talk[int]:
+    """Delete a group, its cursors and its wake stream. The number of lanes that it had."""
+    what = f"disband the group '{group}'"
+    count = 0
+    for lane in range(LANES_MAX):
+        target = lane_target(group, lane)
+        try:
+            yield from call(Request("GET", f"{target}?limit=1"), retry, what, lambda _: None, repeatable=True)
+        except Refused as refused:
+            if refused.status == 404:
+                break
+            raise
+        yield from call(Request("DELETE", target), retry, what, lambda _: None, repeatable=True)
+        count += 1
+    yield from verbs.delete(wake_stream(group), retry, missing_ok=True)
+    return count
+
+
+def wake_stream(group: str) -> str:
+    return f"groups/{group}"
+
+
+def lane_target(group: str, lane: int) -> str:
+    return f"/v1/stream/__ds/subscriptions/{quote(f'{group}.{lane}', safe='')}"
+
+
+def _numbered(page: Page) -> list[tuple[Record, int]]:
+    """Records with their numbers; 0 for offsets that are none of ours, and for what is no JSON: it stays with its stream's lane."""
+    records = page.records
+    if not page.is_json:
+        return [(record, 0) for record in records]
+    return [(record, token[0] - 1 if (token := parse_token(record.offset)) else 0) for record in records]
+
+
+def _timed(talk: Talk[Result]) -> Generator[Effect, Heard, tuple[Result, float]]:
+    """The result, and when the answer came."""
+    now = 0.0
+    effect = next(talk)
+    while True:
+        heard = yield effect
+        now = heard.now
+        try:
+            effect = talk.send(heard)
+        except StopIteration as stop:
+            return stop.value, now
+
+
+def _claimed(answer: Answer) -> _Claim:
+    return _decoded(answer, _Claim)  # type: ignore[no-any-return]
+
+
+def _done(answer: Answer) -> _Done:
+    return _decoded(answer, _Done) if answer.body else _Done()
+
+
+def _decoded(answer: Answer, shape: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(answer.body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AnswerDamaged("the answer is not what a subscription says", status=answer.status) from None

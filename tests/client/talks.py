@@ -1,0 +1,78 @@
+"""Talks played without a server: outcomes in, effects and given values out. The clock is what pauses have added up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from polynya.client.messages import Answer, Broken, Give, Heard, More, Open, Pause, Request, Send, Talk
+
+LUCK = 1.0  # pauses are as long as they can be
+
+
+class Played:
+    """What a talk did. `asked` are its requests, `pauses` seconds, `given` values; it ended with `result` or `error`, or wants more."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.pauses: list[float] = []
+        self.given: list[Any] = []
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.ended = False
+
+    @property
+    def targets(self) -> list[str]:
+        return [request.target for request in self.asked]
+
+
+def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, seconds_each: float = 0.0) -> Played:
+    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `More` takes one; `seconds_each` passes with it."""
+    played, waiting, now = Played(), iter(outcomes), 0.0
+    heard: Heard | None = None
+    try:
+        while True:
+            effect = next(talk) if heard is None else talk.send(heard)
+            if isinstance(effect, Give):
+                played.given.append(effect.value)
+                heard = Heard(now, LUCK)
+            elif isinstance(effect, Pause):
+                played.pauses.append(effect.seconds)
+                now += effect.seconds
+                heard = Heard(now, LUCK)
+            else:
+                if isinstance(effect, Send | Open):
+                    played.asked.append(effect.request)
+                what = next(waiting, None)
+                if what is None:
+                    talk.close()
+                    return played
+                assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(effect, More), (effect, what)
+                now += seconds_each
+                heard = Heard(now, LUCK, what)
+    except StopIteration as stop:
+        played.result = stop.value
+    except Exception as error:  # noqa: BLE001 (it is what the story is about)
+        played.error = error
+    played.ended = True
+    return played
+
+
+def ok(status: int = 200, body: bytes = b"", **headers: str) -> Answer:
+    return Answer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+
+
+def no(status: int, code: str = "", outcome: str = "refused", **headers: str) -> Answer:
+    body = msgspec.json.encode({"error": {"code": code, "message": "no", "request_id": "r1"}}) if code else b""
+    more = {"stream_outcome": outcome} if outcome else {}
+    return ok(status, body, **more, **headers)
+
+
+def token(record: int, byte: int) -> str:
+    return f"{record:016d}_{byte:016d}"
+
+
+LOST = Broken(sent=True, why="cut")
+NOBODY = Broken(sent=False, why="refused")

@@ -1,0 +1,159 @@
+"""One request to its end: what is sent again, what is not, and what users are told."""
+
+from __future__ import annotations
+
+import pytest
+from talks import LOST, NOBODY, no, ok, play, token
+
+from polynya.client import (
+    AnswerDamaged,
+    ClientError,
+    Facts,
+    Outcome,
+    OutcomeUnknown,
+    Refused,
+    Retry,
+    StreamClosed,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+    StreamReplaced,
+    Trimmed,
+    Unavailable,
+    verbs,
+)
+from polynya.client.calls import Verdict, judge
+from polynya.client.errors import refused
+from polynya.client.messages import Answer, Broken
+from polynya.client.values import JSON_TYPE
+
+RETRY = Retry(seconds=10.0, pause_seconds=1.0, pause_seconds_max=4.0)
+DONE = ok(204, stream_next_offset=token(1, 2))
+FOREVER = 1000
+
+
+def append(retry: Retry = RETRY):  # type: ignore[no-untyped-def]
+    return verbs.append("orders", JSON_TYPE, b"[1]", retry)
+
+
+def create():  # type: ignore[no-untyped-def]
+    return verbs.create("orders", JSON_TYPE, verbs.Lifetime(), RETRY)
+
+
+@pytest.mark.parametrize(
+    ("what", "verdict"),
+    [
+        (ok(204), None),
+        (ok(304), None),
+        (NOBODY, Verdict.NOTHING),
+        (LOST, Verdict.PERHAPS),
+        (no(503, "UNAVAILABLE"), Verdict.NOTHING),
+        (no(503, "OUTCOME_UNKNOWN", "unknown"), Verdict.PERHAPS),
+        (no(503, outcome=""), Verdict.PERHAPS),  # of a proxy, which cannot know
+        (no(502, outcome=""), Verdict.PERHAPS),
+        (no(500, "INTERNAL", "unknown"), Verdict.PERHAPS),
+        (no(429, outcome=""), Verdict.NOTHING),
+        (no(429, "PRODUCER_LIMIT"), Verdict.NEVER),
+        (no(400, "INVALID_JSON"), Verdict.NEVER),
+        (no(507, "DISK_FULL"), Verdict.NEVER),
+        (no(404, outcome=""), Verdict.NEVER),
+        (no(301, outcome=""), Verdict.NEVER),
+    ],
+)  # fmt: skip
+def test_what_an_outcome_means(what: Answer | Broken, verdict: Verdict | None) -> None:
+    assert judge(what) is verdict
+
+
+def test_an_append_is_sent_again_while_nothing_can_have_been_applied() -> None:
+    played = play(append(), [NOBODY, no(503, "UNAVAILABLE"), DONE])
+    assert played.result.offset == token(1, 2)
+    assert len(played.asked) == 3 and played.pauses == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("what", [LOST, no(503, "OUTCOME_UNKNOWN", "unknown"), no(500, "INTERNAL", "unknown"), no(504, outcome="")])
+def test_an_append_whose_outcome_is_unknown_is_not_sent_again(what: Answer | Broken) -> None:
+    played = play(append(), [what])
+    assert isinstance(played.error, OutcomeUnknown) and played.error.outcome is Outcome.UNKNOWN
+    assert len(played.asked) == 1
+
+
+def test_what_is_repeatable_is_sent_again_after_a_lost_answer() -> None:
+    played = play(create(), [LOST, no(500, "INTERNAL", "unknown"), ok(200, stream_next_offset=token(0, 0))])
+    assert played.result.created is False and len(played.asked) == 3
+
+
+def test_trying_ends_and_says_whether_something_may_have_been_applied() -> None:
+    played = play(append(), [NOBODY] * FOREVER)
+    assert isinstance(played.error, Unavailable) and played.error.outcome is Outcome.REFUSED
+    assert sum(played.pauses) <= RETRY.seconds
+    played = play(create(), [LOST, *[NOBODY] * FOREVER])
+    assert isinstance(played.error, OutcomeUnknown)
+    played = play(verbs.head("orders", RETRY), [LOST] * FOREVER)
+    assert isinstance(played.error, Unavailable), "a read applies nothing"
+
+
+def test_retry_after_is_honoured() -> None:
+    played = play(append(), [no(503, "UNAVAILABLE", retry_after="3"), DONE])
+    assert 3.0 <= played.pauses[0] < 3.5
+    played = play(append(), [no(503, "UNAVAILABLE", retry_after="60")])
+    assert isinstance(played.error, Unavailable), "it would be longer than the policy allows"
+    assert played.pauses == []
+
+
+def test_a_date_or_nonsense_in_retry_after_is_passed_over() -> None:
+    for said in ("Fri, 31 Dec 1999 23:59:59 GMT", "-1", "1e9", "\u0663"):
+        assert play(append(), [no(503, "UNAVAILABLE", retry_after=said), DONE]).pauses == [1.0]
+
+
+def test_a_repeat_that_is_refused_does_not_hide_that_the_first_may_have_been_applied() -> None:
+    played = play(create(), [LOST, no(409, "EXISTS_DIFFERENT")])
+    assert isinstance(played.error, StreamExists) and played.error.outcome is Outcome.UNKNOWN
+    played = play(create(), [NOBODY, no(409, "EXISTS_DIFFERENT")])
+    assert played.error is not None and played.error.outcome is Outcome.REFUSED
+
+
+def test_a_delete_that_finds_nothing_after_a_lost_answer_has_deleted() -> None:
+    assert play(verbs.delete("orders", RETRY), [LOST, no(404, "NOT_FOUND")]).result is True
+    assert isinstance(play(verbs.delete("orders", RETRY), [NOBODY, no(404, "NOT_FOUND")]).error, StreamNotFound)
+    assert play(verbs.delete("orders", RETRY, missing_ok=True), [no(404, "NOT_FOUND")]).result is False
+
+
+def test_a_success_that_does_not_say_what_it_should_was_applied_all_the_same() -> None:
+    played = play(append(), [ok(204)])
+    assert isinstance(played.error, AnswerDamaged) and played.error.outcome is Outcome.APPLIED
+    assert play(create(), [ok(201), ok(200, stream_next_offset=token(0, 0))]).result.offset == token(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "facts"),
+    [
+        (no(409, "STREAM_CLOSED", stream_next_offset="x"), StreamClosed, {"offset": "x"}),
+        (no(410, "TRIMMED", stream_retained_offset="y"), Trimmed, {"retained_offset": "y"}),
+        (no(412, "INCARNATION_MISMATCH"), StreamReplaced, {}),
+        (no(404, outcome=""), StreamNotFound, {}),  # to HEAD: no body
+        (no(410, outcome=""), StreamGone, {}),
+        (ok(409, stream_closed="true", stream_next_offset="z"), StreamClosed, {"offset": "z"}),  # another server
+        (ok(400, b"<html>"), Refused, {"message": "append: the server answered 400: <html>"}),
+    ],
+)  # fmt: skip
+def test_refusals_have_types(answer: Answer, kind: type[ClientError], facts: dict[str, str]) -> None:
+    error = refused(answer, "append")
+    assert type(error) is kind and error.outcome is Outcome.REFUSED and error.status == answer.status
+    assert {name: getattr(error, name) for name in facts} == facts
+
+
+def test_an_error_says_what_was_asked_and_where_to_look() -> None:
+    error = play(append(), [no(409, "STREAM_CLOSED")]).error
+    assert str(error) == "append to 'orders': no [STREAM_CLOSED] (request r1)"
+
+
+def test_listings_come_page_by_page() -> None:
+    row = b'{"name":"%s","content_type":"text/plain","next_offset":"1_1","closed":true,"incarnation":"7","new":[]}'
+    first, second = (b'{"streams":[%s],"next":%s}' % (row % name, after) for name, after in ((b"a", b'"a"'), (b"b", b"null")))
+    played = play(verbs.listing("", RETRY), [ok(200, first), NOBODY, ok(200, second)])
+    assert [facts.name for facts in played.given] == ["a", "b"] and "after=a" in played.targets[-1]
+    assert played.given[0] == Facts(name="a", content_type="text/plain", offset="1_1", closed=True, incarnation="7")
+
+
+def test_names_are_percent_encoded() -> None:
+    assert play(verbs.head("a b/ü?#%", RETRY), []).targets == ["/v1/stream/a%20b/%C3%BC%3F%23%25"]

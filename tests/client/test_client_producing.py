@@ -1,0 +1,339 @@
+"""The producer against a server that keeps sequences by the letter, over a network that loses, delays, repeats and reorders."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from talks import LOST, NOBODY, no, ok, token
+
+from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
+from polynya.client.messages import Answer, Broken, Heard, Request
+from polynya.client.producing import Names, Phase, ProducerCore
+
+RETRY = Retry(seconds=10.0, pause_seconds=0.1, pause_seconds_max=1.0)
+FRESH = Names(stream="s", content_type="application/json", producer_id="p")
+NAMED = Names(stream="s", content_type="application/json", producer_id="p", epoch=None, fresh=False)
+SMALL = Batching(batch_records=2, linger_seconds=0.0, in_flight=3)
+
+
+class Server:
+    """One stream; producers as the protocol has them (R40 to R46)."""
+
+    def __init__(self) -> None:
+        self.records: list[object] = []
+        self.states: dict[str, tuple[int, int]] = {}
+        self.closed = False
+
+    def answer(self, request: Request) -> Answer:
+        name, epoch, number = (request.headers[key] for key in ("producer-id", "producer-epoch", "producer-seq"))
+        known_epoch, last = self.states.get(name, (int(epoch), -1))
+        if int(epoch) < known_epoch:
+            return no(403, "PRODUCER_STALE", producer_epoch=str(known_epoch))
+        if int(epoch) > known_epoch:
+            if int(number):
+                return no(400, "PRODUCER_EPOCH_START")
+            last = -1
+        if self.closed:
+            return no(409, "STREAM_CLOSED", stream_next_offset=self._offset())
+        if int(number) > last + 1:
+            return no(409, "PRODUCER_GAP", producer_expected_seq=str(last + 1), producer_received_seq=number)
+        if int(number) == last + 1:
+            self.records += json.loads(request.body)
+            last += 1
+            status = 200
+        else:
+            status = 204
+        self.states[name] = (int(epoch), last)
+        return ok(status, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=str(last))
+
+    def _offset(self) -> str:
+        return token(len(self.records), len(self.records))
+
+
+def run(core: ProducerCore, server: Server, *, seconds: float = 60.0, now: float = 0.0) -> float:
+    """Everything due, answered at once and in order."""
+    end = now + seconds
+    while (request := core.due(now)) is not None or ((at := core.wake_at(now)) is not None and at <= end):
+        if request is None:
+            now = max(now + 0.001, at)
+            continue
+        core.heard(request, Heard(now, 1.0, server.answer(request)))
+    return now
+
+
+def fill(core: ProducerCore, count: int, begin: int = 0) -> None:
+    for number in range(begin, begin + count):
+        core.offer(str(number).encode(), 0.0)
+
+
+def test_records_become_batches_and_batches_receipts() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    batches = [core.offer(str(number).encode(), 0.0) for number in range(5)]
+    assert [batch.number for batch in batches] == [0, 0, 1, 1, 2]
+    run(core, server)
+    assert server.records == [0, 1, 2, 3, 4] and core.applied == 5 and core.is_idle and core.buffered_bytes == 0
+    assert [settled.result for settled in core.settled] == [Appended(offset=token(end, end)) for end in (2, 4, 5)]
+
+
+def test_a_batch_waits_for_more_unless_it_is_flushed_or_full() -> None:
+    core = ProducerCore(FRESH, Batching(batch_records=2, linger_seconds=1.0), RETRY)
+    core.offer(b"1", 10.0)
+    assert core.due(10.5) is None and core.wake_at(10.5) == 11.0
+    core.offer(b"2", 10.5)
+    assert core.due(10.5) is not None
+    core.offer(b"3", 10.6)
+    assert core.due(10.6) is None
+    core.flush()
+    assert core.due(10.6) is not None
+
+
+def test_no_more_requests_are_under_way_than_allowed() -> None:
+    core = ProducerCore(FRESH, SMALL, RETRY)
+    fill(core, 20)
+    under_way = [core.due(0.0) for _ in range(5)]
+    assert [request is not None for request in under_way] == [True] * 3 + [False] * 2 and core.wake_at(0.0) is None
+
+
+def test_the_buffer_is_bounded_but_one_record_always_fits() -> None:
+    core, server = ProducerCore(FRESH, Batching(buffer_bytes=100), RETRY), Server()
+    assert core.has_room(1000)
+    core.offer(b"1" * 60, 0.0)
+    assert core.has_room(30) and not core.has_room(60)
+    run(core, server)
+    assert core.has_room(60)
+
+
+def test_what_overtook_waits_and_is_not_mistaken_for_a_loss() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 6)
+    first, second, third = (core.due(0.0) for _ in range(3))
+    assert first and second and third
+    core.heard(third, Heard(0.0, 1.0, server.answer(third)))
+    late = server.answer(second)  # refused before the first came, told after it was answered
+    core.heard(first, Heard(0.0, 1.0, server.answer(first)))
+    core.heard(second, Heard(0.0, 1.0, late))
+    run(core, server)
+    assert server.records == [0, 1, 2, 3, 4, 5] and core.failure is None
+
+
+def test_a_pause_holds_up_what_comes_after() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 6)
+    first = core.due(0.0)
+    assert first
+    core.heard(first, Heard(0.0, 1.0, no(503, "UNAVAILABLE", retry_after="2")))
+    assert core.due(1.0) is None and 2.0 <= (core.wake_at(1.0) or 0) < 2.5
+    run(core, server, now=3.0)
+    assert server.records == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("in_between", [LOST, NOBODY, no(500, "INTERNAL", "unknown"), no(503, outcome=""), ok(200)])
+def test_what_got_no_good_answer_is_sent_again_and_stored_once(in_between: Answer | Broken) -> None:
+    for applied in (True, False):
+        core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+        fill(core, 2)
+        request = core.due(0.0)
+        assert request
+        if applied:
+            server.answer(request)
+        core.heard(request, Heard(0.0, 1.0, in_between))
+        run(core, server)
+        assert server.records == [0, 1] and core.applied == 2 and core.repeats == 1
+
+
+def test_an_answer_to_another_append_is_not_taken_for_ones_own() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 4)
+    run_first = core.due(0.0)
+    second = core.due(0.0)
+    assert run_first and second
+    of_first = server.answer(run_first)
+    core.heard(second, Heard(0.0, 1.0, of_first))
+    assert core.applied == 0
+    core.heard(run_first, Heard(0.0, 1.0, of_first))
+    run(core, server)
+    assert server.records == [0, 1, 2, 3] and core.applied == 4
+
+
+def test_a_refusal_ends_it_with_exact_counts() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 2)
+    run(core, server)
+    server.closed = True
+    fill(core, 6, begin=2)
+    run(core, server)
+    error = core.failure
+    assert isinstance(error, ProducerFailed) and isinstance(error.cause, StreamClosed) and error.outcome is Outcome.REFUSED
+    assert (error.applied, error.refused, error.unknown) == (2, 6, 0) and core.phase is Phase.FAILED
+    with pytest.raises(ProducerFailed):
+        core.offer(b"9", 0.0)
+    assert core.due(100.0) is None and core.wake_at(100.0) is None
+
+
+def test_of_what_was_lost_without_an_answer_nobody_can_tell() -> None:
+    core = ProducerCore(FRESH, SMALL, RETRY)
+    fill(core, 6)
+    first, second = core.due(0.0), core.due(0.0)
+    assert first and second
+    core.heard(first, Heard(0.0, 1.0, LOST))
+    core.heard(second, Heard(0.0, 1.0, NOBODY))
+    now = 0.0
+    while core.failure is None:
+        now = core.wake_at(now) or now
+        if (request := core.due(now)) is not None:
+            core.heard(request, Heard(now, 1.0, NOBODY))
+    error = core.failure
+    assert (error.applied, error.refused, error.unknown) == (0, 4, 2) and error.outcome is Outcome.UNKNOWN
+    outcomes = [settled.result.outcome for settled in core.settled if isinstance(settled.result, ProducerFailed)]
+    assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.REFUSED]
+    assert 9.0 < now <= RETRY.seconds
+
+
+def test_a_later_answer_proves_that_the_earlier_ones_were_applied() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 4)
+    first, second = core.due(0.0), core.due(0.0)
+    assert first and second
+    server.answer(first)
+    core.heard(first, Heard(0.0, 1.0, LOST))
+    core.heard(second, Heard(0.0, 1.0, server.answer(second)))
+    assert core.applied == 4 and core.is_idle
+
+
+def test_a_server_that_forgot_is_told_apart_from_overtaking() -> None:
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 4)
+    run(core, server)
+    server.states.clear()
+    fill(core, 2, begin=4)
+    run(core, server)
+    assert core.failure and isinstance(core.failure.cause, ProducerGap) and core.failure.refused == 2
+    assert "created anew" in str(core.failure)
+
+
+def test_a_named_producer_takes_the_next_epoch_and_fences_the_run_before() -> None:
+    server = Server()
+    runs = [ProducerCore(NAMED, SMALL, RETRY) for _ in range(3)]
+    for number, core in enumerate(runs):
+        fill(core, 2, begin=10 * number)
+        run(core, server)
+    assert [core.epoch for core in runs] == [0, 1, 2] and server.records == [0, 1, 10, 11, 20, 21]
+    fill(runs[0], 2)
+    run(runs[0], server)
+    assert runs[0].failure and isinstance(runs[0].failure.cause, ProducerFenced) and runs[0].failure.cause.epoch == 2
+    assert server.records == [0, 1, 10, 11, 20, 21]
+
+
+def test_an_epoch_that_was_used_is_refused_instead_of_taken_for_repeats() -> None:
+    server = Server()
+    named = Names(stream="s", content_type="application/json", producer_id="p", epoch=3, fresh=False)
+    for expected in ([0, 1], [0, 1]):
+        core = ProducerCore(named, SMALL, RETRY)
+        fill(core, 2)
+        run(core, server)
+        assert server.records == expected
+    assert core.failure and "has been used already, up to sequence 0" in str(core.failure)
+
+
+def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it() -> None:
+    server = Server()
+    one, other = ProducerCore(NAMED, SMALL, RETRY), ProducerCore(NAMED, SMALL, RETRY)
+    for core in (one, other):
+        fill(core, 2)
+        probe = core.due(0.0)
+        assert probe
+        core.heard(probe, Heard(0.0, 1.0, server.answer(probe)))
+    run(one, server)
+    run(other, server)
+    assert one.applied == 2 and other.applied == 0
+    assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another run" in str(other.failure)
+
+
+def test_a_probe_is_repeated_until_it_is_answered() -> None:
+    core, server = ProducerCore(NAMED, SMALL, RETRY), Server()
+    fill(core, 2)
+    for outcome in (NOBODY, LOST, no(503, "UNAVAILABLE")):
+        probe = core.due(100.0)
+        assert probe and core.due(100.0) is None and core.wake_at(100.0) is None
+        core.heard(probe, Heard(0.0, 1.0, outcome))
+    run(core, server)
+    assert server.records == [0, 1]
+
+
+def test_what_is_no_record_is_refused_at_once() -> None:
+    core = ProducerCore(FRESH, SMALL, RETRY)
+    with pytest.raises(ValueError, match="at most"):
+        core.offer(b"x" * (33 << 20), 0.0)
+    with pytest.raises(ValueError, match="empty"):
+        core.offer(b"", 0.0)
+    assert core.is_idle
+
+
+def test_abandoning_leaves_what_was_under_way_unknown() -> None:
+    core = ProducerCore(FRESH, SMALL, RETRY)
+    fill(core, 6)
+    core.due(0.0)
+    core.abandon("enough")
+    assert core.failure and (core.failure.unknown, core.failure.refused) == (2, 4)
+    idle = ProducerCore(FRESH, SMALL, RETRY)
+    idle.abandon("enough")
+    assert idle.failure and isinstance(idle.failure.cause, Refused)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_record_is_stored_once_and_in_order_or_the_error_counts_exactly(seed: int) -> None:
+    chance = random.Random(seed)
+    core = ProducerCore(FRESH, Batching(batch_records=3, linger_seconds=0.05, in_flight=chance.randint(1, 5)), RETRY)
+    server, given, now = Server(), 0, 0.0
+    total = chance.randint(1, 40)
+    on_the_way: list[Request] = []
+    answers: list[tuple[Request, Answer | Broken]] = []
+    close_at = chance.randint(0, 60) if chance.random() < 0.2 else -1
+    for step in itertools.count():
+        assert step < 10_000, "it must come to an end"
+        server.closed |= step == close_at
+        act = chance.randint(0, 4)
+        if act == 0 and given < total:
+            try:
+                core.offer(str(given).encode(), now)
+                given += 1
+            except ProducerFailed:
+                total = given
+        elif act == 1 and (request := core.due(now)) is not None:
+            on_the_way.append(request)
+        elif act == 2 and on_the_way:
+            request = on_the_way.pop(chance.randrange(len(on_the_way)))
+            answers.append((request, arrive(chance, server, request)))
+        elif act == 3 and answers:
+            request, answer = answers.pop(chance.randrange(len(answers)))
+            core.heard(request, Heard(now, chance.random(), answer))
+        elif act == 4:
+            now += chance.random() / 10
+        if given >= total and not on_the_way and not answers:
+            core.flush()
+            if core.is_idle:
+                break
+    assert server.records == list(range(len(server.records))), "once each, and in order"
+    if core.failure is None:
+        assert len(server.records) == core.applied == given
+    else:
+        error = core.failure
+        assert error.applied <= len(server.records) <= error.applied + error.unknown
+        assert error.applied + error.refused + error.unknown == given
+
+
+def arrive(chance: random.Random, server: Server, request: Request) -> Answer | Broken:
+    """A request is lost, or its answer is, or it arrives twice, or all goes well."""
+    fate = chance.random()
+    if fate < 0.1:
+        return chance.choice([LOST, NOBODY])
+    answer = server.answer(request)
+    if fate < 0.2:
+        return LOST
+    return server.answer(request) if fate < 0.3 else answer
