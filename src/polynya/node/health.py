@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from polynya import __version__
+from polynya.node.build import commit
 from polynya.node.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
 from polynya.node.start import CoreStart
 from polynya.transport import Reply, Transport
@@ -120,6 +121,7 @@ class Health:
         start = self._start
         body = {
             "version": __version__,
+            "commit": commit(),
             "cluster": start.birth.cluster_id,
             "history": start.birth.history,
             "start": start.start_id,
@@ -187,7 +189,7 @@ class Health:
 
     def _own_samples(self) -> Samples:
         return {
-            label("polynya_info", version=__version__): 1,
+            label("polynya_info", version=__version__, commit=commit()): 1,
             "polynya_cores": self._start.cores,
             "polynya_cores_up": 1,
         }

@@ -34,7 +34,9 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 METRICS = (
-    Metric("polynya_info", "gauge", "1, with the version of the server.", ("version",), "max"),
+    Metric(
+        "polynya_info", "gauge", "1, with the version of the server, and the commit that it was built from.", ("version", "commit"), "max"
+    ),
     Metric("polynya_cores", "gauge", "Cores that the node should have.", merge="max"),
     Metric("polynya_cores_up", "gauge", "Cores that answered this scrape."),
     Metric("polynya_core_start_seconds", "gauge", "When the youngest core started, in seconds since 1970.", merge="max"),

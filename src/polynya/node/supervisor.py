@@ -19,10 +19,10 @@ from typing import TextIO
 
 import msgspec
 
-from polynya import __version__
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.node import logs
 from polynya.node.birth import Birth, birth_of
+from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import lake_command, lake_environment
@@ -253,7 +253,7 @@ def banner(start: CoreStart) -> str:
     json_type = "-H 'Content-Type: application/json'"
     warnings = "".join(f"WARNING {line}\n" for line in start.config.unsafe)
     return (
-        f"polynya {__version__}\n"
+        f"polynya {described()}\n"
         f"listening on {url}\n"
         f"admin on http://{spelled(start.admin_host, start.admin_port)}\n"
         f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})\n"
