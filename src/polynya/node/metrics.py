@@ -77,7 +77,7 @@ METRICS = (
     Metric("polynya_flush_bytes_total", "counter", "Payload in them."),
     Metric("polynya_flush_failures_total", "counter", "Packs given up, to be planned again."),
     Metric("polynya_flush_refused_total", "counter", "Slices that were not taken because the stream had changed meanwhile."),
-    Metric("polynya_index_slices", "gauge", "Slices in the indexes of all streams; each costs 48 bytes of memory."),
+    Metric("polynya_index_slices", "gauge", "Slices in the indexes of all streams; each costs 52 bytes of memory."),
     Metric("polynya_merge_packs_total", "counter", "Packs of merged slices written."),
     Metric("polynya_merge_slices_total", "counter", "Small slices that were replaced by larger ones."),
     Metric("polynya_merge_bytes_total", "counter", "Payload in them; over the flushed bytes: how often a byte is written again."),
