@@ -17,6 +17,8 @@ from polynya.stream.replies import Code, Reply
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
+ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the loop
+
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
     """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
@@ -72,8 +74,16 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
         before_ms = now_ms - retention.age_seconds * 1000
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
-        inside_ms = before_ms if first_ms is not None and first_ms < before_ms else 0
+        inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
+    if index.entries_before(stream.cold, found[0]) > ENTRIES_MAX:
+        assert stream.cold is not None
+        found = index.begin_of(stream.cold, ENTRIES_MAX)
     return Cut(found if found[0] > stream.first_record else None, inside_ms)
+
+
+def slack_ms(retention: Retention) -> int:
+    """How much older than its age records may be that share a slice with younger ones: it has to be read to tell them apart."""
+    return max(1000, (retention.age_seconds or 0) * 250)
 
 
 def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
