@@ -4,6 +4,7 @@
     create NAME [type=T] [json] [ttl=S] [expires=MS] [closed] [body=B] [producer=ID/EPOCH/SEQ] [seq=S] [fork=SOURCE attempt=A …]
     append NAME [RECORD …] [type=T] [producer=ID/EPOCH/SEQ] [seq=S] [close] [incarnation=UID]
     read NAME [from=TOKEN|start|now|@BYTE] [max=N] [whole]
+    trim NAME at=TOKEN [NAME at=TOKEN]; retain NAME [age=S] [bytes=N] [none]; bucket NAME [age=S] [bytes=N] [none]
     pin, confirm, unpin, refuse, deliver, flush, publish, merge, written, release, erase, delete, expire, touch, show
     table, open, planned, claim, commit, abandon
 
@@ -22,6 +23,7 @@ from polynya.stream.commands import (
     Acknowledge,
     Append,
     Batch,
+    BucketRetention,
     ClaimRanges,
     ColdSlice,
     ConfirmPin,
@@ -38,17 +40,22 @@ from polynya.stream.commands import (
     RefuseAttempt,
     ReleasePack,
     ReplaceSlices,
+    Retention,
+    SetRetention,
     TableAbandon,
     TableCommit,
     TableCreate,
     TableOpen,
     TablePlanned,
     Touch,
+    Trim,
     Unpin,
 )
 from polynya.stream.model import Stream
 from polynya.stream.reading import Refused, Want
 from polynya.stream.replies import Code, Reply
+from polynya.stream.retention import cut_of, retention_of
+from polynya.stream.tables import lag_of
 
 
 def run(text: str) -> str:
@@ -173,6 +180,8 @@ class _Story:
             requested_offset=words.named.get("offset", ""),
             requested_sub_offset=words.number("sub", 0) or 0,
             depth=words.number("depth", 1) or 1,
+            first_record=position_of(words.named.get("first", "0_0"))[0],
+            first_byte=position_of(words.named.get("first", "0_0"))[1],
         )
 
     def do_append(self, words: _Words) -> list[str]:
@@ -204,6 +213,39 @@ class _Story:
         read_ms = words.number("read", self.now_ms)
         assert read_ms is not None
         return self.answer(self.world.apply(words.group, Touch([(_uid(uid), read_ms) for uid in words.plain], self.now_ms)))
+
+    def do_trim(self, words: _Words) -> list[str]:
+        """`trim NAME … at=TOKEN`: all of these streams at the same boundary, in one command."""
+        cut = position_of(words.named["at"])
+        cuts = [(self.stream(words.group, name).uid, *cut) for name in words.plain]
+        return self.answer(self.world.apply(words.group, Trim(cuts, self.now_ms)))
+
+    def retention(self, words: _Words) -> Retention | None:
+        return None if words.flag("none") else Retention(words.number("age"), words.number("bytes"))
+
+    def do_retain(self, words: _Words) -> list[str]:
+        retention = self.retention(words)
+        return self.answer(self.world.apply(words.group, SetRetention(words.plain[0], retention, self.now_ms)))
+
+    def do_bucket(self, words: _Words) -> list[str]:
+        retention = self.retention(words)
+        reply = self.world.apply(0, BucketRetention(words.plain[0], retention, self.now_ms))
+        return [*self.answer(reply), *(f"{name}: {found}" for name, found in self.world.machines[0].buckets.items())]
+
+    def do_due(self, words: _Words) -> list[str]:
+        """What the stream's own retention asks for now."""
+        stream = self.stream(words.group, words.plain[0])
+        retention = retention_of(stream)
+        assert retention is not None
+        cut = cut_of(stream, retention, self.now_ms)
+        cold = f" older than {cut.inside_ms} inside" if cut.inside_ms else ""
+        return [("nothing" if cut.boundary is None else f"to {cut.boundary[0]}_{cut.boundary[1]}") + cold]
+
+    def do_lag(self, words: _Words) -> list[str]:
+        """`lag TABLE PREFIX committed=JOB`"""
+        machine = self.world.machines[words.group]
+        lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
+        return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}"]
 
     def do_expired(self, words: _Words) -> list[str]:
         machine = self.world.machines[words.group]
@@ -363,6 +405,10 @@ class _Story:
     def line_of(self, stream: Stream) -> str:
         parts = [stream.name, f"uid={_show_uid(stream.uid)}", f"tail={stream.next_record}_{stream.next_byte}"]
         parts += [word for word, true in (("closed", stream.closed), ("deleted", stream.deleted)) if true]
+        if stream.first_record:
+            parts.append(f"first={stream.first_record}_{stream.first_byte}")
+        if stream.front is not None:
+            parts.append(f"past={index.count(stream.front.past)}{' detached' if stream.front.detached else ''}")
         parts.append(f"hot={len(stream.hot or ())} cold={index.count(stream.cold)}")
         for attempt, pin in (stream.pins or {}).items():
             parts.append(f"pin {attempt}@{pin.record}_{pin.byte}{'' if pin.confirmed else ' unconfirmed'}")

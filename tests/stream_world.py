@@ -5,10 +5,13 @@ from __future__ import annotations
 from google_crc32c import value as crc32c
 
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding
+from polynya.stream.front import past_of
+from polynya.stream.index import Index
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch, Stream
+from polynya.stream.model import Front, HotBatch, Stream
 from polynya.stream.reading import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
 from polynya.stream.replies import Reply
+from polynya.stream.retention import retention_of
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
@@ -132,7 +135,9 @@ def check_invariants(machine: Machine) -> None:
         assert stream.pins is None or stream.pins
         assert not stream.deleted or stream.pins
         _check_contiguous(machine, stream)
-        for cold in machine.index_of(stream):
+        _check_front(machine, stream)
+        assert (retention_of(stream) is not None) == (stream.uid in machine.retaining)
+        for cold in machine.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     assert slices == {pack: held.slices for pack, held in machine.held.items()}
     assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}
@@ -140,7 +145,13 @@ def check_invariants(machine: Machine) -> None:
 
 
 def _check_contiguous(machine: Machine, stream: Stream) -> None:
-    record, byte = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
+    """What is stored begins where the inherited part ends, or at the first kept record or before it."""
+    begin = (stream.fork.record, stream.fork.byte) if stream.fork else (0, 0)
+    first = (stream.first_record, stream.first_byte)
+    pieces = [*machine.index_of(stream)[:1], *(stream.hot or ())[:1]]
+    record, byte = (pieces[0].record, pieces[0].byte) if pieces else (stream.next_record, stream.next_byte)
+    assert begin <= (record, byte) <= max(first, begin)
+    assert first <= (stream.next_record, stream.next_byte) or stream.deleted
     for cold in machine.index_of(stream):
         assert (cold.record, cold.byte) == (record, byte)
         record, byte = record + cold.records, byte + cold.length
@@ -158,3 +169,20 @@ def position_of(text: str) -> tuple[int, int]:
         return AT_BYTE, int(text[1:])
     record, _, byte = text.partition("_")
     return int(record), int(byte)
+
+
+def _check_front(machine: Machine, stream: Stream) -> None:
+    """Nothing is stored that is neither kept nor inherited by a fork."""
+    spans = [(pin.first_record, pin.record + (pin.prefix > 0)) for pin in (stream.pins or {}).values()]
+    past = Index(past_of(stream), machine.pack_keys)
+    ends = [cold.record + cold.records for cold in past]
+    assert all(end <= after.record for end, after in zip(ends, past[1:], strict=False))
+    for cold in past:
+        assert cold.record + cold.records <= stream.first_record
+        assert any(begin < cold.record + cold.records and cold.record < end for begin, end in spans)
+    if not stream.deleted:
+        cold = next(iter(machine.index_of(stream)), None)
+        assert cold is None or cold.record + cold.records > stream.first_record
+    if stream.hot and not any(end > stream.hot[0].record for _, end in spans):
+        assert stream.hot[0].record + stream.hot[0].records > stream.first_record
+    assert stream.front != Front()

@@ -7,21 +7,21 @@ from polynya.stream import commands as c
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
-FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2)
+FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
-        c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", FORK),
+        c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", FORK, c.Retention(60, 1000)),
         (
-            "9c01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
-            "00000300000000000795a1700102ff00a17398d9206162616261626162616261626162616261626162616261626162616261"
+            "9d01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+            "00000300000000000795a1700102ff00a1739ad9206162616261626162616261626162616261626162616261626162616261"
             "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
-            "3030303030390002"
+            "30303030303900020104923ccd03e8"
         ),
     ),
-    (c.Create("docs/a", 1, "text/plain", 0), "9c01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0"),
+    (c.Create("docs/a", 1, "text/plain", 0), "9d01a6646f63732f6101aa746578742f706c61696e00c0c0c2c0c0c0c0c0"),
     (
         c.Append("docs/a", 2, "application/json", BATCH, PRODUCER, "s", True, 7),
         (
@@ -33,6 +33,9 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.Delete("docs/a", 3, 7), "9403a6646f63732f610307"),
     (c.Expire("docs/a", 7, 2, 4), "9504a6646f63732f61070204"),
     (c.Touch([(7, 3), (8, 4)], 5), "93059292070392080405"),
+    (c.Trim([(7, 3, 9), (8, 1, 2)], 5), "930692930703099308010205"),
+    (c.SetRetention("docs/a", c.Retention(60), 5, 7), "9507a6646f63732f61923cc00507"),
+    (c.SetRetention("docs/a", None, 5), "9507a6646f63732f61c00500"),
     (
         c.PinSource("docs/a", "ab", "docs/b", 5, 1, 2, "text/plain", 3, True),
         "9a14a6646f63732f61a26162a6646f63732f62050102aa746578742f706c61696e03c3",
@@ -80,6 +83,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
     ),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
+    (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
 ]
 
 
@@ -101,3 +105,16 @@ def test_fields_that_a_later_release_appended_are_ignored_and_missing_ones_have_
     assert msgspec.msgpack.decode(later, type=c.AnyCommand) == c.Acknowledge(5)
     earlier = msgspec.msgpack.encode([20, "docs/a", "attempt", "docs/b", 1])
     assert msgspec.msgpack.decode(earlier, type=c.AnyCommand) == c.PinSource("docs/a", "attempt", "docs/b", 1)
+
+
+def test_what_the_first_release_wrote_is_read() -> None:
+    """Its creations had no retention, its forks no first kept record."""
+    data = (
+        "9c01a6646f63732f6101b06170706c69636174696f6e2f6a736f6e013cc0c3980102c405312c32322ccee3069283c4080200"
+        "00000300000000000795a1700102ff00a17398d9206162616261626162616261626162616261626162616261626162616261"
+        "626162a6646f63732f61cf00010000000000070309d921303030303030303030303030303030335f30303030303030303030"
+        "3030303030390002"
+    )
+    earlier = msgspec.structs.replace(FORK, first_record=0, first_byte=0)
+    expected = c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier)
+    assert msgspec.msgpack.decode(bytes.fromhex(data), type=c.AnyCommand) == expected

@@ -25,13 +25,15 @@ def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
     assert (str(kind.__struct_config__.tag), kind.__name__, fields(kind)) in rows("commands.md")
 
 
-@pytest.mark.parametrize("kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice, commands.SubscriptionConfig])
+@pytest.mark.parametrize(
+    "kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice, commands.Retention, commands.SubscriptionConfig]
+)
 def test_part_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("commands.md")
 
 
 @pytest.mark.parametrize(
-    "kind", [snapshots.Image, model.Stream, model.HotBatch, model.Pin, model.Claim, model.Held, model.Pack, tables.Table]
+    "kind", [snapshots.Image, model.Stream, model.HotBatch, model.Pin, model.Claim, model.Front, model.Held, model.Pack, tables.Table]
 )
 def test_state_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")

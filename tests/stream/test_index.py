@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ def test_it_is_the_list(slices: list[ColdSlice]) -> None:
     view = index.Index(data, KEYS)
     assert list(view) == slices
     assert len(view) == index.count(data) == len(slices)
-    assert len(data) == 48 * len(slices)
+    assert len(data) == 52 * len(slices)
     assert index.lengths(data) == [cold.length for cold in slices]
     for begin in range(len(slices) + 1):
         assert list(view.starting(begin)) == slices[begin:]
@@ -78,3 +80,36 @@ def test_nothing_is_an_index_too() -> None:
     assert index.byte_of(None, 0) is None
     assert index.record_of(None, 0) is None
     assert index.pack_numbers(None) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=9), st.integers(0, 60))
+def test_it_is_searched_by_time(steps: list[tuple[int, int]], asked: int) -> None:
+    """Each step: ms from the last slice's largest append time to this one's first, and from there to its largest."""
+    data, times, now = b"", [], 0
+    for number, (gap, span) in enumerate(steps):
+        cold = ColdSlice(number, number * 10, 1, 10, KEYS[0], 0, 0, 0, now + gap)
+        now += gap + span
+        times.append((cold.time_ms, now))
+        data += index.packed(cold, 0, now)
+    assert index.first_reaching(data, asked) == sum(largest < asked for _, largest in times)
+    for at, (first, largest) in enumerate(times):
+        assert (index.time_ms_first(data, at), index.time_ms_max(data, at)) == (first, largest)
+        assert index.Index(data, KEYS)[at].time_ms == first
+        assert (index.begin_of(data, at), index.end_of(data, at)) == ((at, at * 10), (at + 1, at * 10 + 10))
+
+
+@given(runs())
+def test_so_many_lie_before_a_record(slices: list[ColdSlice]) -> None:
+    data = pack(slices)
+    for record in range(slices[-1].record + slices[-1].records + 2 if slices else 2):
+        assert index.entries_before(data, record) == sum(cold.record + cold.records <= record for cold in slices)
+
+
+def test_entries_of_the_first_release_are_widened() -> None:
+    old = b"".join(
+        struct.pack("<QQQIIIIII", number, number * 10, time_ms, 1, 10, 3, 5, 6, 7) for number, time_ms in enumerate((100, 100, 250))
+    )
+    data = index.widened(old, 900)
+    assert [(cold.record, cold.byte, cold.time_ms) for cold in index.Index(data, KEYS)] == [(0, 0, 100), (1, 10, 100), (2, 20, 250)]
+    assert [index.time_ms_max(data, at) for at in range(3)] == [100, 250, 900]
+    assert index.Index(data, KEYS)[2] == ColdSlice(2, 20, 1, 10, "pack3", 5, 6, 7, 250)

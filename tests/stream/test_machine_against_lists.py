@@ -26,8 +26,10 @@ from polynya.stream.commands import (
     PublishSlices,
     RefuseAttempt,
     ReplaceSlices,
+    Trim,
     Unpin,
 )
+from polynya.stream.index import ENTRY_BYTES
 from polynya.stream.model import Stream
 from polynya.stream.reading import AT_BYTE, Refused, Want
 from polynya.stream.replies import Code
@@ -44,6 +46,7 @@ class Naive:
         self.encoding = encoding
         self.records = records
         self.closed = False
+        self.first = 0
 
     @property
     def bounds(self) -> list[int]:
@@ -119,6 +122,28 @@ class AgainstLists(RuleBasedStateMachine):
         assert self.world.apply(group_of(name, GROUPS), Delete(name, self.clock)).code == Code.OK
         del self.known[name]
 
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), mostly=st.booleans())
+    def trim(self, data: st.DataObject, mostly: bool) -> None:
+        """Some records go from the fronts of some streams, in one command that is sent twice; what is no boundary is refused."""
+        names = data.draw(st.lists(st.sampled_from(sorted(self.known)), min_size=1, max_size=3, unique=True))
+        self.clock += 1
+        for name in names:
+            known = self.known[name]
+            low = max(known.first, len(known.records) - 3) if mostly else 0
+            record = data.draw(st.integers(low, len(known.records)))
+            stream = self.stream(name)
+            command = Trim([(stream.uid, record, known.bounds[record])], self.clock)
+            went = max(record - known.first, 0)
+            size = known.bounds[known.first + went] - known.bounds[known.first]
+            known.first += went
+            at = (known.first, known.bounds[known.first])
+            assert self.world.apply(stream.uid >> 48, command).detail == [(*at, went, size)]
+            assert self.world.apply(stream.uid >> 48, command).detail == [(*at, 0, 0)]
+            beyond = Trim([(stream.uid, len(known.records) + 1, known.bounds[-1] + 9)], self.clock)
+            assert self.world.apply(stream.uid >> 48, beyond).detail == [None]
+            assert (stream.first_record, stream.first_byte) == at
+
     @rule()
     def deliver(self) -> None:
         for machine in self.world.machines.values():
@@ -141,12 +166,18 @@ class AgainstLists(RuleBasedStateMachine):
                 slices.append((stream.uid, self.world.slice_of(stream, count, pack)))
         before = self.world.machines[group].hot_bytes
         command = PublishSlices(pack, 1, 1, slices)
+        machine = self.world.machines[group]
         assert self.world.apply(group, command).detail == list(range(len(slices)))
-        assert self.world.apply(group, command).detail == list(range(len(slices)))
-        assert before - self.world.machines[group].hot_bytes == sum(cold.length for _, cold in slices)
+        known = [cold.record in [each.record for each in machine.whole_index_of(machine.by_uid[uid])] for uid, cold in slices]
+        trimmed = [cold.record + cold.records <= machine.by_uid[uid].first_record for uid, cold in slices]
+        assert all(each or gone for each, gone in zip(known, trimmed, strict=True))
+        assert self.world.apply(group, command).detail == [number for number, each in enumerate(known) if each]
+        assert before - machine.hot_bytes >= sum(cold.length for _, cold in slices)
 
     @precondition(
-        lambda self: any(len(stream.cold or b"") > 48 for machine in self.world.machines.values() for stream in machine.streams.values())
+        lambda self: any(
+            len(stream.cold or b"") > ENTRY_BYTES for machine in self.world.machines.values() for stream in machine.streams.values()
+        )
     )
     @rule(data=st.data())
     def merge(self, data: st.DataObject) -> None:
@@ -182,7 +213,7 @@ class AgainstLists(RuleBasedStateMachine):
     def fork(self, data: st.DataObject, fork_name: str) -> None:
         source = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[source]
-        record = data.draw(st.one_of(st.just(0), st.integers(0, len(known.records))))
+        record = data.draw(st.one_of(st.just(known.first), st.integers(0, len(known.records))))
         limit = len(known.records) - record if known.encoding == Encoding.JSON else known.bounds[-1] - known.bounds[record]
         sub_offset = data.draw(st.integers(0, limit))
         self.clock += 1
@@ -193,18 +224,28 @@ class AgainstLists(RuleBasedStateMachine):
             hot = self.stream(source).hot
             assert not hot or record < hot[0].record
             return
-        at_record, at_byte, *_, depth, prefix = pinned.detail
+        if pinned.code == Code.TRIMMED:
+            assert record < known.first
+            assert (pinned.record, pinned.byte) == (known.first, known.bounds[known.first])
+            return
+        assert record >= known.first or (record == 0 and not sub_offset)
+        at_record, at_byte, *_, depth, prefix, first_record, first_byte = pinned.detail
+        assert first_record == min(known.first, at_record)
+        assert first_byte == known.bounds[first_record]
         records = self.expected_past(known, record, sub_offset)
         past = records[: at_record + (prefix > 0)]
         assert past == records
         assert known.bounds[at_record] == at_byte
         batch = raw_batch(records[-1]) if prefix else None
-        fork = Fork(attempt, source, pinned.uid, at_record, at_byte, depth=depth)
+        fork = Fork(
+            attempt, source, pinned.uid, at_record, at_byte, depth=depth, first_record=first_record, first_byte=first_byte
+        )  # fmt: skip
         create = Create(fork_name, self.clock, f"type/{known.encoding}", known.encoding, batch=batch, fork=fork)
         created = self.world.apply(group_of(fork_name, GROUPS), create)
         if created.code == Code.CREATED:
             assert fork_name not in self.known
             self.known[fork_name] = Naive(known.encoding, records)
+            self.known[fork_name].first = first_record
             self.world.apply(group_of(source, GROUPS), ConfirmPin(pinned.uid, attempt))
         else:
             assert self.world.apply(group_of(fork_name, GROUPS), RefuseAttempt(fork_name, attempt, self.clock)).code == Code.OK
@@ -240,6 +281,11 @@ class AgainstLists(RuleBasedStateMachine):
             assert inner % RAW_STEP_BYTES or inner == 0
         elif known.encoding == Encoding.JSON or whole:
             byte = max(bound for bound in bounds if bound <= byte)
+        if byte < bounds[known.first]:
+            refused = self.world.read(stream, Want(*position, bytes_max, whole))
+            if not at_byte or position[1] < bounds[known.first]:
+                assert refused == Refused(Code.TRIMMED, known.first, bounds[known.first])
+            return
         for _ in range(4):
             page = self.world.read(stream, Want(*position, bytes_max, whole))
             assert not isinstance(page, Refused)

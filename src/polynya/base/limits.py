@@ -20,6 +20,8 @@ PRODUCERS_PER_STREAM_MAX = 4096
 PRODUCER_IDLE_MS = 7 * 24 * 3600 * 1000
 PRODUCER_EVICT_IDLE_MS = 10 * 60 * 1000  # at the cap the longest idle goes if idle for this long
 TTL_SECONDS_MAX = 100 * 365 * 24 * 3600
+RETENTION_SECONDS_MAX = 100 * 365 * 24 * 3600
+RETENTION_BYTES_MAX = 2**53 - 1  # exact in every client language
 FORK_DEPTH_MAX = 64  # a read walks the chain of sources
 GROUPS_MAX = 64  # user groups at birth of a cluster (F5)
 

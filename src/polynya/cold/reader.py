@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -49,6 +50,13 @@ class ColdReader:
     async def payload(self, cold: ColdSlice, begin: int, end: int) -> memoryview:
         """The stored payload of the stream's records `begin` to before `end`, all inside the slice. Raises as `slice`, ValueError."""
         return (await self.slice(cold)).cut(begin - cold.record, end - cold.record)
+
+    async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
+        """Where the slice's first batch begins that was appended at `time_ms` or later, or the slice's end. Raises as `slice`."""
+        found = await self.slice(cold)
+        number = bisect_left(found.append_times_ms, time_ms)
+        records, ends = found.batch_begins
+        return cold.record + records[number], cold.byte + ends[number]
 
     async def slice(self, cold: ColdSlice) -> Slice:
         """The parsed slice. Raises PackGone, Unavailable (the store is), CorruptData."""

@@ -73,6 +73,7 @@ class Assembly:
         self._register_samples()
         self._spawn(self._settle())
         self._spawn(self._snapshot())
+        self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health, mounts)
         await self._doors.open()
@@ -98,6 +99,8 @@ class Assembly:
         registry.add(sources.of_core(self._engine.core))
         registry.add(sources.of_groups(self._engine.local))
         registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
+        registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
+        registry.add(sources.counted(self._engine.retainer.counters, sources.RETENTION))
         registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
@@ -114,6 +117,14 @@ class Assembly:
             self._engine.local.sweep()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._engine.retainer.run_once()
+            except PolynyaError as fault:
+                log.warning("retention is carried out later", extra={"error": str(fault)})
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from polynya.base.limits import MIB
+from polynya.front.http.buckets import PATH as BUCKETS
+from polynya.front.http.buckets import BucketRoutes
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Handler, Request, Response
 from polynya.front.http.server import HttpFront
@@ -36,8 +38,10 @@ class Doors:
         self._health = health
         routes = TableRoutes(tables, _store_ref(start), service.now_ms)
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
-        base = {"/v1/tables": _table_handler(routes.user), **self._health_handlers()}
-        self.base = HttpFront(service, settings, base, {"/v1/tables/": _table_handler(routes.user), **(mounts or {})})
+        buckets = BucketRoutes(service)
+        base = {"/v1/tables": _table_handler(routes.user), BUCKETS: buckets.list, **self._health_handlers()}
+        mounts = {"/v1/tables/": _table_handler(routes.user), BUCKETS + "/": buckets.handle, **(mounts or {})}
+        self.base = HttpFront(service, settings, base, mounts)
         admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
         mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service))}
         self.admin = HttpFront(service, settings, admin, mount, streams=False)

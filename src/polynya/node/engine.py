@@ -12,6 +12,7 @@ from polynya.node.snapshots import Snapshotter
 from polynya.node.storage import Storage
 from polynya.service.local import LocalGroups
 from polynya.service.node import CoreTransport, NodeService
+from polynya.service.retainer import Retainer
 from polynya.service.settle import Settler
 
 SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
@@ -46,6 +47,7 @@ class Engine:
         self.local = LocalGroups(machines, self.core, now_ms, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
         self.settler = Settler(self.service)
+        self.retainer = Retainer(self.service)
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
         self.groups = CoreGroups(storage.shard, self.service, self.snapshotter)
         self.core.on_applied = self.local.applied

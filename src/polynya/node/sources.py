@@ -34,6 +34,15 @@ COLLECTOR = {
     "polynya_collect_orphans_total": "orphans",
     "polynya_collect_failures_total": "failures",
 }
+TRIMS = {
+    "polynya_trims_total": "trims",
+    "polynya_trimmed_records_total": "records",
+    "polynya_trimmed_bytes_total": "bytes",
+}
+RETENTION = {
+    "polynya_retention_failures_total": "failures",
+    "polynya_retention_round_seconds": "round_seconds",
+}
 SUBSCRIPTIONS = {
     "polynya_wakes_total": "woken",
     "polynya_wakes_delivered_total": "delivered",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.stream.commands import Command
+from polynya.stream.commands import Command, Retention
 from polynya.stream.replies import Reply
 
 
@@ -27,6 +27,7 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     ttl_seconds: int | None = None
     expires_at_ms: int | None = None
     history: int = 0  # the cluster's; (uid, history) goes into ETags and SSE ids
+    retention: Retention | None = None  # the stream's own
     stream_seq: str | None = None  # the last `Stream-Seq`
 
 
@@ -36,6 +37,7 @@ class Position:
     START = -1  # the first kept record
     NOW = -2  # the tail
     AT_BYTE = -3  # `byte` is a bare byte position (Ursula's spelling)
+    AT_TIME = -4  # `byte` is a time in ms: the first kept record that was appended then or later, or the tail
 
 
 class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -82,6 +84,27 @@ class Refusal(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     record: int = 0
     byte: int = 0
     message: str = ""
+
+
+class TrimQuery(msgspec.Struct, frozen=True, gc=False):
+    """Where a stream's front is to be: at an offset token or `Position` (of AT_BYTE and an inner byte, the record that holds it), or so
+    that at least the newest `keep_bytes` stay."""
+
+    name: str
+    record: int = Position.START
+    byte: int = 0
+    keep_bytes: int | None = None
+    incarnation: int = 0  # precondition: the stream's uid; 0 none
+
+
+class Trimmed(msgspec.Struct, frozen=True, gc=False):
+    """Where it is now, and what was forgotten for that."""
+
+    uid: int
+    record: int
+    byte: int
+    records: int = 0
+    bytes: int = 0
 
 
 class LiveEvent(msgspec.Struct, gc=False, array_like=True):
@@ -141,3 +164,15 @@ class Service(Protocol):
         ...
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]: ...
+
+    async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
+        """Forget what lies before a position."""
+        ...
+
+    async def buckets(self) -> dict[str, Retention]:
+        """The retention of the buckets that have one."""
+        ...
+
+    async def set_bucket(self, bucket: str, retention: Retention | None) -> None:
+        """Give a bucket a retention, or take it away."""
+        ...

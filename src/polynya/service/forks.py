@@ -19,6 +19,8 @@ from polynya.service.api import Page, Position, ReadQuery, Refusal
 from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
 from polynya.stream.replies import Code, Reply
 
+_PREFIX = 7  # of what `PinSource` answers
+
 
 class ForkService(Protocol):
     """What the dance needs of the service."""
@@ -47,7 +49,7 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
     if pinned.code >= Code.NOT_FOUND:
         return pinned
     if prefix:
-        pinned.detail[-1] = prefix
+        pinned.detail[_PREFIX] = prefix
     try:
         command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
         reply = await service.call(service.group_of(create.name), command)
@@ -96,13 +98,15 @@ def _spell(record: int, byte: int) -> str:
 
 async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fork) -> Create:
     """The target's command: what it inherits, and the prefix of a record that the sub-offset cut."""
-    record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix = pinned.detail
+    record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix, first_record, first_byte = pinned.detail
     batch = create.batch
     if prefix:
         batch = _with_prefix(await _read_prefix(service, fork.source_name, (record, byte), prefix), batch)
     if create.ttl_seconds is not None or create.expires_at_ms is not None:
         ttl_seconds, expires_at_ms = create.ttl_seconds, create.expires_at_ms
-    fork = msgspec.structs.replace(fork, record=record, byte=byte, depth=depth)
+    fork = msgspec.structs.replace(
+        fork, record=record, byte=byte, depth=depth, first_record=first_record, first_byte=first_byte
+    )  # fmt: skip
     return msgspec.structs.replace(
         create,
         content_type=create.content_type or content_type,

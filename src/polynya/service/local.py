@@ -12,12 +12,14 @@ from polynya.base.errors import Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import PackGone
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
+from polynya.service import times
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
 from polynya.service.names import SortedNames
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, Unpin
+from polynya.service.retention import TrimCounters
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, Trim, Unpin
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, HotBatch, Stream
 from polynya.stream.producers import judge_producer
@@ -48,6 +50,10 @@ class ColdReader(Protocol):
         """The slice's batches, fetched and checked."""
         ...
 
+    async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
+        """Where the slice's first batch of this time or later begins, or the slice's end."""
+        ...
+
 
 class ParentReader(Protocol):
     """Reads the inherited part of a fork, wherever its source lives."""
@@ -55,6 +61,8 @@ class ParentReader(Protocol):
     async def read_uid(
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
     ) -> tuple[list[Span], tuple[int, int]]: ...
+
+    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]: ...
 
 
 class LocalGroups:
@@ -72,6 +80,7 @@ class LocalGroups:
         self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
         self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
         self.hot_refused = 0
+        self.trims = TrimCounters()
         self._proposer = proposer
         self._group_hot_bytes_max = hot_bytes_max
         self._history = history
@@ -117,6 +126,7 @@ class LocalGroups:
             stream.ttl_seconds,
             stream.expires_at_ms,
             self._history,
+            None if stream.front is None else stream.front.retention,
             stream.stream_seq,
         )
 
@@ -278,6 +288,8 @@ class LocalGroups:
             if reply.code == Code.OK:
                 self._names.discard(cast("Delete", command).name)
             self.lifetimes.forget(reply.uid)
+        elif kind is Trim:
+            self.trims.note(reply)
         elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
             waiting, self._waiting_creates = self._waiting_creates, []
             for where, create, done in waiting:
@@ -297,6 +309,8 @@ class LocalGroups:
 
     def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
         """None when a part of the page is not in memory here."""
+        if query.record == Position.AT_TIME:
+            return None
         planned = self._plan(group, query)
         if isinstance(planned, Refusal):
             return planned
@@ -315,6 +329,11 @@ class LocalGroups:
             return await self._read(group, query)
 
     async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
+        if query.record == Position.AT_TIME:
+            place = await self.place_at_time(group, query.name, query.byte)
+            if isinstance(place, Refusal):
+                return place
+            query = structs.replace(query, record=place[0], byte=place[1])
         planned = self._plan(group, query)
         if isinstance(planned, Refusal):
             return planned
@@ -349,6 +368,33 @@ class LocalGroups:
         if isinstance(plan, Refused):
             raise Unavailable(f"the source of this fork cannot be read at record {at[0]}")
         return await self._materialise(plan, bytes_max, whole)
+
+    async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
+        """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
+        stream = self.find(group, name)
+        if not isinstance(stream, Stream):
+            return stream
+        found = await self.place_of_time(stream.uid, time_ms, None)
+        return max(found, (stream.first_record, stream.first_byte))
+
+    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
+        """The same by uid, trimmed records included; `until`: for forks, as in `read_uid`."""
+        machine = self.machines[uid >> 48]
+        stream = machine.by_uid.get(uid)
+        if stream is None:
+            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+        place = times.place_of(machine, stream, time_ms, past=until is not None)
+        fork = stream.fork
+        if isinstance(place, times.InSource):
+            assert self.parents is not None and fork is not None
+            to = (fork.record, fork.byte)
+            found = await self.parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
+            place = found if found < to else times.place_of(machine, stream, time_ms, past=until is not None, own=True)
+        if isinstance(place, ColdSlice):
+            assert self.cold is not None, "a cold slice without an object store"
+            place = await self.cold.place_at(place, time_ms)
+        assert isinstance(place, tuple)
+        return place if until is None else min(place, until)
 
     def _plan(self, group: int, query: ReadQuery) -> tuple[Stream, ReadPlan] | Refusal:
         stream = self.find(group, query.name)

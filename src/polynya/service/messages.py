@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
+from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.tables import Lag, Table
 
@@ -19,6 +20,8 @@ LIST = 6
 TABLES = 7
 LAG = 8
 FLUSH = 9
+PLACE_OF_TIME = 10
+BUCKETS = 11
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -26,6 +29,12 @@ class ReadUid(msgspec.Struct, array_like=True, gc=False):
     at: tuple[int, int]
     until: tuple[int, int]
     limits: tuple[int, bool]
+
+
+class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    time_ms: int
+    until: tuple[int, int]
 
 
 class ListQuery(msgspec.Struct, array_like=True, gc=False):
@@ -80,6 +89,8 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     LIST: _LIST,
     TABLES: msgspec.msgpack.Decoder(list[Table]),
     LAG: msgspec.msgpack.Decoder(list[Lag]),
+    PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
+    BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
 }
 

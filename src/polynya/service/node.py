@@ -11,11 +11,12 @@ import msgspec
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
 from polynya.service import messages
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.forks import create_fork
 from polynya.service.local import LocalGroups
+from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
-from polynya.stream.commands import Append, Command, Create
+from polynya.stream.commands import Append, Command, Create, Retention
 from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table
 from polynya.wal import DiskFull
@@ -132,6 +133,14 @@ class NodeService:
         spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
         return spans
 
+    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
+        """For forks: where in the source, before the fork point `until`, a time is."""
+        group = uid >> 48
+        if group % self._cores == self._core:
+            return await self.local.place_of_time(uid, time_ms, until)
+        found: tuple[int, int] = await self._ask(group, messages.PLACE_OF_TIME, messages.TimeOfUid(uid, time_ms, until))
+        return found
+
     async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
@@ -167,6 +176,19 @@ class NodeService:
             return self.local.tables()
         tables: list[Table] = await self._ask(0, messages.TABLES, messages.Flush(""))
         return tables
+
+    async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
+        return await trim(self, query)
+
+    async def set_bucket(self, bucket: str, retention: Retention | None) -> None:
+        await set_bucket(self, bucket, retention)
+
+    async def buckets(self) -> dict[str, Retention]:
+        """The retention of buckets, from the meta group."""
+        if self._core == 0:
+            return dict(self.local.machines[0].buckets)
+        found: dict[str, Retention] = await self._ask(0, messages.BUCKETS, messages.Flush(""))
+        return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
         """A table's lag in each group of the node."""
@@ -219,6 +241,8 @@ class NodeService:
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
         self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
+        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, lambda q: self.local.place_of_time(q.uid, q.time_ms, q.until))
+        self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
@@ -226,6 +250,9 @@ class NodeService:
 
     async def _tables_here(self, question: messages.Flush) -> list[Table]:
         return self.local.tables()
+
+    async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
+        return await self.buckets()
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
         return self.local.lags(question)

@@ -44,6 +44,13 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     kind: int = 0
 
 
+class Retention(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What of a stream is kept: what is younger than `age_seconds`, and the newest `bytes`. None: no bound; both None: everything."""
+
+    age_seconds: int | None = None
+    bytes: int | None = None
+
+
 class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Where a fork begins: the source's records before `record` are its own past. Part of `Create`, as the coordinator resolved it."""
 
@@ -55,6 +62,8 @@ class Fork(msgspec.Struct, array_like=True, frozen=True, gc=False):
     requested_offset: str = ""  # as the client spelled them, normalised: what "same configuration" compares
     requested_sub_offset: int = 0
     depth: int = 1
+    first_record: int = 0  # the source's first kept boundary when it was pinned, at most the fork point
+    first_byte: int = 0
 
 
 class ColdSlice(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -85,6 +94,7 @@ class Create(Command, tag=1, frozen=True):
     producer: Producer | None = None
     stream_seq: str | None = None
     fork: Fork | None = None
+    retention: Retention | None = None
 
 
 class Append(Command, tag=2, frozen=True):
@@ -120,6 +130,25 @@ class Touch(Command, tag=5, frozen=True):
 
     touches: list[tuple[int, int]]
     now_ms: int
+
+
+class Trim(Command, tag=6, frozen=True, gc=False):
+    """Forget the records of some streams before a record's boundary: `cuts` of (uid, record, byte). Never moves a boundary back.
+
+    The reply's detail has for each cut (first record kept, its byte, records and bytes forgotten now), or None: there is no such
+    stream, or no such boundary in it."""
+
+    cuts: list[tuple[int, int, int]]
+    now_ms: int
+
+
+class SetRetention(Command, tag=7, frozen=True, gc=False):
+    """Give a stream a retention of its own, or (None) take it away. `uid`: of that life of the name alone; 0 whichever."""
+
+    name: str
+    retention: Retention | None
+    now_ms: int
+    uid: int = 0
 
 
 class PinSource(Command, tag=20, frozen=True):
@@ -357,12 +386,22 @@ class MetaSet(Command, tag=80, frozen=True, gc=False):
     value: bytes
 
 
+class BucketRetention(Command, tag=81, frozen=True, gc=False):
+    """In the meta group: the retention of the streams of a bucket that have none of their own; None takes it away."""
+
+    bucket: str
+    retention: Retention | None
+    now_ms: int
+
+
 AnyCommand = (
     Create
     | Append
     | Delete
     | Expire
     | Touch
+    | Trim
+    | SetRetention
     | PinSource
     | ConfirmPin
     | Unpin
@@ -388,4 +427,5 @@ AnyCommand = (
     | TableAbandon
     | ClaimRanges
     | MetaSet
+    | BucketRetention
 )

@@ -13,6 +13,7 @@ import msgspec
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
 from polynya.stream import index
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
+from polynya.stream.front import release_front
 from polynya.stream.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
 from polynya.stream.model import Pin, Stream
 from polynya.stream.reading import AT_BYTE, Refused, locate
@@ -32,7 +33,8 @@ class ForkPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
-    """The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork, prefix bytes].
+    """The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork, prefix bytes, first record
+    kept that the fork inherits, its byte].
 
     NOT_YET: the point lies in cold slices or in an ancestor; find the record's boundary by reading, and ask again with `resolved`."""
     stream = machine.streams.get(command.name)
@@ -43,14 +45,16 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
         found = _judge_pin(stream, command)
         if isinstance(found, Reply):
             return found
-        pin = Pin(command.target_name, found.record, found.byte, command.now_ms, found.prefix)
+        first_record = min(stream.first_record, found.record)
+        pin = Pin(command.target_name, found.record, found.byte, command.now_ms, found.prefix, first_record=first_record)
         if stream.pins is None:
             stream.pins = {}
         stream.pins[command.attempt] = pin
         machine.unconfirmed[command.attempt] = stream.uid
     reply = tail_reply(Code.OK, stream)
     lifetime = [stream.ttl_seconds, stream.expires_at_ms]
-    reply.detail = [pin.record, pin.byte, stream.content_type, stream.encoding, *lifetime, _depth(stream) + 1, pin.prefix]
+    first = min((stream.first_record, stream.first_byte), (pin.record, pin.byte))
+    reply.detail = [pin.record, pin.byte, stream.content_type, stream.encoding, *lifetime, _depth(stream) + 1, pin.prefix, *first]
     return reply
 
 
@@ -85,6 +89,8 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
     if record > tail[0]:
         return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
     if record < stream.first_record:
+        if not (record or byte or sub_offset):
+            return ForkPoint(0, 0)  # a fork that inherits nothing, whatever is kept
         return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
     if sub_offset and stream.encoding != Encoding.BYTES:
         if record + sub_offset > tail[0]:
@@ -160,6 +166,8 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
             remove(machine, stream, command.now_ms)
     elif stream.deleted:
         cut_to_pins(machine, stream, command.now_ms)
+    if stream.first_record and stream.uid in machine.by_uid:
+        release_front(machine, stream, command.now_ms)
     return reply
 
 

@@ -1,4 +1,4 @@
-"""A stream's index as packed bytes: 48 a slice, in the order of the stream (F18).
+"""A stream's index as packed bytes: 52 a slice, in the order of the stream (F18).
 
 An index grows by a slice with every flush of its stream, and there may be millions of them: as objects they would cost five times as
 much. The bytes are never changed in place, so whoever holds them may read on. Packs are numbers here; the machine knows their keys.
@@ -13,18 +13,38 @@ from typing import overload
 
 from polynya.stream.commands import ColdSlice
 
-_ENTRY = Struct("<QQQIIIIII")  # record, byte, time_ms, records, length, number of the pack, offset, stored, crc
+# record, byte, largest append time, records, length, number of the pack, offset, stored, crc, ms from the first append time to the largest
+_ENTRY = Struct("<QQQIIIIIII")
+_ENTRY_48 = Struct("<QQQIIIIII")  # until 0.1: the first append time, and no span
 _PLACE = Struct("<QQ")
+_TIME = Struct("<16xQ")
 _RECORDS = Struct("<Q16xI")
-_LENGTH = Struct("<28xI16x")
+_LENGTH = Struct("<28xI20x")
 _PACK = Struct("<I")
 _PACK_AT = 32
+_SPAN_MS_MAX = 2**32 - 1
 ENTRY_BYTES = _ENTRY.size
 
 
-def packed(cold: ColdSlice, pack: int) -> bytes:
-    """The entry of a slice in the pack of this number."""
-    return _ENTRY.pack(cold.record, cold.byte, cold.time_ms, cold.records, cold.length, pack, cold.offset, cold.stored, cold.crc)
+def packed(cold: ColdSlice, pack: int, time_ms_max: int = 0) -> bytes:
+    """The entry of a slice in the pack of this number. `cold.time_ms` is its first append time, `time_ms_max` its largest."""
+    largest = max(cold.time_ms, time_ms_max)
+    span_ms = min(largest - cold.time_ms, _SPAN_MS_MAX)
+    return _ENTRY.pack(
+        cold.record, cold.byte, largest, cold.records, cold.length, pack, cold.offset, cold.stored, cold.crc, span_ms
+    )  # fmt: skip
+
+
+def widened(data: bytes, end_ms: int) -> bytes:
+    """Entries of 48 bytes, as snapshots had them until 0.1, as entries of today. A slice's largest append time is then that of what
+    follows it: later than it was, if anything. `end_ms` follows the last."""
+    old = list(_ENTRY_48.iter_unpack(data))
+    ends = [entry[2] for entry in old[1:]] + [end_ms]
+    parts = []
+    for (record, byte, time_ms, *rest), following_ms in zip(old, ends, strict=True):
+        largest = max(time_ms, following_ms)
+        parts.append(_ENTRY.pack(record, byte, largest, *rest, min(largest - time_ms, _SPAN_MS_MAX)))
+    return b"".join(parts)
 
 
 def count(data: bytes | None) -> int:
@@ -74,6 +94,44 @@ def holding_byte(data: bytes | None, byte: int) -> int:
     if not data:
         return -1
     return bisect_right(range(count(data)), byte, key=lambda at: _place(data, at)[1]) - 1
+
+
+def first_reaching(data: bytes | None, time_ms: int) -> int:
+    """The number of the first entry whose largest append time is `time_ms` or later; the count when there is none."""
+    if not data:
+        return 0
+    return bisect_left(range(count(data)), time_ms, key=lambda at: time_ms_max(data, at))
+
+
+def time_ms_max(data: bytes, at: int) -> int:
+    """The largest append time of an entry. They never go down in an index."""
+    found: int = _TIME.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)[0]
+    return found
+
+
+def time_ms_first(data: bytes, at: int) -> int:
+    """The append time of an entry's first batch."""
+    entry = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
+    return int(entry[2] - entry[-1])
+
+
+def begin_of(data: bytes, at: int) -> tuple[int, int]:
+    """(record, byte) at which an entry begins."""
+    return _place(data, at)
+
+
+def end_of(data: bytes, at: int) -> tuple[int, int]:
+    """(record, byte) behind an entry."""
+    record, byte, _, records, length, *_ = _ENTRY.unpack_from(data, range(count(data))[at] * ENTRY_BYTES)
+    return record + records, byte + length
+
+
+def entries_before(data: bytes | None, record: int) -> int:
+    """How many entries lie wholly before `record`."""
+    at = holding(data, record)
+    if data is None or at < 0:
+        return 0
+    return at + (end_of(data, at)[0] <= record)
 
 
 def byte_of(data: bytes | None, record: int) -> int | None:
@@ -127,5 +185,5 @@ class Index(Sequence[ColdSlice]):
         return self._slice(_ENTRY.unpack_from(self.data, range(len(self))[at] * ENTRY_BYTES))
 
     def _slice(self, entry: tuple[int, ...]) -> ColdSlice:
-        record, byte, time_ms, records, length, pack, offset, stored, crc = entry
-        return ColdSlice(record, byte, records, length, self._keys[pack], offset, stored, crc, time_ms)
+        record, byte, largest_ms, records, length, pack, offset, stored, crc, span_ms = entry
+        return ColdSlice(record, byte, records, length, self._keys[pack], offset, stored, crc, largest_ms - span_ms)

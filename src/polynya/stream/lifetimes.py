@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from polynya.stream import index
 from polynya.stream.commands import Delete, Expire, Touch, Unpin
+from polynya.stream.front import past_of, release_front, release_past
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions_links import forget_stream
@@ -101,13 +102,13 @@ def cut_to_pins(machine: Machine, stream: Stream, now_ms: int) -> None:
         if stream.hot is None:
             del machine.hot[stream.uid]
     first = index.first_from(stream.cold, needed)
-    if stream.hot or stream.cold is None or first == index.count(stream.cold):
-        return
-    cold = machine.index_of(stream)[first]
-    stream.next_record, stream.next_byte = cold.record, cold.byte
-    for number in reversed(index.pack_numbers(stream.cold, first)):
-        machine.drop_slice(number, now_ms)
-    stream.cold = stream.cold[: first * index.ENTRY_BYTES] or None
+    if stream.cold is not None and not stream.hot and first < index.count(stream.cold):
+        stream.next_record, stream.next_byte = index.begin_of(stream.cold, first)
+        for number in reversed(index.pack_numbers(stream.cold, first)):
+            machine.drop_slice(number, now_ms)
+        stream.cold = stream.cold[: first * index.ENTRY_BYTES] or None
+    if past_of(stream):
+        release_front(machine, stream, now_ms)
 
 
 def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
@@ -120,7 +121,11 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
         del machine.hot[stream.uid]
     for number in index.pack_numbers(stream.cold):
         machine.drop_slice(number, now_ms)
+    release_past(machine, stream, now_ms)
+    machine.retaining.pop(stream.uid, None)
     fork = stream.fork
-    if fork is not None:
-        machine.refuse_attempt(fork.attempt)  # this attempt has happened: a late repeat of it must not create the fork again
+    if fork is None:
+        return
+    machine.refuse_attempt(fork.attempt)  # this attempt has happened: a late repeat of it must not create the fork again
+    if stream.front is None or not stream.front.detached:
         machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, lifetimes, reading, snapshots, subscriptions_links, tables, tier, writes
+from polynya.stream import forks, front, lifetimes, reading, retention, snapshots, subscriptions_links, tables, tier, writes
 from polynya.stream.commands import (
     Acknowledge,
     Append,
+    BucketRetention,
     ClaimRanges,
     Command,
     ConfirmPin,
@@ -23,12 +24,15 @@ from polynya.stream.commands import (
     RefuseAttempt,
     ReleasePack,
     ReplaceSlices,
+    Retention,
+    SetRetention,
     TableAbandon,
     TableCommit,
     TableCreate,
     TableOpen,
     TablePlanned,
     Touch,
+    Trim,
     Unpin,
 )
 from polynya.stream.index import Index
@@ -42,8 +46,8 @@ class Machine:
     """One group's streams. Changed only by `apply`, in the order of the log.
 
     Invariants: `streams` and `by_uid` hold the same streams in the same order; `hot` holds those of them with hot batches; `hot_bytes`
-    is the sum of their payloads; every pack in `held` is named by `slices` entries of the streams' indexes, and no other is;
-    `pack_keys` has their numbers.
+    is the sum of their payloads; `retaining` holds those with a retention of their own; every pack in `held` is named by `slices` entries
+    of the streams' indexes and pasts, and no other is; `pack_keys` has their numbers.
     """
 
     def __init__(self, group: int, groups: int = 1) -> None:
@@ -54,6 +58,7 @@ class Machine:
         self.by_uid: dict[int, Stream] = {}
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
+        self.retaining: dict[int, Stream] = {}
         self.outbox: dict[int, tuple[int, Command]] = {}
         self.unconfirmed: dict[str, int] = {}  # fork attempts whose pin waits for its outcome: attempt -> uid of the source
         self.attempts: dict[str, None] = {}  # fork attempts that never will happen (again) here, oldest first
@@ -65,6 +70,7 @@ class Machine:
         self.claimed_jobs: dict[int, int] = {}  # table -> the latest job that claimed here
         self.subscriptions = Subscriptions()
         self.meta: dict[str, bytes] = {}  # of the meta group
+        self.buckets: dict[str, Retention] = {}  # of the meta group: retention of buckets
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
@@ -85,11 +91,17 @@ class Machine:
         self, stream: Stream, record: int, byte: int, *, bytes_max: int, whole_records: bool, until: tuple[int, int] | None = None
     ) -> ReadPlan | Refused:
         """What a page from (record, byte) is made of. See `reading.plan_read`."""
-        return reading.plan_read(stream, self.index_of(stream), reading.Want(record, byte, bytes_max, whole_records, until))
+        index = self.index_of(stream) if until is None else self.whole_index_of(stream)
+        return reading.plan_read(stream, index, reading.Want(record, byte, bytes_max, whole_records, until))
 
     def index_of(self, stream: Stream) -> Index:
         """What of the stream is cold, in order: to be looked at before the next command is applied."""
         return Index(stream.cold, self.pack_keys)
+
+    def whole_index_of(self, stream: Stream) -> Index:
+        """The same with what was trimmed and forks still need before it; between the two records may be missing."""
+        past = front.past_of(stream)
+        return Index(past + (stream.cold or b"") if past else stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
         """The streams with hot batches, and those batches in order."""
@@ -167,6 +179,9 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Delete: lifetimes.apply_delete,
     Expire: lifetimes.apply_expire,
     Touch: lifetimes.apply_touch,
+    Trim: front.apply_trim,
+    SetRetention: retention.apply_set_retention,
+    BucketRetention: retention.apply_bucket_retention,
     PinSource: forks.apply_pin_source,
     ConfirmPin: forks.apply_confirm_pin,
     Unpin: forks.apply_unpin,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.stream.commands import ColdSlice, Fork
+from polynya.stream.commands import ColdSlice, Fork, Retention
 from polynya.stream.subscriptions_model import Link
 
-__all__ = ["Claim", "ColdSlice", "Held", "HotBatch", "Pack", "Pin", "Stream"]
+__all__ = ["Claim", "ColdSlice", "Front", "Held", "HotBatch", "Pack", "Pin", "Stream"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -36,6 +36,7 @@ class Pin(msgspec.Struct, array_like=True, gc=False):
     since_ms: int
     prefix: int = 0  # bytes of the record at the fork point that the fork begins with
     confirmed: bool = False  # the fork exists; until then the attempt may still fail
+    first_record: int = 0  # the first that was kept when it was pinned: nothing before it is inherited
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
@@ -60,6 +61,16 @@ class Claim(msgspec.Struct, array_like=True, gc=False):
     published: int
     claimed: int
     job: int
+    skipped: int = 0  # records that were trimmed before the table took them, before `published` …
+    skipping: int = 0  # … and between there and `claimed`
+
+
+class Front(msgspec.Struct, array_like=True, gc=False):
+    """What few streams have: a retention of their own, or a past that was trimmed."""
+
+    retention: Retention | None = None
+    past: bytes | None = None  # packed slices before the first kept record that forks still need: see index.py
+    detached: bool = False  # a fork of which nothing inherited is kept: its source has been unpinned
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):
@@ -88,3 +99,4 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     pins: dict[str, Pin] | None = None  # by attempt
     links: dict[str, Link] | None = None  # by subscription id
     tables: dict[int, Claim] | None = None  # by table uid
+    front: Front | None = None

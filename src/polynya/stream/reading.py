@@ -30,7 +30,8 @@ _BYTE = attrgetter("byte")
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """A page that is asked for. `until`: read as if the stream's tail were this boundary (an ancestor, up to the fork point)."""
+    """A page that is asked for. `until`: read as if the stream's tail were this boundary (an ancestor, up to the fork point), trimmed
+    records included."""
 
     record: int
     byte: int
@@ -107,7 +108,7 @@ def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int]
     if record == AT_BYTE:
         if byte > tail[1]:
             return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
-        if byte < stream.first_byte:
+        if byte < stream.first_byte and want.until is None:
             return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
         return tail if byte == tail[1] else (AT_BYTE, byte)
     if record == START:
@@ -116,7 +117,7 @@ def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int]
         return tail
     if record > tail[0]:
         return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
-    if record < stream.first_record:
+    if record < stream.first_record and want.until is None:
         return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
     return record, byte
 

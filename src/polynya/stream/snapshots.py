@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.stream import subscriptions_links
-from polynya.stream.commands import ReleasePack, Unpin
+from polynya.stream import index, subscriptions_links
+from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.subscriptions_model import Image as Subscribed
 from polynya.stream.tables import Table
@@ -40,6 +40,8 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     subscriptions: Subscribed | None = None
     meta: dict[str, bytes] = {}
     pack_counter: int = 0
+    entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
+    buckets: dict[str, Retention] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -64,6 +66,8 @@ def encode(machine: Machine) -> bytes:
         subscriptions=subscriptions_links.encode_image(machine.subscriptions),
         meta=machine.meta,
         pack_counter=machine.pack_counter,
+        entry_bytes=index.ENTRY_BYTES,
+        buckets=machine.buckets,
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -94,7 +98,12 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
+    if image.entry_bytes not in (48, index.ENTRY_BYTES):
+        raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
+    machine.buckets = image.buckets
     for stream in image.streams:
+        if image.entry_bytes == 48:
+            _widen(stream)
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
         subscriptions_links.decode_image(machine, image.subscriptions)
@@ -102,10 +111,17 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     return machine
 
 
+def _widen(stream: Stream) -> None:
+    if stream.cold is not None:
+        stream.cold = index.widened(stream.cold, stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+
+
 def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:
     stream.content_type = intern(stream.content_type)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
+    if stream.front is not None and stream.front.retention is not None:
+        machine.retaining[stream.uid] = stream
     for attempt, pin in (stream.pins or {}).items():
         if not pin.confirmed:
             machine.unconfirmed[attempt] = stream.uid

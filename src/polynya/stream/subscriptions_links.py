@@ -129,6 +129,15 @@ def note_append(state: Subscriptions, stream: Stream) -> None:
             pending[stream.uid] = None
 
 
+def note_trim(state: Subscriptions, stream: Stream) -> None:
+    """What was trimmed is nobody's work any more."""
+    first = (stream.first_record, stream.first_byte)
+    for key, link in (stream.links or {}).items():
+        link.record, link.byte = max((link.record, link.byte), first)
+        if link.record == stream.next_record:
+            state.watches[key].pending.pop(stream.uid, None)
+
+
 def forget_stream(state: Subscriptions, stream: Stream) -> None:
     """The stream goes, and its links with it."""
     for key in stream.links or ():

@@ -63,6 +63,7 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
     streams: int = 0
     records: int = 0  # not in the table yet
     since_ms: int = 0  # append time of the oldest of them; 0: none, or unknown
+    skipped: int = 0  # records that were trimmed before the table took them, of streams that are there
 
 
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
@@ -142,9 +143,9 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
         if claim is not None and claim.job != command.job:
             if claim.job <= command.committed:
-                claim.published = claim.claimed
+                claim.published, claim.skipped, claim.skipping = claim.claimed, claim.skipped + claim.skipping, 0
             elif member:
-                claim.claimed = claim.published
+                claim.claimed, claim.skipping = claim.published, 0
             else:
                 claim.job = command.job  # a longer prefix takes the stream over where this claim ends: it is claimed again as it was
         if not stream.cold:
@@ -168,13 +169,14 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
 
 def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
-    last = machine.index_of(stream)[-1]
-    end = last.record + last.records
+    assert stream.cold is not None
+    end = index.end_of(stream.cold, -1)[0]
     if stream.tables is None:
         stream.tables = {}
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
         claim = stream.tables[command.table] = Claim(begin, begin, 0)
+    claim.skipping = max(0, _available_from(stream, claim.published) - _own_from(stream, claim.published))
     claim.claimed = max(end, claim.published)
     claim.job = command.job
     return claim
@@ -189,12 +191,30 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         lag.streams += 1
         claim = stream.tables.get(table) if stream.tables else None
         begin = 0 if claim is None else claim.claimed if claim.job <= committed else claim.published
-        begin = max(begin, stream.fork.record if stream.fork is not None else 0, stream.first_record)
+        if claim is not None:
+            lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
+        wanted = _own_from(stream, begin)
+        begin = _available_from(stream, begin)
+        lag.skipped += begin - wanted
         if begin < stream.next_record:
             lag.records += stream.next_record - begin
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
     return lag
+
+
+def _own_from(stream: Stream, record: int) -> int:
+    """`record`, or where the stream's own records begin: inherited ones are rows of the source only."""
+    return max(record, stream.fork.record) if stream.fork is not None else record
+
+
+def _available_from(stream: Stream, record: int) -> int:
+    """The first record from this one on that is stored: a slice that is trimmed in part is taken as a whole."""
+    record = _own_from(stream, record)
+    at = index.first_from(stream.cold, record)
+    if stream.cold is not None and at < index.count(stream.cold):
+        return index.begin_of(stream.cold, at)[0]
+    return max(record, stream.hot[0].record) if stream.hot else max(record, stream.next_record)
 
 
 def _time_of(machine: Machine, stream: Stream, record: int) -> int:

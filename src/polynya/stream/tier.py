@@ -11,6 +11,7 @@ from msgspec import structs
 
 from polynya.stream import index
 from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack, ReplaceSlices
+from polynya.stream.front import release_front
 from polynya.stream.model import Pack, Stream
 from polynya.stream.replies import Code, Reply
 
@@ -42,19 +43,23 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     assert stream.hot is not None
     machine.hot_bytes -= cold.length
     cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
+    largest_ms = max(stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
     stream.hot = stream.hot[covered:] or None
     if stream.hot is None:
         del machine.hot[uid]
-    stream.cold = (stream.cold or b"") + index.packed(cold, machine.hold_slice(cold.pack, command.home_group))
+    stream.cold = (stream.cold or b"") + index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
+    if stream.first_record > cold.record:
+        release_front(machine, stream, command.now_ms)
     return True
 
 
 def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
-    """Whether the index has this very slice."""
-    at = index.holding(stream.cold, cold.record)
+    """Whether the index has this very slice, or the past that is kept for forks."""
+    entries = machine.whole_index_of(stream)
+    at = index.holding(entries.data, cold.record)
     if at < 0:
         return False
-    known = machine.index_of(stream)[at]
+    known = entries[at]
     return structs.replace(cold, time_ms=known.time_ms) == known
 
 
@@ -91,9 +96,10 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
         return False
     begin, end = covered
     cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
+    largest_ms = index.time_ms_max(stream.cold, end - 1)
     old = index.pack_numbers(stream.cold, begin, end)
     number = machine.hold_slice(cold.pack, command.home_group)
-    stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number))
+    stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     for each in old:
         machine.drop_slice(each, command.now_ms)
     return True

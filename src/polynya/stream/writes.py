@@ -11,6 +11,7 @@ from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail
 from polynya.stream.model import HotBatch, Stream
 from polynya.stream.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
 from polynya.stream.replies import Code, Reply
+from polynya.stream.retention import retention_of, set_retention
 from polynya.stream.subscriptions_links import link_created, note_append
 
 if TYPE_CHECKING:
@@ -179,6 +180,9 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
     )
     if fork is not None:
         stream.next_record, stream.next_byte = fork.record, fork.byte
+        stream.first_record, stream.first_byte = fork.first_record, fork.first_byte
+    if command.retention is not None:
+        set_retention(machine, stream, command.retention)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
     if machine.subscriptions.watches:
@@ -187,7 +191,8 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
 
 
 def same_configuration(stream: Stream, command: Create) -> bool:
-    """Whether a PUT asks for what is there (R11, R12). A fork that names no content type or lifetime inherits them: that is the same."""
+    """Whether a PUT asks for what is there (R11, R12). A fork that names no content type or lifetime inherits them: that is the same. A
+    retention counts when one is named: it may have been changed since."""
     fork = command.fork
     inherits_lifetime = fork is not None and command.ttl_seconds is None and command.expires_at_ms is None
     inherits_type = fork is not None and not command.content_type
@@ -195,6 +200,7 @@ def same_configuration(stream: Stream, command: Create) -> bool:
         (inherits_type or media_type(command.content_type) == media_type(stream.content_type))
         and (inherits_lifetime or (command.ttl_seconds, command.expires_at_ms) == (stream.ttl_seconds, stream.expires_at_ms))
         and command.closed == stream.closed
+        and command.retention in (None, retention_of(stream))
         and _same_fork(stream.fork, fork)
     )
 

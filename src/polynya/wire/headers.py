@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 from polynya.base.limits import (
     CONTENT_TYPE_BYTES_MAX,
     PRODUCER_ID_BYTES_MAX,
     PRODUCER_NUMBER_MAX,
+    RETENTION_BYTES_MAX,
+    RETENTION_SECONDS_MAX,
     STREAM_SEQ_BYTES_MAX,
     TTL_SECONDS_MAX,
 )
 from polynya.base.offsets import parse_token
-from polynya.stream.commands import Producer
+from polynya.stream.commands import Producer, Retention
 
+FOREVER = "forever"
 OCTET_STREAM = "application/octet-stream"
 
 _TTL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
@@ -53,6 +57,24 @@ def parse_ttl(value: str) -> int:
     if len(value) > 10 or int(value) > TTL_SECONDS_MAX:
         raise BadField(f"Stream-TTL is at most {TTL_SECONDS_MAX} seconds")
     return int(value)
+
+
+def parse_retention(headers: Mapping[str, str]) -> Retention | None:
+    """`Stream-Retention-Age` (seconds) and `Stream-Retention-Bytes`: whole numbers, or `forever`. One that is absent is no bound; None
+    when both are."""
+    age, size = headers.get("stream-retention-age"), headers.get("stream-retention-bytes")
+    if age is None and size is None:
+        return None
+    return Retention(
+        None if age in (None, FOREVER) else _bound("Stream-Retention-Age", age, RETENTION_SECONDS_MAX),
+        None if size in (None, FOREVER) else _bound("Stream-Retention-Bytes", size, RETENTION_BYTES_MAX),
+    )
+
+
+def _bound(field: str, value: str, largest: int) -> int:
+    if _TTL.fullmatch(value) and len(value) <= 20 and int(value) <= largest:
+        return int(value)
+    raise BadField(f"{field} must be a whole number from 0 to {largest}, without sign or leading zeros, or '{FOREVER}'")
 
 
 def parse_instant_ms(value: str) -> int:

@@ -12,13 +12,14 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
     "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-retained-offset, stream-ttl, "
-    "stream-expires-at, stream-outcome, stream-sse-data-encoding, producer-epoch, producer-seq, producer-expected-seq, "
-    "producer-received-seq, stream-seq, etag, location, content-type, content-encoding, retry-after, vary, x-request-id"
+    "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
+    "producer-seq, producer-expected-seq, producer-received-seq, stream-seq, etag, location, content-type, content-encoding, retry-after, vary, "
+    "x-request-id"
 )
 _ALLOWED = (
-    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, stream-closed, stream-incarnation, "
-    "stream-forked-from, stream-fork-offset, stream-fork-sub-offset, producer-id, producer-epoch, producer-seq, last-event-id, "
-    "cache-control, accept, x-request-id"
+    "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, stream-retention-age, "
+    "stream-retention-bytes, stream-closed, stream-incarnation, stream-forked-from, stream-fork-offset, stream-fork-sub-offset, "
+    "producer-id, producer-epoch, producer-seq, last-event-id, cache-control, accept, x-request-id"
 )
 CORS = f"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: {_EXPOSED}\r\n".encode()
 PREFLIGHT = (

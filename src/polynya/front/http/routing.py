@@ -23,6 +23,7 @@ class Kind:
     LIST = 3
     HANDLER = 4
     MOUNT = 5
+    RETENTION = 6
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -71,7 +72,7 @@ class Router:
             raise Failure("NO_ROUTE")
         if path == "/v1/streams":
             return Route(Kind.LIST, path)
-        route = self._stream(path)
+        route = self._retention(path) or self._stream(path)
         if len(self._known) >= _ROUTES_MAX:
             self._known.clear()
         self._known[path] = route
@@ -90,6 +91,17 @@ class Router:
         if not slash:
             return Route(Kind.BUCKET, path, bucket)
         return Route(Kind.STREAM, path, canonical_name(decoded), bare_offsets=True)
+
+    def _retention(self, path: str) -> Route | None:
+        """`STREAM/retention` and `STREAM/retention/OFFSET`, on either spelling of the stream; None for what is neither."""
+        stem, found, tail = path.rpartition("/retention")
+        if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
+            return None
+        stream = self._stream(stem)
+        if stream.kind != Kind.STREAM:
+            return None
+        segments = decode_segments(tail[1:]) if tail else ()
+        return Route(Kind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
 
     def stream_of(self, path: str) -> str:
         """The canonical name that a path names, as `Stream-Forked-From` spells it. Raises `Failure`."""

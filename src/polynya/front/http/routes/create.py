@@ -21,6 +21,7 @@ from polynya.wire.headers import (
     parse_content_type,
     parse_instant_ms,
     parse_producer,
+    parse_retention,
     parse_stream_seq,
     parse_sub_offset,
     parse_ttl,
@@ -64,6 +65,7 @@ def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: 
         batch=batch_of(encoding, exchange.body) if exchange.body else None,
         producer=parse_producer(headers),
         stream_seq=parse_stream_seq(headers.get("stream-seq")),
+        retention=parse_retention(headers),
     )
 
 

@@ -10,7 +10,8 @@ from polynya.front.http.responses import NO_STORE, etag_of
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
-from polynya.wire.headers import format_instant, none_match
+from polynya.stream.commands import Retention
+from polynya.wire.headers import FOREVER, format_instant, none_match
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
@@ -41,6 +42,15 @@ def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:
         exchange.answer(status, headers + facts_headers(facts) + [("Cache-Control", NO_STORE)])
 
 
+def retention_headers(retention: Retention) -> Headers:
+    """A stream's own retention, as it may be sent with a PUT."""
+    age, size = retention.age_seconds, retention.bytes
+    return [
+        ("Stream-Retention-Age", FOREVER if age is None else str(age)),
+        ("Stream-Retention-Bytes", FOREVER if size is None else str(size)),
+    ]
+
+
 def facts_headers(facts: Facts) -> Headers:
     headers = [("Stream-Next-Offset", format_token(facts.record, facts.byte)), ("Stream-Incarnation", str(facts.uid))]
     if facts.closed:
@@ -49,6 +59,7 @@ def facts_headers(facts: Facts) -> Headers:
         headers.append(("Stream-TTL", str(facts.ttl_seconds)))
     if facts.expires_at_ms is not None:
         headers.append(("Stream-Expires-At", format_instant(facts.expires_at_ms)))
-    if facts.first_record:
-        headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
+    headers.append(("Stream-Retained-Offset", format_token(facts.first_record, facts.first_byte)))
+    if facts.retention is not None:
+        headers += retention_headers(facts.retention)
     return headers

@@ -12,7 +12,7 @@ from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import CACHE_LONG_POLL, NO_STORE, etag_of
 from polynya.front.http.routes.pages import page_headers, render
-from polynya.front.http.routes.positions import page_bytes, parse_position, timeout_seconds
+from polynya.front.http.routes.positions import has_position, page_bytes, parse_position, timeout_seconds
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 def long_poll(front: HttpFront, exchange: Exchange) -> None:
     """Raises `Failure`."""
-    if "offset" not in exchange.query:
+    if not has_position(exchange):
         raise Failure("OFFSET_REQUIRED")
-    record, byte = parse_position(exchange)
+    record, byte = parse_position(exchange, front.service.now_ms())
     timeout = timeout_seconds(exchange, front.settings.long_poll_seconds)
     query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), beyond_tail_waits=True)
     front.counters.long_polls += 1
@@ -77,7 +77,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
             if isinstance(page, Refusal) or page.spans or page.closed or waiter.over or front.stopping:
                 _answer(front, exchange, page)
                 return
-            if query.record == Position.NOW:
+            if query.record in (Position.NOW, Position.AT_TIME):
                 query = msgspec.structs.replace(query, record=page.record, byte=page.byte)
             await waiter.woken.wait()
     finally:
@@ -102,7 +102,7 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
     headers = [*page_headers(page, lines=lines), *live]
-    if exchange.query["offset"] == "now":  # tomorrow's `now` is another place: nobody may keep this
+    if exchange.query.get("offset", "now") == "now":  # tomorrow's `now`, and a time, is another place: nobody may keep this
         exchange.answer_page(200, [*headers, ("Cache-Control", NO_STORE)], render(page, lines=lines))
         return
     etag = etag_of(page.facts, begin, end, variant=":n" if lines else "")

@@ -1,4 +1,4 @@
-"""Where a read begins, and how much it takes: the parameters `offset`, `max_bytes` and `timeout_ms`."""
+"""Where a read begins, and how much it takes: the parameters `offset`, `from_time`, `max_bytes` and `timeout_ms`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,47 @@ from polynya.base.offsets import parse_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.service.api import Position
+from polynya.wire.headers import BadField
+from polynya.wire.times import parse_time_ms
 
 _TIMEOUT_MS_MAX = 60_000
 _BYTE_MAX = 10**18  # beyond every tail, and still a number that travels between cores
 
 
-def parse_position(exchange: Exchange) -> tuple[int, int]:
-    """(record or a `Position`, byte) of `offset`. Raises `Failure`."""
+def has_position(exchange: Exchange) -> bool:
+    """Whether the request says where to begin."""
+    return "offset" in exchange.query or "from_time" in exchange.query
+
+
+def parse_position(exchange: Exchange, now_ms: int) -> tuple[int, int]:
+    """(record or a `Position`, byte) of `offset` or `from_time`. Raises `Failure`."""
     offset = exchange.query.get("offset")
-    if offset is None or offset == "-1":
+    if "from_time" in exchange.query:
+        if offset is not None:
+            raise Failure("INVALID_PARAMETER", "a read begins at offset or at from_time, not at both")
+        return _at_time(exchange.query["from_time"], now_ms)
+    return parse_offset("-1" if offset is None else offset, bare=exchange.route.bare_offsets)
+
+
+def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
+    """(record or a `Position`, byte) of an offset. `bare`: a byte position may be one. Raises `Failure`."""
+    if text == "-1":
         return Position.START, 0
-    if offset == "now":
+    if text == "now":
         return Position.NOW, 0
-    at = parse_token(offset)
+    at = parse_token(text)
     if at is not None:
         return at
-    if exchange.route.bare_offsets and offset.isdecimal() and offset.isascii() and len(offset) <= 20:
-        return Position.AT_BYTE, min(int(offset), _BYTE_MAX)
+    if bare and text.isdecimal() and text.isascii() and len(text) <= 20:
+        return Position.AT_BYTE, min(int(text), _BYTE_MAX)
     raise Failure("INVALID_OFFSET")
+
+
+def _at_time(text: str, now_ms: int) -> tuple[int, int]:
+    try:
+        return Position.AT_TIME, parse_time_ms(text, now_ms)
+    except BadField as bad:
+        raise Failure("INVALID_PARAMETER", f"from_time: {bad}") from None
 
 
 def page_bytes(exchange: Exchange) -> int:

@@ -27,7 +27,7 @@ def read(front: HttpFront, exchange: Exchange) -> None:
         front.check_unread()
     live = exchange.query.get("live")
     if live is None:
-        record, byte = parse_position(exchange)
+        record, byte = parse_position(exchange, front.service.now_ms())
         query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange))
         page = front.service.read_nowait(query)
         if page is None:
@@ -60,8 +60,13 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
         return
     begin, end = (page.begin_record, page.begin_byte), (page.record, page.byte)
     etag = etag_of(facts, begin, end, variant=":n" if lines else "")
-    headers += [("ETag", etag), ("Cache-Control", CACHE_PAGE if page.closed or not page.up_to_date else NO_CACHE)]
+    headers += [("ETag", etag), ("Cache-Control", _kept(query, page))]
     if none_match(exchange.head.headers.get("if-none-match"), etag):
         exchange.answer(304, headers)
     else:
         exchange.answer_page(200, headers, render(page, lines=lines))
+
+
+def _kept(query: ReadQuery, page: Page) -> str:
+    """What caches may do with the page. Where a time lies may change: the page is asked for again, by its tag."""
+    return CACHE_PAGE if (page.closed or not page.up_to_date) and query.record != Position.AT_TIME else NO_CACHE

@@ -30,6 +30,9 @@ def tail_headers(reply: Reply) -> Headers:
 def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> None:
     """Answer with what the command was refused for. `creating`: a soft-deleted name is then a conflict."""
     code = _code(exchange, reply.code, creating=creating)
+    if reply.code == Code.TRIMMED:
+        exchange.fail(code, trimmed_message(reply), [("Stream-Retained-Offset", format_token(reply.record, reply.byte))])
+        return
     headers = tail_headers(reply) if reply.code in _NAMES_TAIL else []
     if reply.code == Code.PRODUCER_STALE:
         headers = [(name, value) for name, value in headers if name != "Producer-Seq"]
@@ -45,9 +48,16 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     headers: Headers = []
     if refusal.code == Code.OFFSET_BEYOND_TAIL:
         headers.append(("Stream-Next-Offset", format_token(refusal.record, refusal.byte)))
-    elif refusal.code == Code.TRIMMED:
+    message = refusal.message
+    if refusal.code == Code.TRIMMED:
         headers.append(("Stream-Retained-Offset", format_token(refusal.record, refusal.byte)))
-    exchange.fail(REFUSALS.get(refusal.code, "INTERNAL"), refusal.message, headers)
+        message = trimmed_message(refusal)
+    exchange.fail(REFUSALS.get(refusal.code, "INTERNAL"), message, headers)
+
+
+def trimmed_message(at: Refusal | Reply) -> str:
+    """What an answer to a position before the first kept record says."""
+    return f"the offset lies before the first kept record, at {format_token(at.record, at.byte)}: go on from there, or from -1"
 
 
 def _over_hot_bound(reply: Reply) -> str:

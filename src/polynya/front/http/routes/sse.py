@@ -16,9 +16,9 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import NO_CACHE
-from polynya.front.http.routes.positions import parse_position
+from polynya.front.http.routes.positions import has_position, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
-from polynya.front.http.routes.refusals import fail_refusal
+from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
 from polynya.stream.replies import Code
 from polynya.wire.cursor import current_interval, next_cursor
@@ -44,8 +44,8 @@ def open_sse(front: HttpFront, exchange: Exchange) -> None:
             record, byte, life = parse_event_id(last.removesuffix(_TOLD_END))
         except BadField as bad:
             raise Failure("INVALID_HEADER", str(bad)) from None
-    elif "offset" in exchange.query:
-        record, byte = parse_position(exchange)
+    elif has_position(exchange):
+        record, byte = parse_position(exchange, front.service.now_ms())
     else:
         raise Failure("OFFSET_REQUIRED")
     query = ReadQuery(exchange.route.name, record, byte)
@@ -169,8 +169,12 @@ class Subscriber:
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
         """Write pages until the events take over."""
         while not self._finished:
-            if isinstance(page, Refusal) or page.facts.uid != self._uid:
-                self._end_with_error("GONE" if isinstance(page, Refusal) and page.code in (Code.NOT_FOUND, Code.GONE) else "OTHER_LIFE")
+            if isinstance(page, Refusal):
+                trimmed = page.code == Code.TRIMMED  # while it caught up
+                self._end_with_error("TRIMMED" if trimmed else "GONE", trimmed_message(page) if trimmed else "")
+                return
+            if page.facts.uid != self._uid:
+                self._end_with_error("OTHER_LIFE")
                 return
             if asked > page.record:
                 self._skip_to = asked
@@ -313,8 +317,8 @@ class Subscriber:
         self._front.counters.live_cut += 1
         self._end_with_error("SLOW_READER")
 
-    def _end_with_error(self, code: str) -> None:
-        self._write(error_event(self._exchange.error_json(code)))
+    def _end_with_error(self, code: str, message: str = "") -> None:
+        self._write(error_event(self._exchange.error_json(code, message)))
         self.finish()
 
     def _lost(self) -> None:

@@ -16,6 +16,7 @@ from polynya.front.http.routes.delete import delete
 from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
 from polynya.front.http.routes.read import read
+from polynya.front.http.routes.retention import clear_retention, put_retention, show_retention, trim_stream
 from polynya.front.http.routing import Kind
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ METHODS: dict[int, Methods] = {
     Kind.STREAM: {"POST": append, "GET": read, "HEAD": head, "PUT": create, "DELETE": delete, "OPTIONS": options},
     Kind.BUCKET: {"PUT": put_bucket, "OPTIONS": options},
     Kind.LIST: {"GET": list_streams, "HEAD": list_streams, "OPTIONS": options},
+    Kind.RETENTION: {
+        "GET": show_retention,
+        "HEAD": show_retention,
+        "PUT": put_retention,
+        "DELETE": clear_retention,
+        "POST": trim_stream,
+        "OPTIONS": options,
+    },
     Kind.HANDLER: _ANY | {"OPTIONS": options},
     Kind.MOUNT: _ANY | {"OPTIONS": options},
 }

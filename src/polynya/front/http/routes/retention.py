@@ -1,0 +1,189 @@
+"""STREAM/retention: what of a stream is kept (GET, PUT, DELETE), and trims (POST, and PUT of STREAM/retention/OFFSET)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
+from polynya.base.offsets import format_token
+from polynya.front.http.errors import Failure
+from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.responses import NO_STORE
+from polynya.front.http.routes.positions import parse_offset
+from polynya.front.http.routes.preconditions import is_other_incarnation
+from polynya.front.http.routes.refusals import fail_refusal, fail_reply
+from polynya.service.api import Facts, Position, Refusal, Trimmed, TrimQuery
+from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import BadField, parse_incarnation
+from polynya.wire.times import parse_time_ms
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_SECONDS_MAX)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=RETENTION_BYTES_MAX)]
+
+
+class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a PUT says; null is no bound."""
+
+    age_seconds: _Seconds | None = None
+    bytes: _Bytes | None = None
+
+
+class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a POST says: exactly one of them."""
+
+    before: str | None = None
+    before_time: str | None = None
+    keep_bytes: _Bytes | None = None
+    keep_age_seconds: _Seconds | None = None
+
+
+def read_retention(body: bytes) -> Retention:
+    """The retention of a request's body. Raises `Failure`."""
+    found = _read(body, RetentionBody)
+    return Retention(found.age_seconds, found.bytes)
+
+
+def shown(retention: Retention | None) -> dict[str, Any]:
+    """As answers show it."""
+    return {"age_seconds": None, "bytes": None} if retention is None else {"age_seconds": retention.age_seconds, "bytes": retention.bytes}
+
+
+def show_retention(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    _spawn(front, exchange, _show)
+
+
+async def _show(front: HttpFront, exchange: Exchange) -> None:
+    facts = await _facts(front, exchange)
+    if facts is None:
+        return
+    bucket = (await front.service.buckets()).get(facts.name.partition("/")[0])
+    retention, origin = (facts.retention, "stream") if facts.retention is not None else (bucket, "bucket")
+    answer = {
+        **shown(retention),
+        "from": None if retention is None else origin,
+        "retained_offset": format_token(facts.first_record, facts.first_byte),
+        "next_offset": format_token(facts.record, facts.byte),
+    }
+    _answer(exchange, facts.uid, answer)
+
+
+def put_retention(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    if exchange.route.segments:
+        exchange.spawn(_trim_to(front, exchange))
+        return
+    retention = read_retention(exchange.body)
+    _spawn(front, exchange, lambda front, exchange: _set(front, exchange, retention))
+
+
+def clear_retention(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    _spawn(front, exchange, lambda front, exchange: _set(front, exchange, None))
+
+
+async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None) -> None:
+    service, name = front.service, exchange.route.name
+    uid = _incarnation(exchange)
+
+    def done(reply: Reply | BaseException) -> None:
+        if isinstance(reply, BaseException):
+            exchange.fault(reply)
+        elif reply.code >= Code.NOT_FOUND:
+            fail_reply(exchange, reply)
+        elif retention is None:
+            exchange.answer(204, [("Stream-Incarnation", str(reply.uid))])
+        else:
+            _answer(exchange, reply.uid, {**shown(retention), "from": "stream"})
+
+    service.propose(name, SetRetention(name, retention, service.now_ms(), uid), done)
+
+
+def trim_stream(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    query = _trim_query(_read(exchange.body, TrimBody), exchange, front.service.now_ms())
+    _spawn(front, exchange, lambda front, exchange: _trim(front, exchange, query))
+
+
+async def _trim(front: HttpFront, exchange: Exchange, query: TrimQuery) -> None:
+    found = await front.service.trim(query)
+    if isinstance(found, Refusal):
+        fail_refusal(exchange, found)
+        return
+    offset = format_token(found.record, found.byte)
+    answer = {"retained_offset": offset, "records": found.records, "bytes": found.bytes}
+    _answer(exchange, found.uid, answer, [("Stream-Retained-Offset", offset)])
+
+
+async def _trim_to(front: HttpFront, exchange: Exchange) -> None:
+    """PUT of STREAM/retention/OFFSET: the same in one line, answered without a body."""
+    record, byte = parse_offset("/".join(exchange.route.segments), bare=exchange.route.bare_offsets)
+    found = await front.service.trim(TrimQuery(exchange.route.name, record, byte, incarnation=_incarnation(exchange)))
+    if isinstance(found, Refusal):
+        fail_refusal(exchange, found)
+    else:
+        exchange.answer(204, _trimmed_headers(found))
+
+
+def _trimmed_headers(found: Trimmed) -> Headers:
+    return [("Stream-Retained-Offset", format_token(found.record, found.byte)), ("Stream-Incarnation", str(found.uid))]
+
+
+def _trim_query(body: TrimBody, exchange: Exchange, now_ms: int) -> TrimQuery:
+    given = [name for name in body.__struct_fields__ if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise Failure("INVALID_REQUEST", f"a trim needs exactly one of {', '.join(body.__struct_fields__)}")
+    name, incarnation = exchange.route.name, _incarnation(exchange)
+    if body.before is not None:
+        record, byte = parse_offset(body.before, bare=exchange.route.bare_offsets)
+        return TrimQuery(name, record, byte, incarnation=incarnation)
+    if body.keep_bytes is not None:
+        return TrimQuery(name, keep_bytes=body.keep_bytes, incarnation=incarnation)
+    if body.keep_age_seconds is not None:
+        return TrimQuery(name, Position.AT_TIME, max(0, now_ms - body.keep_age_seconds * 1000), incarnation=incarnation)
+    assert body.before_time is not None
+    try:
+        return TrimQuery(name, Position.AT_TIME, parse_time_ms(body.before_time, now_ms), incarnation=incarnation)
+    except BadField as bad:
+        raise Failure("INVALID_REQUEST", f"before_time: {bad}") from None
+
+
+def _spawn(front: HttpFront, exchange: Exchange, work: Callable[[HttpFront, Exchange], Coroutine[Any, Any, None]]) -> None:
+    if exchange.route.segments:
+        raise Failure("NO_ROUTE")
+    exchange.spawn(work(front, exchange))
+
+
+async def _facts(front: HttpFront, exchange: Exchange) -> Facts | None:
+    """None: the request has been answered."""
+    facts = await front.service.facts(exchange.route.name)
+    if isinstance(facts, Refusal):
+        fail_refusal(exchange, facts)
+        return None
+    return None if is_other_incarnation(exchange, facts) else facts
+
+
+def _answer(exchange: Exchange, uid: int, answer: dict[str, Any], headers: Headers | None = None) -> None:
+    lines = [("Content-Type", "application/json"), ("Stream-Incarnation", str(uid)), ("Cache-Control", NO_STORE), *(headers or [])]
+    exchange.answer(200, lines, msgspec.json.encode(answer))
+
+
+def _incarnation(exchange: Exchange) -> int:
+    try:
+        return parse_incarnation(exchange.head.headers.get("stream-incarnation"))
+    except BadField as bad:
+        raise Failure("INVALID_HEADER", str(bad)) from None
+
+
+def _read(body: bytes, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.DecodeError as error:
+        raise Failure("INVALID_REQUEST", f"the body is not what this path takes: {error}") from None

@@ -1,0 +1,144 @@
+"""Retention carried out: looks through the streams that have one, a part at a time, and trims what is over it.
+
+Whole slices and hot batches are found by a look at the index alone. A slice that reaches far back beyond an age is read, now and then, so
+that its old records are trimmed though it stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.service.api import Refusal
+from polynya.service.node import NodeService
+from polynya.stream.commands import Retention, Trim
+from polynya.stream.machine import Machine
+from polynya.stream.model import Stream
+from polynya.stream.retention import cut_of, retention_of, slack_ms
+
+log = logging.getLogger("polynya.service")
+
+LOOKED_MAX = 8192  # streams of one pass …
+LOOKED_AT_ONCE = 1024  # … between which the loop runs on
+CUTS_MAX = 1024  # streams trimmed in one pass
+READS_MAX = 4  # slices read in one pass
+BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
+
+
+class RetainCounters(msgspec.Struct):
+    """What metrics show."""
+
+    failures: int = 0
+    round_seconds: float = 0.0  # that the last look at all streams took, pauses included
+
+
+class Retainer:
+    """One per core. Call `run_once` about every second, one at a time."""
+
+    def __init__(self, service: NodeService) -> None:
+        self.counters = RetainCounters()
+        self._service = service
+        self._machines = service.local.machines
+        self._buckets: dict[str, Retention] = {}
+        self._passes = 0
+        self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
+        self._began = time.monotonic()
+        self._read_again_ms: dict[int, int] = {}  # uid → when a slice of it may be read again
+
+    async def run_once(self) -> int:
+        """One pass, and the number of streams trimmed. What fails is left for the next round."""
+        if self._passes % BUCKETS_EVERY == 0:
+            self._buckets = await self._service.buckets()
+        self._passes += 1
+        cuts: dict[int, list[tuple[int, int, int]]] = {}
+        inside: list[tuple[int, Stream, int]] = []
+        count = looked = 0
+        while looked < LOOKED_MAX and count < CUTS_MAX and len(inside) < READS_MAX:
+            part = list(islice(self._round, LOOKED_AT_ONCE))
+            if not part:
+                self._begin_round()
+                break
+            looked += len(part)
+            count += self._look(part, cuts, inside)
+            await asyncio.sleep(0)
+        for group, stream, before_ms in inside:
+            cut = await self._read(group, stream, before_ms)
+            if cut is not None:
+                cuts.setdefault(group, []).append(cut)
+        return await self._trim(cuts)
+
+    # --- looking ---------------------------------------------------------------------------------------------------------------
+
+    def _look(
+        self,
+        part: list[tuple[int, Stream, Retention] | None],
+        cuts: dict[int, list[tuple[int, int, int]]],
+        inside: list[tuple[int, Stream, int]],
+    ) -> int:
+        """The number of cuts found."""
+        now_ms = self._service.now_ms()
+        found = 0
+        for each in part:
+            if each is None:
+                continue
+            group, stream, retention = each
+            if stream.deleted or stream.uid not in self._machines[group].by_uid:
+                continue
+            cut = cut_of(stream, retention, now_ms)
+            if cut.boundary is not None:
+                cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
+                found += 1
+            elif cut.inside_ms and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
+                self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
+                inside.append((group, stream, cut.inside_ms))
+        return found
+
+    def _begin_round(self) -> None:
+        now = time.monotonic()
+        self.counters.round_seconds, self._began = now - self._began, now
+        now_ms = self._service.now_ms()
+        self._read_again_ms = {uid: at_ms for uid, at_ms in self._read_again_ms.items() if at_ms > now_ms}
+        self._round = self._all_streams()
+
+    def _all_streams(self) -> Iterator[tuple[int, Stream, Retention] | None]:
+        """Those with a retention; None in the place of others, so that who counts counts them too."""
+        for group, machine in tuple(self._machines.items()):
+            for stream in self._candidates(machine):
+                retention = retention_of(stream)
+                if retention is None and self._buckets:
+                    retention = self._buckets.get(stream.name.partition("/")[0])
+                yield None if retention is None else (group, stream, retention)
+
+    def _candidates(self, machine: Machine) -> list[Stream]:
+        return list(machine.streams.values() if self._buckets else machine.retaining.values())
+
+    # --- trimming --------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, group: int, stream: Stream, before_ms: int) -> tuple[int, int, int] | None:
+        """The cut inside a slice, or in what a fork inherits."""
+        try:
+            place = await self._service.local.place_at_time(group, stream.name, before_ms)
+        except PolynyaError as fault:
+            self._failed(fault)
+            return None
+        return None if isinstance(place, Refusal) or place[0] <= stream.first_record else (stream.uid, *place)
+
+    async def _trim(self, cuts: dict[int, list[tuple[int, int, int]]]) -> int:
+        done = 0
+        for group, listed in cuts.items():
+            try:
+                await self._service.call(group, Trim(listed, self._service.now_ms()))
+                done += len(listed)
+            except PolynyaError as fault:
+                self._failed(fault)
+        return done
+
+    def _failed(self, fault: PolynyaError) -> None:
+        self.counters.failures += 1
+        log.warning("a stream could not be trimmed by its retention, to be tried again: %s", fault)

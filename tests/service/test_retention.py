@@ -1,0 +1,420 @@
+"""What is trimmed, deleted or expired is let go of everywhere: memory, journal and object store; what forks need of it stays.
+
+Whole cores with a journal on a fake disk, an object store in memory, and time that the test moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+
+import pytest
+from service_world import Code, Node, World, name_in
+
+from polynya.objectstore import MemoryStore
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.service.retainer import Retainer
+from polynya.service.retention import TrimCounters
+from polynya.stream import index
+from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.machine import Machine
+
+A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
+SECOND, HOUR, DAY = 1000, 3_600_000, 24 * 3_600_000
+BODY = b"x" * 1000
+
+
+def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs twice: with one core, and with the streams spread over two cores and asked for at the other one."""
+
+    async def alone() -> None:
+        world = World().start()
+        await tell(world)
+        assert not world.faults
+        await world.stop()
+
+    async def apart(directory: str) -> None:
+        node = await Node(directory).start()
+        await tell(node.worlds[0])
+        await node.stop()
+
+    def test(cores: int) -> None:
+        if cores == 1:
+            asyncio.run(alone())
+        else:
+            with tempfile.TemporaryDirectory() as directory:
+                asyncio.run(apart(directory))
+
+    test.__name__ = tell.__name__
+    return pytest.mark.parametrize("cores", [1, 2])(test)
+
+
+def alone(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """A test in a world of one core with a disk of small segments."""
+
+    async def run() -> None:
+        world = World().start()
+        await tell(world)
+        assert not world.faults
+        await world.stop()
+
+    def test() -> None:
+        asyncio.run(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+class Held:
+    """What a world holds of its streams' payload."""
+
+    def __init__(self, world: World) -> None:
+        assert isinstance(world.store, MemoryStore)
+        machines = world.local.machines.values()
+        packs = {key: data for key, (data, *_) in world.store.objects.items() if "/packs/" in key}
+        self.hot = sum(machine.hot_bytes for machine in machines)
+        self.index = sum(len(stream.cold or b"") for machine in machines for stream in machine.streams.values())
+        self.packs = len(packs)
+        self.objects = sum(map(len, packs.values()))
+        self.journal = sum(size for _, size in world.engine.core.journal.segments())
+        self.messages = sum(len(machine.outbox) for machine in machines)
+        self.known = sum(len(machine.packs) + len(machine.held) for machine in machines)
+
+    def __repr__(self) -> str:
+        return str(vars(self))
+
+
+async def quiet_minutes(world: World) -> None:
+    """What the minutes after a release do: snapshots that contain it, then the collector; then journal segments fall away."""
+    for _ in range(3):
+        await world.settle()
+        world.clock.ms += 120_000
+        await world.snapshot()
+        await world.collector.collect()
+    await world.settle()
+    await world.snapshot()
+
+
+async def fill(world: World, name: str, appends: int, *, flush_every: int, step_ms: int = SECOND) -> None:
+    await world.create(name)
+    for number in range(appends):
+        await world.append(name, BODY)
+        world.clock.ms += step_ms
+        if (number + 1) % flush_every == 0:
+            await world.service.flush(name)
+
+
+async def trim(world: World, name: str, record: int, byte: int = 0, **more: int) -> Trimmed:
+    found = await world.service.trim(TrimQuery(name, record, byte, **more))
+    assert isinstance(found, Trimmed), found
+    return found
+
+
+async def set_retention(world: World, name: str, age: int | None = None, size: int | None = None) -> None:
+    assert (await world.send(SetRetention(name, Retention(age, size), world.clock.ms))).code == Code.OK
+
+
+async def first_kept(world: World, name: str) -> int:
+    facts = await world.facts(name)
+    assert isinstance(facts, Facts)
+    return facts.first_record
+
+
+async def place_of(world: World, name: str, time_ms: int) -> int:
+    page = await world.service.read(ReadQuery(name, Position.AT_TIME, time_ms, bytes_max=1, whole_records=True))
+    assert isinstance(page, Page)
+    return page.begin_record
+
+
+# --- everything shrinks ------------------------------------------------------------------------------------------------------------
+
+
+@alone
+async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> None:
+    await fill(world, A, 200, flush_every=40)
+    await fill(world, B, 40, flush_every=20)
+    for _ in range(30):
+        await world.append(A, BODY)
+    await quiet_minutes(world)
+    full = Held(world)
+    assert full.packs == 7 and full.objects > 240_000 and full.hot == 30_000
+    assert (await trim(world, A, 130)).records == 130
+    await quiet_minutes(world)
+    less = Held(world)
+    assert less.packs == 4, "two of stream a, one of them in part, and two of stream b"
+    assert less.objects < full.objects - 115_000 and less.index < full.index
+    assert less.hot == full.hot
+    assert await world.read(A) == BODY * 100
+    await trim(world, A, Position.NOW)
+    await trim(world, B, Position.NOW)
+    await quiet_minutes(world)
+    empty = Held(world)
+    assert (empty.hot, empty.index, empty.packs, empty.objects, empty.messages, empty.known) == (0, 0, 0, 0, 0, 0)
+    assert empty.journal <= world.segment_bytes, "one segment, the one that is written"
+    world.kill()
+    assert (await world.page(A)).record == 230
+    await world.append(A, b"on")
+    assert await world.read(A) == b"on"
+
+
+@pytest.mark.parametrize("end", ["delete", "ttl", "expires"])
+def test_a_stream_that_ends_releases_everything(end: str) -> None:
+    """F20: hot and cold bytes, packs that it shares with others in part, what it pinned, its producers and index."""
+
+    async def run() -> None:
+        world = World().start()
+        more = {"ttl": {"ttl_seconds": 3600}, "expires": {"expires_at_ms": world.clock.ms + HOUR}}.get(end, {})
+        for name in (A, SOURCE):
+            await world.create(name, **more)
+        for number in range(60):
+            for name in (A, SOURCE):
+                await world.append(name, BODY)
+            if number % 20 == 19:
+                await world.service.flush("test/")
+        assert (await world.fork(CHILD, SOURCE, **more)).code == Code.CREATED
+        for name in (A, CHILD):
+            await world.append(name, BODY)
+        assert Held(world).packs == 3
+        if end == "delete":
+            for name in (A, SOURCE, CHILD):
+                assert (await world.delete(name)).code == Code.OK
+        else:
+            world.clock.ms += 2 * HOUR
+            for _ in range(5 * world.groups):
+                world.local.sweep()
+                await world.settle()
+        await quiet_minutes(world)
+        left = Held(world)
+        assert (left.hot, left.index, left.packs, left.objects, left.messages, left.known) == (0, 0, 0, 0, 0, 0), left
+        assert left.journal <= world.segment_bytes
+        assert not any(machine.streams or machine.by_uid or machine.retaining for machine in world.local.machines.values())
+        await world.stop()
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_fork_keeps_what_it_inherits_whatever_becomes_of_its_source(world: World) -> None:
+    await world.create(SOURCE)
+    for number in range(10):
+        await world.append(SOURCE, b"s%d;" % number)
+        if number in (3, 6):
+            await world.service.flush(SOURCE)
+    assert (await world.fork(CHILD, SOURCE, (5, 15))).code == Code.CREATED
+    await world.append(CHILD, b"c;")
+    await trim(world, SOURCE, Position.NOW)
+    assert await world.read(SOURCE) == b""
+    assert await world.read(CHILD, bytes_max=4) == b"s0;s1;s2;s3;s4;c;"
+    late = await world.fork(name_in(3), SOURCE, (5, 15))
+    assert (late.code, late.record) == (Code.TRIMMED, 10)
+    await world.delete(SOURCE)
+    assert await world.read(CHILD) == b"s0;s1;s2;s3;s4;c;"
+    assert (await trim(world, CHILD, 2, 999)).bytes == 6, "inside what it inherits: the boundary is read"
+    assert await world.read(CHILD) == b"s2;s3;s4;c;"
+    refused = await world.service.read(ReadQuery(CHILD, 1, 3))
+    assert refused == Refusal(Code.TRIMMED, 2, 6)
+    assert (await world.fork(name_in(3), CHILD, (4, 12))).code == Code.CREATED
+    assert await world.read(name_in(3)) == b"s2;s3;"
+
+
+@alone
+async def test_a_fork_that_outlives_its_past_lets_the_source_go(world: World) -> None:
+    await fill(world, SOURCE, 40, flush_every=20)
+    assert (await world.fork(CHILD, SOURCE)).code == Code.CREATED
+    await world.append(CHILD, b"own")
+    await world.delete(SOURCE)
+    await quiet_minutes(world)
+    assert Held(world).packs == 2
+    await trim(world, CHILD, 40)
+    await quiet_minutes(world)
+    assert Held(world).packs == 0
+    assert (await world.create(SOURCE)).code == Code.CREATED, "the name is free"
+    assert await world.read(CHILD) == b"own"
+
+
+# --- retention ---------------------------------------------------------------------------------------------------------------------
+
+
+async def rounds(retainer: Retainer) -> None:
+    for _ in range(10):
+        await retainer.run_once()
+
+
+def vars_of(counters: TrimCounters) -> tuple[int, int, int]:
+    return counters.trims, counters.records, counters.bytes
+
+
+@alone
+async def test_retention_by_age_keeps_what_is_young(world: World) -> None:
+    await fill(world, A, 100, flush_every=40, step_ms=60 * SECOND)
+    began = world.clock.ms - 100 * 60 * SECOND
+    await set_retention(world, A, age=3600)
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 40
+    world.clock.ms += 5 * 60 * SECOND
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 40, "the slice is still young in part, and hardly over its age"
+    world.clock.ms = began + (40 + 16 + 60) * 60 * SECOND
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 56, "a quarter of the age behind: it was read, and cut inside"
+    world.clock.ms += 10 * DAY
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 100
+    assert not world.engine.retainer.counters.failures
+    assert vars_of(world.local.trims) == (3, 100, 100_000)
+
+
+@alone
+async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
+    await fill(world, A, 100, flush_every=10)
+    await set_retention(world, A, size=25_000)
+    for _ in range(30):
+        await world.append(A, BODY)
+        await rounds(world.engine.retainer)
+        facts = await world.facts(A)
+        assert isinstance(facts, Facts)
+        assert 25_000 <= facts.byte - facts.first_byte <= 35_000
+        assert await world.read(A) == BODY * (facts.record - facts.first_record)
+    await quiet_minutes(world)
+    assert Held(world).packs == 0 and Held(world).hot == 25_000
+
+
+@alone
+async def test_a_streams_own_retention_wins_over_its_buckets(world: World) -> None:
+    names = ["test/own", "test/all", "test/bare", "else/where"]
+    for name in names:
+        await fill(world, name, 10, flush_every=5)
+    await set_retention(world, "test/own", size=3000)
+    await set_retention(world, "test/all")
+    await world.service.set_bucket("test", Retention(None, 1000))
+    await rounds(world.engine.retainer)
+    assert [await first_kept(world, name) for name in names] == [5, 0, 5, 0], "whole slices go"
+    await world.service.flush("")
+    await world.service.set_bucket("test", None)
+    assert (await world.send(SetRetention("test/own", None, world.clock.ms))).code == Code.OK
+    for name in names:
+        await fill(world, name, 10, flush_every=10)
+    await rounds(world.engine.retainer)
+    assert [await first_kept(world, name) for name in names] == [5, 0, 5, 0]
+
+
+def test_a_bucket_holds_on_every_core() -> None:
+    async def run(directory: str) -> None:
+        node = await Node(directory).start()
+        names = [name_in(group) for group in (1, 2, 3, 4)]
+        for name in names:
+            await fill(node.worlds[0], name, 4, flush_every=2)
+        await node.worlds[1].service.set_bucket("test", Retention(None, 0))
+        assert await node.worlds[0].service.buckets() == {"test": Retention(None, 0)}
+        for world in node.worlds:
+            await rounds(world.engine.retainer)
+        assert [await first_kept(node.worlds[0], name) for name in names] == [4] * 4
+        await node.stop()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(directory))
+
+
+@alone
+async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: World) -> None:
+    names = [f"test/s{number}" for number in range(40)]
+    for name in names:
+        await world.create(name, retention=Retention(None, 0))
+        await world.append(name, b"1")
+    await world.snapshot()
+    world.kill()
+    looked: list[int] = []
+    retainer = world.engine.retainer
+    look = retainer._look
+    retainer._look = lambda part, *rest: looked.append(len(part)) or look(part, *rest)  # type: ignore[func-returns-value,method-assign]
+    await rounds(retainer)
+    assert [await first_kept(world, name) for name in names] == [1] * 40
+    assert looked and max(looked) <= 1024
+    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 40
+    await world.delete(names[0])
+    assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39
+
+
+@alone
+async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World) -> None:
+    await fill(world, SOURCE, 10, flush_every=5, step_ms=HOUR)
+    assert (await world.fork(CHILD, SOURCE, retention=Retention(5 * 3600))).code == Code.CREATED
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, CHILD) == 5, "of what it inherits, too: the source was asked"
+    world.clock.ms += 6 * HOUR
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, CHILD) == 10
+    await world.settle()
+    assert not world.local.machines[1].streams[SOURCE].pins
+
+
+# --- trims as they are asked for ---------------------------------------------------------------------------------------------------
+
+
+@story
+async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) -> None:
+    await world.create(A, json=True)
+    for number in range(6):
+        await world.append(A, b"%d" % number, b"[%d]" % number, json=True)
+        if number == 3:
+            await world.service.flush(A)
+    facts = await world.facts(A)
+    assert isinstance(facts, Facts)
+    assert await trim(world, A, 3, 1) == Trimmed(facts.uid, 3, 8, 3, 8)
+    assert await trim(world, A, 2, 0) == Trimmed(facts.uid, 3, 8)
+    assert await trim(world, A, Position.START) == Trimmed(facts.uid, 3, 8)
+    assert await trim(world, A, Position.AT_BYTE, 15) == Trimmed(facts.uid, 5, 14, 2, 6), "the record that holds the byte stays"
+    assert isinstance(await world.service.trim(TrimQuery(A, 99, 0)), Refusal)
+    assert (await world.service.trim(TrimQuery(A, 12, 36, incarnation=7))) == Refusal(Code.INCARNATION, facts.record, facts.byte)
+    assert (await world.service.trim(TrimQuery("test/none", 1))) == Refusal(Code.NOT_FOUND)
+    kept = await trim(world, A, 0, keep_bytes=7)
+    assert kept.byte <= facts.byte - 7 and await world.read(A) == b"[4],5,[5],"
+    assert await trim(world, A, 0, keep_bytes=99) == Trimmed(facts.uid, kept.record, kept.byte)
+    assert (await trim(world, A, Position.NOW)).record == 12
+    assert await world.read(A) == b""
+    await world.append(A, b"12", json=True)
+    assert await world.read(A) == b"12,"
+
+
+# --- reads by time -----------------------------------------------------------------------------------------------------------------
+
+
+@story
+async def test_a_time_is_found_hot_and_cold_and_in_what_a_fork_inherits(world: World) -> None:
+    began = world.clock.ms
+    await world.create(SOURCE)
+    for number in range(30):
+        world.clock.ms = began + number * SECOND
+        for _ in range(2):
+            await world.append(SOURCE, b"%d;" % number)
+        if number in (9, 10, 19):
+            await world.service.flush(SOURCE)
+    world.clock.ms += 500
+    assert (await world.fork(CHILD, SOURCE, (50, 0))).code == Code.CREATED
+    for number in range(30, 34):
+        world.clock.ms = began + number * SECOND
+        await world.append(CHILD, b"%d;" % number)
+    await world.service.flush(CHILD)
+    for ask_ms in range(-1500, 36 * SECOND, 500):
+        first = min(max(0, -(-ask_ms // SECOND)), 30) * 2
+        assert await place_of(world, SOURCE, began + ask_ms) == first, ask_ms
+        of_child = first if first < 50 else 50 + min(max(0, -(-ask_ms // SECOND) - 30), 4)
+        assert await place_of(world, CHILD, began + ask_ms) == of_child, ask_ms
+    await trim(world, SOURCE, 13)
+    await trim(world, CHILD, 7)
+    assert await place_of(world, SOURCE, 0) == 13
+    assert await place_of(world, CHILD, 0) == 7
+    assert await place_of(world, CHILD, began + 5 * SECOND) == 10, "its source has trimmed that, it has not"
+    assert await world.service.read(ReadQuery("test/none", Position.AT_TIME, 5)) == Refusal(Code.NOT_FOUND)
+
+
+@alone
+async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -> None:
+    began = world.clock.ms
+    await fill(world, A, 400, flush_every=4)
+    machine: Machine = world.local.machines[1]
+    assert index.count(machine.streams[A].cold) == 100
+    before = world.reader.counters.misses
+    assert await place_of(world, A, began + 201 * SECOND) == 201
+    assert world.reader.counters.misses - before <= 1

@@ -1,0 +1,47 @@
+"""A snapshot as 0.1.0 wrote it: entries of 48 bytes, no retention, no trims. It is read, and goes on as it was."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+from stream_world import World, raw_batch
+
+from polynya.stream.commands import Append, Create, Encoding, PublishSlices, Trim
+from polynya.stream.index import ENTRY_BYTES, time_ms_max
+from polynya.stream.machine import Machine
+
+IMAGE_FIELDS, STREAM_FIELDS, COLD = 16, 23, 18  # of 0.1.0, and where a stream's index is among them
+
+
+def as_the_first_release(snapshot: bytes) -> bytes:
+    image: list[Any] = msgspec.msgpack.decode(snapshot)[:IMAGE_FIELDS]
+    image[10] = [stream[:STREAM_FIELDS] for stream in image[10]]
+    for stream in image[10]:
+        if stream[COLD] is not None:
+            stream[COLD] = b"".join(_narrow(stream[COLD][at : at + ENTRY_BYTES]) for at in range(0, len(stream[COLD]), ENTRY_BYTES))
+    return msgspec.msgpack.encode(image)
+
+
+def _narrow(entry: bytes) -> bytes:
+    record, byte, largest_ms, *rest, span_ms = struct.unpack("<QQQIIIIIII", entry)
+    return struct.pack("<QQQIIIIII", record, byte, largest_ms - span_ms, *rest)
+
+
+def test_a_snapshot_of_the_first_release_is_read() -> None:
+    world = World(1)
+    world.apply(1, Create("docs/a", 100, "text/plain", Encoding.BYTES))
+    for number in range(6):
+        world.apply(1, Append("docs/a", 200 + number * 100, "text/plain", raw_batch(b"x" * 10)))
+    machine = world.machines[1]
+    stream = machine.streams["docs/a"]
+    for pack in ("p1", "p2"):
+        world.apply(1, PublishSlices(pack, 1, 1, [(stream.uid, world.slice_of(stream, 2, pack))]))
+    old = Machine.restore(as_the_first_release(machine.snapshot()), lambda place, uid: world.payloads[place])
+    restored = old.streams["docs/a"]
+    assert list(old.index_of(restored)) == list(machine.index_of(stream))
+    assert restored.cold is not None
+    assert [time_ms_max(restored.cold, at) for at in range(2)] == [400, 600], "at most that of what follows"
+    assert old.apply(Trim([(stream.uid, 2, 20)], 900)).detail == [(2, 20, 2, 20)]
+    assert list(old.held) == ["p2"]
