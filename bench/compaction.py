@@ -34,12 +34,12 @@ import pyarrow.parquet as pq
 
 from polynya.lakehouse.blobs import LocalBlobs
 from polynya.lakehouse.commit import Outcome, run_job
-from polynya.lakehouse.coordinator import CommitRequest
-from polynya.lakehouse.plan import Plan, Range, StoreRef, TableRef, layout
+from polynya.lakehouse.plan import Plan, Range, TableRef, layout
 from polynya.lakehouse.slices import BASE_TYPES
 from polynya.stream.commands import Encoding
 from polynya.stream.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice, parse_slice
+from polynya.wire.tables import CommitRequest, StoreRef
 
 RECORD_BYTES = 1000
 BATCH_RECORDS = 64

@@ -51,7 +51,7 @@ def errors_page() -> str:
             'Every error has one shape, `{"error": {"code", "message", "request_id"}}`. The message says what was wrong and what to do; the request id is',
             "also in the header `X-Request-Id` and in the server's log. The header `Stream-Outcome` says what became of the request: `refused`, certainly",
             "nothing was applied; `unknown`, it may have been: repeat it as the same producer, or read back. `Retry-After` comes with those that may work",
-            "later. Subscriptions have the error codes of their protocol.\n",
+            "later. Subscriptions have error codes of their own: [subscriptions.md](subscriptions.md).\n",
             "| code | status | outcome | retry after | meaning |",
             "|---|---|---|---|---|",
             *rows,

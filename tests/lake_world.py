@@ -14,13 +14,14 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import Blobs, open_blobs
-from polynya.lakehouse.coordinator import CommitRequest, NoSuchTable
-from polynya.lakehouse.plan import Job, Plan, Range, StoreRef, TableRef
+from polynya.lakehouse.coordinator import NoSuchTable
+from polynya.lakehouse.plan import Job, Plan, Range, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
 from polynya.stream.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice
+from polynya.wire.tables import CommitRequest, StoreRef
 
 CLUSTER = "c1"
 T0 = 1_700_000_000_000

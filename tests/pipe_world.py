@@ -27,7 +27,7 @@ from pyiceberg.table import StaticTable
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import Outcome
 from polynya.lakehouse.coordinator import HttpCoordinator
-from polynya.lakehouse.plan import TableRef
+from polynya.lakehouse.plan import TableRef, store_settings
 from polynya.lakehouse.sql import query
 from polynya.lakehouse.worker import compact
 
@@ -199,7 +199,7 @@ class PipeWorld:
         coordinator = HttpCoordinator(self.node.admin, self.node.url, self.http)
         store = coordinator.tables()[0].store
         assert store is not None
-        return compact(coordinator, names, lambda: InlineRunner(open_blobs(store.settings(), self.variables)), quiet)
+        return compact(coordinator, names, lambda: InlineRunner(open_blobs(store_settings(store), self.variables)), quiet)
 
     def iceberg(self, name: str, part: str = "main") -> list[dict[str, Any]]:
         table = self.table(name)
@@ -217,7 +217,7 @@ class PipeWorld:
     def delta(self, name: str, part: str = "main") -> list[dict[str, Any]]:
         table = self.table(name)
         assert table.store is not None
-        blobs = open_blobs(table.store.settings(), self.variables)
+        blobs = open_blobs(store_settings(table.store), self.variables)
         place = blobs.uri(f"{table.location}/{part}").removeprefix("file://")
         return DeltaTable(place, storage_options=blobs.storage_options()).to_pyarrow_table().to_pylist()
 

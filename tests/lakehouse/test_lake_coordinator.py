@@ -10,8 +10,8 @@ import pytest
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse import coordinator as room
-from polynya.lakehouse.coordinator import CommitRequest, HttpCoordinator, NoSuchTable
-from polynya.lakehouse.plan import StoreRef
+from polynya.lakehouse.coordinator import HttpCoordinator, NoSuchTable
+from polynya.wire.tables import CommitRequest, StoreRef
 
 TABLE = {
     "uid": "7", "name": "t 1", "prefix": "p/", "location": "tables/7", "job": 3, "iceberg": "file:///a", "iceberg_dlq": "", "result": "r",

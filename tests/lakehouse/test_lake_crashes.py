@@ -12,8 +12,8 @@ from lake_world import Lake, quiet
 
 from polynya.lakehouse import delta
 from polynya.lakehouse.commit import STEPS, repair, run_job
-from polynya.lakehouse.coordinator import CommitRequest
 from polynya.lakehouse.plan import TableRef
+from polynya.wire.tables import CommitRequest
 
 
 class Killed(BaseException):

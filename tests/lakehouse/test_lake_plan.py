@@ -12,8 +12,9 @@ from lake_world import Lake
 
 from polynya.base.errors import CorruptData
 from polynya.lakehouse import prepare
-from polynya.lakehouse.plan import TASK_BYTES_MAX, Plan, Range, StoreRef, TableRef, check_plan, layout
+from polynya.lakehouse.plan import TASK_BYTES_MAX, Plan, Range, TableRef, check_plan, layout
 from polynya.lakehouse.worker import compact
+from polynya.wire.tables import StoreRef
 
 
 def part(stream: str = "s", record: int = 0, length: int = 1 << 20, **others: int) -> Range:

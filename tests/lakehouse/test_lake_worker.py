@@ -13,8 +13,9 @@ from lake_world import Lake
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.commit import RangesGone
 from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Plan, StoreRef
+from polynya.lakehouse.plan import Plan
 from polynya.lakehouse.worker import LazyRunner, compact, run_worker
+from polynya.wire.tables import StoreRef
 
 
 class Told:

@@ -18,5 +18,5 @@ def test_the_pages_are_up_to_date(name):
 def test_every_setting_and_limit_is_on_its_page():
     page = PAGES["configuration.md"]()
     assert all(f"| `{setting.key}` |" in page for setting in SETTINGS)
-    assert "| `APPEND_BYTES_MAX` | 32MiB | one request body: " in limits_page()
+    assert "| `APPEND_BYTES_MAX` | 32MiB | one request body; " in limits_page()
     assert "F21" not in limits_page()

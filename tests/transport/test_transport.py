@@ -152,7 +152,7 @@ def test_calls_wait_for_a_peer_that_restarts(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             await answering.close()
-            await until(lambda: not asking.is_connected(1))
+            await until(lambda: not asking._peers[1].connected)
             call = asyncio.create_task(asking.call(1, ECHO, b"patience"))
             messages: list[bytes] = []
             await asyncio.sleep(0)

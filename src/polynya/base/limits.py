@@ -3,7 +3,7 @@
 KIB = 1024
 MIB = 1024 * KIB
 
-APPEND_BYTES_MAX = 32 * MIB  # one request body: what a batch may hold; a smaller `cold.max_hot_bytes_per_group` bounds it too
+APPEND_BYTES_MAX = 32 * MIB  # one request body; above it a client should split (`cold.max_hot_bytes_per_group` may be less)
 PAGE_BYTES_DEFAULT = 4 * MIB  # one catch-up answer, so that a reader of a long stream never holds more
 PAGE_BYTES_MAX = 8 * MIB  # what `max_bytes` may ask for
 RAW_STEP_BYTES = 64 * KIB  # raw pages may stop inside a record at multiples of this from its start only (F2)

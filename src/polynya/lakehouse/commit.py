@@ -13,13 +13,14 @@ import pyarrow as pa
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.lakehouse import delta
 from polynya.lakehouse.blobs import Blobs
-from polynya.lakehouse.coordinator import CommitRequest, Coordinator
+from polynya.lakehouse.coordinator import Coordinator
 from polynya.lakehouse.iceberg import StagingCatalog, stage
 from polynya.lakehouse.plan import Job, Plan, TableRef, check_plan
 from polynya.lakehouse.prepare import fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column
 from polynya.lakehouse.task import File, TaskResult, claimed_records
 from polynya.objectstore import NotFound
+from polynya.wire.tables import CommitRequest
 
 ROUNDS_MAX = 3  # a job is planned again wider at most twice
 PARTS = ("main", "dlq")

@@ -12,6 +12,7 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.lakehouse.plan import Plan, TableRef
+from polynya.wire.tables import AbandonRequest, CommitRequest
 
 T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
@@ -23,21 +24,6 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 class NoSuchTable(PolynyaError):
     """The server knows no such table."""
-
-
-class CommitRequest(msgspec.Struct, frozen=True):
-    """Move the pointers of a table and its dead letters, and its job number, if it is still as the plan found it."""
-
-    uid: str
-    job: int
-    attempt: str
-    base_iceberg: str
-    base_iceberg_dlq: str
-    iceberg: str
-    iceberg_dlq: str
-    result: str  # key of the result object
-    rows: int
-    dead_rows: int
 
 
 class Coordinator(Protocol):
@@ -109,7 +95,7 @@ class HttpCoordinator:
         ) from fault
 
     def abandon(self, name: str, uid: str, job: int, reason: str) -> TableRef:
-        body = {"uid": uid, "job": job, "reason": reason}
+        body = AbandonRequest(uid, job, reason)
         return self._state(self._call("POST", self._url(name, "abandon"), body, allowed=(200, 409)))
 
     def close(self) -> None:

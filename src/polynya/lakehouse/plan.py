@@ -11,6 +11,7 @@ from polynya.base.limits import SLICE_BYTES_MAX
 from polynya.lakehouse.schema import Column
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
+from polynya.wire.tables import StoreRef
 
 TASK_BYTES_MAX = 192 << 20  # of payload in one task, and so in one Parquet file
 TASK_BYTES_MIN = 8 << 20  # below it a task costs more than it does
@@ -35,20 +36,6 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     crc: int  # CRC-32C of those bytes
     skip: int = 0  # records of the slice before the claimed ones
     take: int = -1  # claimed records; -1: all that follow
-
-
-class StoreRef(msgspec.Struct, frozen=True, gc=False):
-    """Where objects are, without credentials: those are the runner's own."""
-
-    kind: str  # "local" or "s3"
-    root: str  # absolute folder, or key prefix in the bucket ("" none)
-    bucket: str = ""
-    region: str = ""
-    endpoint: str = ""
-
-    def settings(self) -> StoreSettings:
-        """As the object store spells it."""
-        return StoreSettings(backend=self.kind, root=self.root, s3_bucket=self.bucket, s3_region=self.region, s3_endpoint=self.endpoint)
 
 
 class TableRef(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +83,11 @@ class Job(msgspec.Struct, frozen=True):
     discover: bool  # a task that meets what has no column reports it instead of writing
     full: bool = False  # there is no room for more columns: what has none is passed over
     round: int = 0
+
+
+def store_settings(store: StoreRef) -> StoreSettings:
+    """As the object store spells it."""
+    return StoreSettings(backend=store.kind, root=store.root, s3_bucket=store.bucket, s3_region=store.region, s3_endpoint=store.endpoint)
 
 
 def check_plan(plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ from polynya.base.errors import ConfigError
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import cores_here
 from polynya.lakehouse.java import find_java_home, quiet_logging
-from polynya.lakehouse.plan import Job
+from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 
@@ -36,7 +36,7 @@ class SparkRunner:
     def run(self, job: Job, key: str) -> list[TaskResult]:
         """Run the tasks of the plan object at `key`, each as a Spark task with one plan row."""
         rows = self.session.range(0, len(job.tasks), 1, max(1, len(job.tasks)))
-        found = rows.mapInArrow(_worker(job.plan.store.settings(), key), "result binary").collect()
+        found = rows.mapInArrow(_worker(store_settings(job.plan.store), key), "result binary").collect()
         results = [msgspec.json.decode(bytes(row.result), type=TaskResult) for row in found]
         return sorted(results, key=lambda result: result.task)
 

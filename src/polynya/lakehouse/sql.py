@@ -14,7 +14,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError, PolynyaError
 from polynya.lakehouse.blobs import open_blobs, with_credentials
-from polynya.lakehouse.plan import TableRef
+from polynya.lakehouse.plan import TableRef, store_settings
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
 
@@ -64,8 +64,8 @@ def ask(tables: Sequence[TableRef], statement: str, environment: Mapping[str, st
             connection.execute("set TimeZone='UTC'")
             mentioned = [table for table in _mentioned(tables, statement) if table.iceberg]
             for store in {table.store for table in mentioned if table.store}:
-                open_blobs(store.settings(), environment)  # a folder of another machine is told as such
-                _load(connection, with_credentials(store.settings(), environment), environment)
+                open_blobs(store_settings(store), environment)  # a folder of another machine is told as such
+                _load(connection, with_credentials(store_settings(store), environment), environment)
             for table in mentioned:
                 _view(connection, table.name, table.iceberg)
                 _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq)

@@ -12,7 +12,7 @@ from polynya.base.errors import PolynyaError
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import Outcome, Progress, RangesGone, Runner, repair, run_job
 from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
-from polynya.lakehouse.plan import Job
+from polynya.lakehouse.plan import Job, store_settings
 from polynya.lakehouse.task import TaskResult
 
 JOBS_MAX = 1000  # of one table in one shot: streams may grow faster than they are compacted
@@ -76,7 +76,7 @@ def compact(
             done = _compact_table(coordinator, name, own, progress)
             store = known[name].store
             if not done and store is not None and memory.get(known[name].uid) != known[name].result:
-                repair(open_blobs(store.settings()), known[name])
+                repair(open_blobs(store_settings(store)), known[name])
                 memory[known[name].uid] = known[name].result
             outcomes += done
         return outcomes
@@ -144,7 +144,7 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
         plan = coordinator.plan(name)
         if plan is None:
             break
-        blobs = open_blobs(plan.store.settings())
+        blobs = open_blobs(store_settings(plan.store))
         try:
             outcomes.append(run_job(plan, coordinator, runner, blobs, progress))
         except RangesGone as missing:

@@ -24,17 +24,9 @@ GROUPS_DEFAULT = 16
 REDACTED = "***"
 
 
-class ColdConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The object tier. Sizes in bytes; empty S3 fields follow the standard AWS chain."""
+class ColdConfig(StoreSettings, frozen=True, kw_only=True):
+    """The object tier: which store, and when it is written to. Sizes in bytes."""
 
-    backend: str = "local"
-    root: str = ""
-    s3_bucket: str = ""
-    s3_region: str = ""
-    s3_endpoint: str = ""
-    s3_access_key_id: str = ""
-    s3_secret_access_key: str = ""
-    s3_session_token: str = ""
     flush_interval_ms: int = limits.FLUSH_INTERVAL_MS
     flush_bytes: int = limits.FLUSH_BYTES
     flush_min_hot_bytes: int | None = None

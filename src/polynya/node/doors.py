@@ -15,13 +15,14 @@ from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Handler, Request, Response
 from polynya.front.http.server import HttpFront
 from polynya.front.http.settings import HttpSettings
-from polynya.front.http.tables import StoreRef, TableRoutes
+from polynya.front.http.tables import TableRoutes
 from polynya.node import sources
 from polynya.node.health import Answer, Health
 from polynya.node.ports import shared_listener
 from polynya.node.start import CoreStart
 from polynya.service.node import NodeService
 from polynya.service.tables import TableRefused, Tables
+from polynya.wire.tables import StoreRef
 
 STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only readers that do not read need to be cut
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -126,4 +127,4 @@ def _store_ref(start: CoreStart) -> StoreRef:
     cold = start.config.cold
     if cold.backend == "local":
         return StoreRef("local", str(start.config.objects_path))
-    return StoreRef(cold.backend, cold.root, cold.s3_bucket or "", cold.s3_region or "", cold.s3_endpoint or "")
+    return StoreRef(cold.backend, cold.root, cold.s3_bucket, cold.s3_region, cold.s3_endpoint)

@@ -10,28 +10,13 @@ from typing import Any
 from polynya.base import limits
 from polynya.base.errors import ConfigError
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
-from polynya.node.config import ColdConfig, Config
+from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
-from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
+from polynya.objectstore import ObjectStore, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
 
 START_TRIES = 5
 log = logging.getLogger("polynya.tier")
-
-
-def store_settings(config: Config) -> StoreSettings:
-    """The settings of the store as another process can open it."""
-    cold = config.cold
-    return StoreSettings(
-        backend=cold.backend,
-        root=str(config.objects_path) if cold.backend == "local" else cold.root,
-        s3_bucket=cold.s3_bucket or "",
-        s3_region=cold.s3_region or "",
-        s3_endpoint=cold.s3_endpoint or "",
-        s3_access_key_id=cold.s3_access_key_id or "",
-        s3_secret_access_key=cold.s3_secret_access_key or "",
-        s3_session_token=cold.s3_session_token or "",
-    )
 
 
 def flush_settings(cold: ColdConfig) -> FlushSettings:
@@ -79,7 +64,7 @@ class Tier:
 
 async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
     """Open the store, prove that it honours conditions, and take its root. Raises ConfigError when it cannot work."""
-    store = open_store(store_settings(start.config))
+    store = open_store(start.config.store)
     if store is None:
         return None
     for attempt in range(START_TRIES):

@@ -64,9 +64,6 @@ class Transport:
         for peer in self._peers.values():
             await peer.wait_connected()
 
-    def is_connected(self, core: int) -> bool:
-        return self._peers[core].connected
-
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
         OutcomeUnknown."""

@@ -13,39 +13,11 @@ from polynya.base.names import spelled_name
 from polynya.service.tables import PlannedJob, TableRefused, Tables
 from polynya.stream.commands import TableCommit
 from polynya.stream.tables import Range, Table
-
-
-class StoreRef(msgspec.Struct, frozen=True):
-    """Where the objects are, without credentials: a driver has its own."""
-
-    kind: str
-    root: str
-    bucket: str = ""
-    region: str = ""
-    endpoint: str = ""
+from polynya.wire.tables import AbandonRequest, CommitRequest, StoreRef
 
 
 class _Create(msgspec.Struct, forbid_unknown_fields=True):
     prefix: str
-
-
-class _Commit(msgspec.Struct):
-    uid: str
-    job: int
-    attempt: str
-    base_iceberg: str
-    base_iceberg_dlq: str
-    iceberg: str
-    iceberg_dlq: str
-    result: str
-    rows: int
-    dead_rows: int
-
-
-class _Abandon(msgspec.Struct):
-    uid: str
-    job: int
-    reason: str = ""
 
 
 Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
@@ -80,14 +52,14 @@ class TableRoutes:
             job = await self._tables.plan(name)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "commit":
-            return await self._commit(_read(body, _Commit))
+            return await self._commit(_read(body, CommitRequest))
         if verb == "abandon":
-            given_up = _read(body, _Abandon)
+            given_up = _read(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
         raise TableRefused(404, "NO_ROUTE", f"drivers know plan, commit and abandon, not '{verb}'")
 
-    async def _commit(self, asked: _Commit) -> Answer:
+    async def _commit(self, asked: CommitRequest) -> Answer:
         uid = _uid(asked.uid)
         command = TableCommit(
             uid,
