@@ -1,122 +1,570 @@
-"""Appends at full speed with flushes and snapshots under way: does memory, or the journal, grow? `python -m bench.soak [--seconds S]`."""
+"""A month in ten minutes: log time passes 4,320 times as fast, everything is born and goes, and nothing may grow. `python -m bench.soak [--minutes M]`.
+
+A real node (`_fast_node`) is written to through its HTTP port, killed and restarted in the first part of the run. Writers repeat what was
+not answered, readers follow over restarts; every record of every stream is checked before the stream is deleted. In the second part memory,
+descriptors, journal, objects and what the node counts are compared with each other: what has grown fails the run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import os
+import random
+import re
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter, process_time
+from time import monotonic
 
+import httpx
+import msgspec
 import psutil
 import uvloop
-from google_crc32c import value as crc32c
 
-from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.cold import ColdReader, Flusher, FlushSettings
-from polynya.node.bootstrap import open_quickly
-from polynya.node.clock import LogClock, once_per_pass
-from polynya.node.engine import Engine, Shape
-from polynya.objectstore import StoreSettings, open_store
-from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
-from polynya.stream.replies import Code, Reply
-
-GROUPS = 16
-STREAMS = 500
-IN_FLIGHT = 500
-PAYLOAD = b"x" * 256
-REPORTS = 12
+MIB = 1 << 20
+SPEED = 4320.0  # a month in ten minutes
+TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
+GENERATIONS = 12  # lives of a stream that is written to for its life long
+LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
+RESTARTS = 2  # in the first part, and two more for every five minutes; each other one is a kill
+FIRST_PART = 0.4
+SAMPLES = 60
+ROWS = 15
+EVENT_BYTES_MAX = 4 * MIB
+PATIENCE_SECONDS = 120.0  # what is asked for again and again works within this, or the run has failed
+TEXT = "text/plain"
 
 
-class Writers:
-    """A closed loop of `IN_FLIGHT` appends, until stopped."""
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.batch = Batch(Encoding.BYTES, 1, PAYLOAD, crc32c(PAYLOAD))
-        self.sequences = [0] * STREAMS
-        self.applied = self.refused = 0
-        self.running = True
+    seconds: float
+    flows: int = 64  # streams that are written to without end
+    appends_per_second: int = 3000
+    record_bytes: int = 512
+    tails: int = 8
+    guests_per_second: int = 20  # streams with a time to live
+    seed: int = 1
 
-    def send(self, stream: int) -> None:
-        name = f"bench/s{stream}"
-        producer = Producer("writer", 0, self.sequences[stream])
-        command = Append(name, self.engine.service.now_ms(), "text/plain", self.batch, producer)
-
-        def done(reply: Reply | BaseException) -> None:
-            if isinstance(reply, Reply) and reply.code == Code.OK:
-                self.applied += 1
-                self.sequences[stream] += 1
-                if self.running:
-                    self.send(stream)
-            else:  # over the bound of hot bytes: as a client, wait and repeat
-                self.refused += 1
-                asyncio.get_running_loop().call_later(0.05, self.send, stream)
-
-        self.engine.service.propose(name, command, done)
+    @property
+    def life_seconds(self) -> float:
+        return max(LIFE_SECONDS_MIN, self.seconds / GENERATIONS)
 
 
-async def soak(folder: Path, seconds: float) -> None:
-    storage = open_quickly(folder / "core-0", core=0, cores=1, groups=GROUPS)
-    shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    now_ms = once_per_pass(LogClock().now_ms, asyncio.get_running_loop())
-    engine = Engine(storage, shape, now_ms=now_ms, transport=None, fatal=lambda error: None)
-    store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
-    assert store is not None
-    engine.local.cold = ColdReader(store)
-    flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
-    tasks = [asyncio.create_task(flusher.run()), asyncio.create_task(snapshots(engine))]
-    for number in range(STREAMS):
-        name = f"bench/s{number}"
-        await engine.core.call(engine.service.group_of(name), Create(name, now_ms(), "text/plain", Encoding.BYTES))
-    writers = Writers(engine)
-    for number in range(IN_FLIGHT):
-        writers.send(number % STREAMS)
-    for _ in range(REPORTS):
-        await report(engine, writers, seconds / REPORTS)
-    writers.running = False
-    await asyncio.sleep(0.2)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await engine.core.drain()
-    engine.close()
-    await store.close()
+class Failed(Exception):
+    """What the node did wrong."""
 
 
-async def report(engine: Engine, writers: Writers, seconds: float) -> None:
-    applied, begin, cpu = writers.applied, perf_counter(), process_time()
-    await asyncio.sleep(seconds)
-    count, elapsed, cpu = writers.applied - applied, perf_counter() - begin, process_time() - cpu
-    slices = sum(held.slices for machine in engine.local.machines.values() for held in machine.held.values())
-    print(
-        f"  {count / elapsed:8.0f} appends/s, {cpu / max(count, 1) * 1e6:5.1f} us of CPU each; RSS {psutil.Process().memory_info().rss >> 20} MiB, "
-        f"hot {engine.local.hot_bytes >> 20} MiB, {slices} slices in the index, {len(engine.core.journal.segments())} journal segments, "
-        f"{writers.refused} refused",
-        flush=True,
+# --- the node ------------------------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """The server; `url` outlives its restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _two_free_ports()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.data = folder / "data"
+        self.starts = 0
+        self._process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        flags = {"--listen": f"127.0.0.1:{self._port}", "--data": str(self.data), "--cores": "1", "--cold-flush-bytes": "2MiB"}
+        command = [sys.executable, "-m", "bench._fast_node", *(word for pair in flags.items() for word in pair)]
+        with (self._folder / "log").open("ab") as log:
+            variables = {**os.environ, "BENCH_SPEED": str(SPEED)}
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=Path(__file__).parent.parent)
+        self.starts += 1
+
+    def stop(self, *, kill: bool) -> None:
+        """As an operator would, or as a power cut that spares the disk."""
+        if self._process.poll() is not None:
+            raise Failed(f"the node ended by itself:\n{self.log()}")
+        if kill:
+            for process in [*self.cores(), self._process]:
+                process.kill()
+            self._process.wait()
+        else:
+            self._process.send_signal(signal.SIGTERM)
+            if code := self._process.wait(30):
+                raise Failed(f"the node ended with {code}:\n{self.log()}")
+
+    def cores(self) -> list[psutil.Process]:
+        return psutil.Process(self._process.pid).children()
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text()[-4000:]
+
+
+# --- what is written -----------------------------------------------------------------------------------------------------------
+
+
+class Flow:
+    """A stream that gets numbers, one a record; when its life is over, one under another name goes on."""
+
+    def __init__(self, slot: int, record_bytes: int) -> None:
+        self.slot = slot
+        self.generation = 0
+        self.acknowledged = 0
+        self.total = 0  # acknowledged in all lives
+        self._sure = True  # nothing is on its way
+        self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()  # names that nobody writes to any more, with their lengths
+        self._successor = False
+        self._rest = b"." * (record_bytes - 12)
+
+    @property
+    def name(self) -> str:
+        return f"soak/flow-{self.slot}-{self.generation}"
+
+    def end_life(self) -> None:
+        """The stream of the next generation exists."""
+        self._successor = True
+
+    @property
+    def sure(self) -> bool:
+        """Whether `acknowledged` is what the stream holds."""
+        return self._sure
+
+    def turn(self) -> None:
+        """Between two appends."""
+        if self._successor and self._sure:
+            self.retired.put_nowait((self.name, self.acknowledged))
+            self.generation += 1
+            self.acknowledged = 0
+            self._successor = False
+
+    def append(self) -> bytes:
+        """The request that is due: the same one until it is answered."""
+        self._sure = False
+        body = b"%012d" % self.acknowledged + self._rest
+        return (
+            f"POST /v1/stream/{self.name} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\nProducer-Id: soak\r\nProducer-Epoch: 0\r\n"
+            f"Producer-Seq: {self.acknowledged}\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode() + body
+
+    def answered(self, status: int, body: bytes) -> None:
+        if status in (200, 204):
+            self.acknowledged += 1
+            self.total += 1
+            self._sure = True
+        elif status != 503:
+            raise Failed(f"append {self.acknowledged} to {self.name}: {status} {body!r}")
+
+
+def check_numbers(data: bytes, first: int, record_bytes: int, what: str) -> int:
+    """How many whole records `data` holds; they must be numbered from `first` on."""
+    count, odd = divmod(len(data), record_bytes)
+    numbers = [int(data[at : at + 12]) for at in range(0, len(data), record_bytes)] if not odd else []
+    if odd or numbers != list(range(first, first + count)):
+        raise Failed(f"{what}: {len(data)} bytes from record {first} on are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
+    return count
+
+
+async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.Event) -> None:
+    """One append to each flow at a time, all on their way together; what was not answered is repeated."""
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+    while not (stop.is_set() and all(flow.sure for flow in flows)):
+        began = monotonic()
+        for flow in flows:
+            flow.turn()
+        try:
+            if reader is None or writer is None:
+                reader, writer = await _connect(node)
+            writer.write(b"".join(flow.append() for flow in flows))
+            for flow in flows:
+                flow.answered(*await _answer(reader))
+        except (OSError, EOFError):
+            if writer is not None:
+                writer.close()
+            reader = writer = None
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(max(0.0, began + pause - monotonic()))
+    for flow in flows:
+        flow.turn()  # whoever waits for the end of a life gets it
+    if writer is not None:
+        writer.close()
+
+
+async def _connect(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    url = httpx.URL(node.url)
+    return await asyncio.open_connection(url.host, url.port, limit=EVENT_BYTES_MAX)
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+    return int(head[9:12]), await reader.readexactly(int(length[1])) if length else b""
+
+
+# --- what is read --------------------------------------------------------------------------------------------------------------
+
+
+class Tail:
+    """Follows a flow from life to life, as a browser's EventSource: by the id of the last event. `records` were checked."""
+
+    def __init__(self, node: Node, flow: Flow, record_bytes: int) -> None:
+        self.records = self.resumed = 0
+        self._node, self._flow, self._record_bytes = node, flow, record_bytes
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self._follow(self._flow.name, stop)
+
+    async def _follow(self, name: str, stop: asyncio.Event) -> None:
+        """Until the stream is gone."""
+        seen, last = 0, ""
+        while not stop.is_set():
+            with contextlib.suppress(OSError, EOFError):
+                reader, writer = await _connect(self._node)
+                try:
+                    asked = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.0\r\n" + (f"Last-Event-ID: {last}\r\n" if last else "")
+                    writer.write(f"{asked}\r\n".encode())
+                    status = int((await reader.readuntil(b"\r\n\r\n"))[9:12])
+                    if status in (404, 410):
+                        return
+                    if status == 200:
+                        self.resumed += bool(last)
+                        while True:
+                            event = await reader.readuntil(b"\n\n")
+                            if found := re.match(rb"id:(.*)\nevent: data\ndata:(.*)\n\n", event):
+                                seen += check_numbers(found[2], seen, self._record_bytes, f"tail of {name}")
+                                last = found[1].decode()
+                                self.records = self.records + len(found[2]) // self._record_bytes
+                finally:
+                    writer.close()
+            await asyncio.sleep(0.05)
+
+
+async def read_all(web: httpx.AsyncClient, name: str, record_bytes: int) -> int:
+    """How many records a stream holds; all of them are checked."""
+    count, offset = 0, "-1"
+    while True:
+        page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
+        count += check_numbers(page.content, count, record_bytes, f"read of {name}")
+        offset = page.headers["stream-next-offset"]
+        if "stream-up-to-date" in page.headers:
+            return count
+
+
+async def ask(
+    web: httpx.AsyncClient, method: str, path: str, *, good: tuple[int, ...], body: bytes = b"", **headers: str
+) -> httpx.Response:
+    """A request that may be repeated, until there is an answer that is not "later"; it must be one of `good`."""
+    deadline = monotonic() + PATIENCE_SECONDS
+    spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            answer = await web.request(method, path, content=body, headers=spelled)
+            if answer.status_code in good:
+                return answer
+            if answer.status_code != 503:
+                raise Failed(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
+        if monotonic() > deadline:
+            raise Failed(f"{method} {path}: no answer in {PATIENCE_SECONDS:g} s")
+        await asyncio.sleep(0.05)
+
+
+# --- what is born and goes -----------------------------------------------------------------------------------------------------
+
+
+async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asyncio.Event) -> int:
+    """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted. Returns how many records were checked."""
+    checked = 0
+    life = load.life_seconds * (flow.slot + 1) / load.flows  # the first ones end one after the other, and so do all others
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(life):
+                await stop.wait()
+                break
+        life = load.life_seconds
+        await ask(web, "PUT", f"/v1/stream/soak/flow-{flow.slot}-{flow.generation + 1}", good=(200, 201), content_type=TEXT)
+        flow.end_life()
+        name, length = await flow.retired.get()
+        found = await read_all(web, name, load.record_bytes)
+        if found != length:
+            raise Failed(f"{name} has {found} records of {length} that were acknowledged")
+        await ask(web, "DELETE", f"/v1/stream/{name}", good=(204, 404))
+        checked += found
+    return checked
+
+
+async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event) -> int:
+    """Streams that live six hours, some of them forks, some closed at once; that they go is looked at. Returns how many have gone."""
+    dice = random.Random(load.seed)
+    gone = 0
+    waiting: list[tuple[float, str]] = []
+    for number in range(1 << 30):
+        if stop.is_set():
+            return gone
+        began = monotonic()
+        name = f"/v1/stream/soak/guest-{number}"
+        kind = dice.choice(("plain", "plain", "producer", "closed", "fork"))
+        more = {"stream_ttl": str(TTL_SECONDS), "content_type": TEXT}
+        good: tuple[int, ...] = (200, 201)
+        if kind == "fork":  # its source may be gone by now
+            more["stream_forked_from"] = f"/v1/stream/{dice.choice(flows).name}"
+            good = (200, 201, 404, 409, 410)
+        elif kind == "closed":
+            more["stream_closed"] = "true"
+        made = await ask(web, "PUT", name, good=good, body=b"" if kind == "fork" else b"hello", **more)
+        if kind == "producer":
+            for sequence in range(3):
+                tuple_ = {"producer_id": "guest", "producer_epoch": "0", "producer_seq": str(sequence)}
+                await ask(web, "POST", name, good=(200, 204, 404), body=b"x" * 100, content_type=TEXT, **tuple_)
+        if made.is_success:
+            waiting.append((began + 3 * TTL_SECONDS / SPEED, name))
+        while waiting and waiting[0][0] < began:
+            _, old = waiting.pop(0)
+            await ask(web, "HEAD", old, good=(404,))
+            gone += 1
+        await asyncio.sleep(max(0.0, began + 1 / load.guests_per_second - monotonic()))
+    return gone
+
+
+async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load) -> list[float]:
+    """Kills and stops, spread over the first part. Returns the seconds that each start took to the first answer."""
+    took = []
+    restarts = RESTARTS + 2 * int(load.seconds // 300)
+    for number in range(restarts):
+        await asyncio.sleep(load.seconds * FIRST_PART / (restarts + 1))
+        await asyncio.to_thread(node.stop, kill=number % 2 == 0)
+        began = monotonic()
+        node.start()
+        await ask(web, "GET", "/readyz", good=(200,))
+        took.append(monotonic() - began)
+    return took
+
+
+# --- what is measured ----------------------------------------------------------------------------------------------------------
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The node at one moment."""
+
+    seconds: float
+    appends: int  # acknowledged, in all
+    resident: int
+    files: int
+    journal: int  # bytes
+    disk: int  # bytes of the whole data folder, less the journal
+    objects: int
+    streams: int
+    slices: int
+    hot: int
+
+
+BOUNDS = {  # what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and down by as much)
+    "resident": ("memory", 32 * MIB),
+    "files": ("open files", 16),
+    "journal": ("the journal", 192 * MIB),  # a segment and what snapshots wait for
+    "disk": ("objects and snapshots on the disk", 64 * MIB),
+    "objects": ("objects", 100),
+    "streams": ("streams", 100),
+    "slices": ("slices in the indexes", 500),
+    "hot": ("hot bytes", 16 * MIB),
+}
+RISE = 1.15
+
+
+def judge(samples: Sequence[Sample]) -> list[str]:
+    """What has grown in the second part of the run: the largest values of its last half against those of its first."""
+    steady = [sample for sample in samples if sample.seconds >= FIRST_PART * samples[-1].seconds]
+    first, last = steady[: len(steady) // 2], steady[len(steady) // 2 :]
+    found = []
+    for field, (name, slack) in BOUNDS.items():
+        before, after = (max(getattr(sample, field) for sample in some) for some in (first, last))
+        if after > before * RISE + slack:
+            found.append(f"{name} grew from {before:,} to {after:,}")
+    return found
+
+
+async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], began: float) -> Sample:
+    text = (await ask(web, "GET", "/metrics", good=(200,))).text
+    core = node.cores()[0]
+    sizes = await asyncio.to_thread(_sizes, node.data)
+    journal = sum(size for path, size in sizes.items() if "/journal/" in path)
+    return Sample(
+        seconds=monotonic() - began,
+        appends=sum(flow.total for flow in flows),
+        resident=core.memory_info().rss,
+        files=core.num_fds(),
+        journal=journal,
+        disk=sum(sizes.values()) - journal,
+        objects=sum("/objects/" in path for path in sizes),
+        streams=_metric(text, "polynya_streams"),
+        slices=_metric(text, "polynya_index_slices"),
+        hot=_metric(text, "polynya_hot_bytes"),
     )
 
 
-async def snapshots(engine: Engine) -> None:
-    while True:
-        await asyncio.sleep(0.2)
-        if engine.snapshotter.due():
-            await engine.snapshotter.run(engine.service.now_ms())
+def _sizes(folder: Path) -> dict[str, int]:
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path)] = path.stat().st_size
+    return found
 
 
-def main() -> None:
+def _metric(text: str, name: str) -> int:
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    if not found:
+        raise Failed(f"there is no metric {name}")
+    return int(float(found[1]))
+
+
+HEADING = (
+    "| day | appends/s | RSS MiB | files open | journal MiB | objects and snapshots MiB | objects | streams | slices | hot MiB |\n"
+    + "|---" * 10
+    + "|"
+)
+
+
+def row(before: Sample, now: Sample) -> str:
+    rate = (now.appends - before.appends) / max(now.seconds - before.seconds, 0.001)
+    day = now.seconds * SPEED / 86400
+    return (
+        f"| {day:.1f} | {rate:,.0f} | {now.resident / MIB:.0f} | {now.files} | {now.journal / MIB:.0f} | {now.disk / MIB:.0f} "
+        f"| {now.objects} | {now.streams} | {now.slices:,} | {now.hot / MIB:.1f} |"
+    )
+
+
+# --- the run -------------------------------------------------------------------------------------------------------------------
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What the run has seen."""
+
+    samples: list[Sample] = msgspec.field(default_factory=list)
+    starts: list[float] = msgspec.field(default_factory=list)  # seconds to the first answer
+    checked: int = 0  # records read as a whole
+    tailed: int = 0  # records seen by tails
+    resumed: int = 0  # connections of tails that went on where another had ended
+    expired: int = 0
+    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the last start of the node
+
+    def problems(self) -> list[str]:
+        """What grew, and what did not happen that should have: a soak that soaks nothing passes nothing."""
+        missing = [name for name in ("checked", "tailed", "resumed", "expired") if not getattr(self, name)]
+        missing += [name for name, count in self.counters.items() if not count]
+        return judge(self.samples) + [f"nothing was counted as {name}" for name in missing]
+
+
+COUNTERS = (
+    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total",
+)  # fmt: skip
+
+
+async def soak(folder: Path, load: Load) -> Outcome:
+    """Raises Failed when the node did something wrong."""
+    node, outcome, stop = Node(folder), Outcome(), asyncio.Event()
+    flows = [Flow(slot, load.record_bytes) for slot in range(load.flows)]
+    tails = [Tail(node, flow, load.record_bytes) for flow in flows[: load.tails]]
+    node.start()
+    try:
+        limits = httpx.Limits(max_connections=load.flows + 8)
+        async with httpx.AsyncClient(base_url=node.url, timeout=30, limits=limits) as web:
+            await ask(web, "GET", "/readyz", good=(200,))
+            for flow in flows:
+                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(write(node, flows, load.flows / load.appends_per_second, stop))
+                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows]
+                guests = tasks.create_task(invite_guests(web, flows, load, stop))
+                following = [tasks.create_task(tail.run(stop)) for tail in tails]
+                restarts = tasks.create_task(restart_now_and_then(node, web, load))
+                await watch(node, web, flows, load, outcome)
+                stop.set()
+                outcome.starts = await restarts
+                outcome.checked = sum([await life for life in lives])
+                outcome.expired = await guests
+                for task in following:
+                    task.cancel()
+            text = (await ask(web, "GET", "/metrics", good=(200,))).text
+            outcome.counters = {name: _metric(text, name) for name in COUNTERS}
+            for flow in flows:
+                found = await read_all(web, flow.name, load.record_bytes)
+                if found != flow.acknowledged:
+                    raise Failed(f"{flow.name} has {found} records of {flow.acknowledged} that were acknowledged")
+                outcome.checked += found
+        outcome.tailed, outcome.resumed = (sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed"))
+    finally:
+        node.stop(kill=True)
+    return outcome
+
+
+async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, outcome: Outcome) -> None:
+    """Take samples, and print some of them."""
+    began = monotonic()
+    print(HEADING, flush=True)
+    shown: Sample | None = None
+    for number in range(1, SAMPLES + 1):
+        await asyncio.sleep(max(0.0, began + number * load.seconds / SAMPLES - monotonic()))
+        with contextlib.suppress(psutil.Error, IndexError):  # it is just being restarted
+            now = await sample(node, web, flows, began)
+            outcome.samples.append(now)
+            if number % (SAMPLES // ROWS) == 0:
+                print(row(shown or outcome.samples[0], now), flush=True)
+                shown = now
+
+
+def _two_free_ports() -> int:
+    """The first of two neighbours: the admin port is the next one."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+    raise Failed("no two neighbouring ports are free")
+
+
+def report(outcome: Outcome) -> None:
+    print(
+        f"\n{outcome.samples[-1].appends:,} appends; {outcome.checked:,} records read back, {outcome.tailed:,} followed, {outcome.resumed} resumptions; "
+        f"{outcome.expired:,} streams seen to expire; {len(outcome.starts)} restarts, answering after "
+        f"{', '.join(f'{seconds:.1f}' for seconds in outcome.starts)} s; "
+        + ", ".join(f"{name.removeprefix('polynya_').removesuffix('_total')} {count:,}" for name, count in outcome.counters.items())
+    )
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=int, default=3000, help="appends per second")
     parser.add_argument("--folder", type=Path, help="where data goes; a temporary folder by default")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
+    load = Load(seconds=options.minutes * 60, appends_per_second=options.rate)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(soak(folder, options.seconds))
+            outcome = runner.run(soak(folder, load))
+    except (Failed, ExceptionGroup) as failure:
+        wrong, other = failure.split(Failed) if isinstance(failure, ExceptionGroup) else (failure, None)
+        if other is not None:
+            raise
+        for each in wrong.exceptions if isinstance(wrong, ExceptionGroup) else (wrong,):
+            print(f"FAILED: {each}", file=sys.stderr)
+        return 1
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    report(outcome)
+    problems = outcome.problems()
+    for problem in problems:
+        print(f"FAILED: {problem}", file=sys.stderr)
+    print("FAILED" if problems else "nothing grew")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its supervisor; `BENCH_SPEED` says how much faster.
+
+Log time is what everything that lives, expires and is collected goes by. Timers stay as they are, but the collector's, which would look once in
+half a day of such time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+
+from polynya.cold import CollectorSettings
+from polynya.node import assembly, bootstrap, tier
+from polynya.node.clock import LogClock
+from polynya.node.config import load
+from polynya.node.supervisor import serve
+
+ENTRY = "bench._fast_node"
+SPEED = "BENCH_SPEED"
+COLLECT_MS = 1000
+
+
+class FastClock(LogClock):
+    """Begins, as the product's, at the wall's time or behind what the log holds, whichever is later."""
+
+    __slots__ = ("_began", "_floor_ms", "_speed")
+
+    def __init__(self, floor_ms: int = 0) -> None:
+        super().__init__(floor_ms)
+        self._floor_ms = super().now_ms()
+        self._began = time.monotonic()
+        self._speed = float(os.environ[SPEED])
+
+    def now_ms(self) -> int:
+        return self._floor_ms + int((time.monotonic() - self._began) * 1000 * self._speed)
+
+
+def main() -> int:
+    """With flags: the node. Without: a core of it, as its supervisor starts them."""
+    if len(sys.argv) > 1:
+        flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+        return serve(load(flags, environ=os.environ).config, entry=ENTRY)
+    setattr(assembly, "LogClock", FastClock)
+    setattr(tier, "CollectorSettings", partial(CollectorSettings, interval_ms=COLLECT_MS))
+    return bootstrap.main()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
