@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import scripted
 
-from polynya.cli import exits
+from polynya.cli import client, exits
 from polynya.cli.app import cli
 from polynya.cli.targets import Context, Contexts, find_target, load_contexts, save_contexts
 
@@ -107,3 +107,20 @@ def test_what_is_kept_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, 
     kept = Contexts("a.b", {"a.b": Context("http://x", token_file=path), "c": Context("http://y", ca_file=path)})
     save_contexts(file, kept)
     assert load_contexts(file) == kept
+
+
+def test_the_tools_of_tables_send_the_token_too(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "token").chmod(0o600)
+    with scripted((200, {"content-type": "application/json"}, b'{"tables":[]}')) as server:
+        ran("context", "add", "lake", "--server", server.url, "--token-file", str(tmp_path / "token"))
+        for arguments in (["table", "ls"], ["sql", "select 1"], ["compact"]):
+            ran(*arguments)
+        assert len(server.said) >= 4
+        assert {said.headers.get("authorization") for said in server.said} == {"Bearer s3cret"}
+
+
+def test_a_token_over_plain_http_to_another_machine_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.05)
+    told = ran("ls", "--server", "http://192.0.2.1:1", POLYNYA_TOKEN="abc", NO_PROXY="*")
+    assert "unencrypted" in told.stderr

@@ -122,6 +122,16 @@ def test_a_folder_that_may_not_be_written_is_a_failure(tmp_path: Path, monkeypat
     assert finding.status == FAIL and "chown" in finding.step
 
 
+def test_what_cannot_be_looked_at_is_a_failure_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def denied(place: Path) -> Finding:
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(place, "_space", denied)
+    found = findings("--data", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert (found["data folder"].status, found["port"].status) == (FAIL, OK)
+    assert "Permission denied" in found["data folder"].said
+
+
 @pytest.mark.process
 def test_a_bucket_is_tried_and_its_owner_told(s3_server: S3Server, tmp_path: Path) -> None:  # noqa: F811
     settings = s3_server.settings()

@@ -67,23 +67,25 @@ class Client:
     """One server. Calls block; failures are `exits.Ended`."""
 
     def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server") -> None:
-        import httpx
-
         self.server = server_url(server, origin)
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        loopback = is_loopback(self.server)
-        if token and not loopback and self.server.startswith("http://"):
+        if token and not is_loopback(self.server) and self.server.startswith("http://"):
             output.notice(f"the token goes to {self.server} unencrypted: whoever is on the way can read and use it")
-        self._http = httpx.Client(
+        self._http = self.connections()
+
+    def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
+        """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
+        import httpx
+
+        return httpx.Client(
             base_url=self.server,
-            headers={"authorization": f"Bearer {token}"} if token else {},
-            verify=_trusted(ca_file) if ca_file else True,
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=not (
-                loopback or os.environ.get("NO_PROXY") == "*"
-            ),  # a proxy of the environment cannot reach this machine's loopback
+            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
+            verify=_trusted(self.ca_file) if self.ca_file else True,
+            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
+            # A proxy of the environment cannot reach this machine's loopback.
+            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
         )
 
     @classmethod

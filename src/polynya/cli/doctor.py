@@ -78,9 +78,17 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
     yield Finding("settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed")
     for line in loaded.config.unsafe:
         yield Finding("settings", WARN, line, "Do not leave it so.")
-    yield from check_data(loaded.config)
-    yield from check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen))
-    yield from check_store(loaded.config)
+    yield from _caught("data folder", check_data(loaded.config))
+    yield from _caught("port", check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen)))
+    yield from _caught("object store", check_store(loaded.config))
+
+
+def _caught(name: str, checks: Iterator[Finding]) -> Iterator[Finding]:
+    """What a check could not even look at is a finding too."""
+    try:
+        yield from checks
+    except (OSError, ValueError) as error:
+        yield Finding(name, FAIL, f"cannot be looked at: {error}", "Check the rights of this user, and the settings.")
 
 
 def _server(server: str | None, context: str | None) -> Iterator[Finding]:

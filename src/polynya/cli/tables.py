@@ -161,11 +161,10 @@ def sql_command(client: Client, question: str, as_json: bool) -> None:
     """
     statement = sys.stdin.read() if question == "-" else question
     with explained():
-        from polynya.lakehouse.coordinator import HttpCoordinator
         from polynya.lakehouse.sql import ask
 
         told = client.call("GET", "/v1/tables").json()["tables"]
-        with ask(HttpCoordinator("", client.server).tables(), statement) as found:
+        with ask(coordinator_of(client).tables(), statement) as found:
             if as_json:
                 _print_json(found.columns, found.blocks)
             else:
@@ -180,7 +179,7 @@ def coordinator_of(client: Client) -> HttpCoordinator:
     """For the pipeline: the server, which tells its admin port itself."""
     from polynya.lakehouse.coordinator import HttpCoordinator
 
-    return HttpCoordinator("", client.server)
+    return HttpCoordinator("", client.server, client.connections())
 
 
 def spark_factory(master: str) -> RunnerFactory:
