@@ -16,6 +16,7 @@ from polynya.front.http.settings import HttpSettings
 from polynya.front.http.tables import StoreRef, TableRoutes
 from polynya.node import sources
 from polynya.node.health import Answer, Health
+from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
 from polynya.node.start import CoreStart
 from polynya.service.node import NodeService
@@ -36,8 +37,9 @@ class Doors:
         self._health = health
         routes = TableRoutes(tables, _store_ref(start), service.now_ms)
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
-        base = {"/v1/tables": _table_handler(routes.user), **self._health_handlers()}
-        self.base = HttpFront(service, settings, base, {"/v1/tables/": _table_handler(routes.user), **(mounts or {})})
+        base = {"/v1/tables": _table_handler(routes.user), **self._health_handlers(), **console_handlers()}
+        below = {"/v1/tables/": _table_handler(routes.user), **console_mounts(), **(mounts or {})}
+        self.base = HttpFront(service, settings, base, below)
         admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
         mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service))}
         self.admin = HttpFront(service, settings, admin, mount, streams=False)
