@@ -42,8 +42,8 @@ def main() -> int:
     if len(sys.argv) > 1:
         flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)
-    setattr(assembly, "LogClock", FastClock)
-    setattr(tier, "CollectorSettings", partial(CollectorSettings, interval_ms=COLLECT_MS))
+    assembly.LogClock = FastClock
+    tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)
     return bootstrap.main()
 
 

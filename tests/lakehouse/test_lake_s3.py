@@ -8,7 +8,8 @@ import pytest
 from lake_world import Lake
 
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.sql import query
+from polynya.lakehouse.guard import BadQuestion, Bounds
+from polynya.lakehouse.sql import ask, query
 from polynya.lakehouse.worker import compact
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
 
@@ -49,3 +50,16 @@ def test_tables_in_a_bucket(settings: StoreSettings) -> None:
         lake.check_exactly_once()
     answer = query(lake.coordinator.tables(), "select count(*), sum(n) from flights")
     assert answer.rows == [(153, 3 * 1225)]
+
+
+def test_a_stranger_reads_the_tables_of_a_question_and_no_other_key(settings: StoreSettings) -> None:
+    lake = Lake(s3=settings)
+    lake.source.append("s", [b'{"n":%d}' % i for i in range(50)])
+    compact(lake.coordinator, [], lambda: lake.runner, lambda step, told: None)
+    bounds = Bounds(memory_bytes=256 << 20)
+    with ask(lake.coordinator.tables(), "select count(*), sum(n) from flights", bounds=bounds) as found:
+        assert next(found.blocks) == [(50, 1225)]
+    packs = lake.blobs.uri("c1/packs")
+    for statement in (f"from read_text('{packs}/**')", f"select * from flights, glob('{packs}/**')", "from 's3://other/x.parquet'"):
+        with pytest.raises(BadQuestion), ask(lake.coordinator.tables(), statement, bounds=bounds) as found:
+            list(found.blocks)

@@ -46,6 +46,12 @@ SSE_RECYCLE_SECONDS = 60.0
 SSE_KEEPALIVE_SECONDS = 15.0
 ATTEMPTS_REMEMBERED_MAX = 8192  # fork attempts, and packs, that a group must not take up again; older ones have long been settled
 
+SQL_BODY_BYTES_MAX = 128 * KIB  # one question to tables: what a person or a program writes, not data
+SQL_ROWS_DEFAULT = 1000  # rows of an answer, unless `rows` asks for others
+SQL_ROWS_MAX = 10_000  # more than that is read from the tables themselves
+SQL_ANSWER_BYTES_MAX = 8 * MIB  # one answer, so that neither the server nor a browser holds more
+SQL_QUESTIONS_PER_CORE_MAX = 2  # each is a process with memory of its own
+
 SUBSCRIPTIONS_PER_GROUP_MAX = 1024  # with a home in one group: each creation of a stream asks the patterns that could match
 SUBSCRIPTION_STREAMS_MAX = 1000  # explicit links of one subscription: they are state of its home group
 SUBSCRIPTION_LINKS_SHOWN = 1000  # streams in one wake, claim or page of a subscription; the others come with the next

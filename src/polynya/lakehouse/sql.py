@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import ConfigError, PolynyaError
+from polynya.base.errors import ConfigError
 from polynya.lakehouse.blobs import open_blobs, with_credentials
+from polynya.lakehouse.guard import BadQuestion, Bounds, check_names, lock
 from polynya.lakehouse.plan import TableRef, store_settings
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
@@ -21,10 +22,6 @@ from polynya.objectstore.settings import s3_config
 DLQ_SUFFIX = "__dlq"
 BLOCK_ROWS = 1000
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
-
-
-class BadQuestion(PolynyaError):
-    """The statement cannot be answered; the message says why."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -50,17 +47,22 @@ def query(tables: Sequence[TableRef], statement: str, environment: Mapping[str, 
 
 
 @contextmanager
-def ask(tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ) -> Iterator[Found]:
+def ask(
+    tables: Sequence[TableRef], statement: str, environment: Mapping[str, str] = os.environ, bounds: Bounds | None = None
+) -> Iterator[Found]:
     """Answer one SELECT over tables (as the coordinator lists them) by their names; rows come while they are read, in bounded memory.
 
-    Each table is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. Raises BadQuestion, ConfigError (a
-    reader of DuckDB is missing, or the tables are on another machine)."""
+    Each table is there also as `NAME__dlq`, and each has the column `value_text` beside `value`. `bounds`: the question is a stranger's,
+    who may read these tables and nothing else. Raises BadQuestion, ConfigError (a reader of DuckDB is missing, or the tables are on
+    another machine)."""
     import duckdb
 
     connection = duckdb.connect(config={"allow_unsigned_extensions": "false", "autoinstall_known_extensions": "false"})
     try:
         with _explained(tables):
             _check(connection, statement)
+            if bounds is not None:
+                check_names(connection, statement, [name for table in tables for name in (table.name, table.name + DLQ_SUFFIX)])
             connection.execute("set TimeZone='UTC'")
             mentioned = [table for table in _mentioned(tables, statement) if table.iceberg]
             for store in {table.store for table in mentioned if table.store}:
@@ -69,6 +71,8 @@ def ask(tables: Sequence[TableRef], statement: str, environment: Mapping[str, st
             for table in mentioned:
                 _view(connection, table.name, table.iceberg)
                 _view(connection, table.name + DLQ_SUFFIX, table.iceberg_dlq)
+            if bounds is not None:
+                lock(connection, map(_folder, mentioned), bounds)
             connection.execute(statement)
         columns = [column[0] for column in connection.description or []]
         types = [str(column[1]) for column in connection.description or []]
@@ -105,6 +109,14 @@ def _mentioned(tables: Sequence[TableRef], statement: str) -> list[TableRef]:
         if other is not table and table.name in words:
             raise BadQuestion(f"the tables '{other.name}' and '{table.name}' differ in case alone: one question cannot be about both")
     return [table for name, table in found.items() if name in folded]
+
+
+def _folder(table: TableRef) -> str:
+    """Where all files of a table are, as DuckDB spells it."""
+    before, location, _ = table.iceberg.partition(f"/{table.location}/")
+    if not location:
+        raise BadQuestion(f"the table '{table.name}' is not where it should be: {table.iceberg}")
+    return (before + location).removeprefix("file://")
 
 
 def _load(connection: Any, store: StoreSettings, environment: Mapping[str, str]) -> None:

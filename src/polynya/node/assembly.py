@@ -75,7 +75,8 @@ class Assembly:
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
-        self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health, mounts)
+        read_object = None if self._tier is None else self._tier.read_object
+        self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health, mounts, read_object)
         await self._doors.open()
         await self._subscriptions.start()
 

@@ -56,6 +56,12 @@ class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[*]"
 
 
+class SqlConfig(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    timeout: float = 30.0  # seconds
+    memory: int = 512 * limits.MIB
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `cores` and `groups` are None until the data folder has been consulted (`polynya.node.birth`); a core process
     always gets numbers. `data` is an absolute path when `load` made this."""
@@ -68,6 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     unsafe_no_auth: bool = False
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
+    sql: SqlConfig = SqlConfig()
     cold: ColdConfig = ColdConfig()
 
     @property

@@ -13,12 +13,16 @@ from polynya.front.http.buckets import PATH as BUCKETS
 from polynya.front.http.buckets import BucketRoutes
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Handler, Request, Response
+from polynya.front.http.questions import PATH as SQL_PATH
+from polynya.front.http.questions import QuestionRoute
 from polynya.front.http.server import HttpFront
 from polynya.front.http.settings import HttpSettings
-from polynya.front.http.tables import TableRoutes
+from polynya.front.http.tables import ReadObject, TableRoutes
 from polynya.node import sources
 from polynya.node.health import Answer, Health
+from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
+from polynya.node.questions import Questions
 from polynya.node.start import CoreStart
 from polynya.service.node import NodeService
 from polynya.service.tables import TableRefused, Tables
@@ -33,21 +37,30 @@ class Doors:
     """Both fronts of one core."""
 
     def __init__(
-        self, start: CoreStart, service: NodeService, tables: Tables, health: Health, mounts: Mapping[str, Handler] | None = None
+        self,
+        start: CoreStart,
+        service: NodeService,
+        tables: Tables,
+        health: Health,
+        mounts: Mapping[str, Handler] | None = None,
+        read_object: ReadObject | None = None,
     ) -> None:
         self._start = start
         self._health = health
-        routes = TableRoutes(tables, _store_ref(start), service.now_ms)
+        routes = TableRoutes(tables, _store_ref(start), service.now_ms, read_object)
+        questions = Questions(start.config)
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
-        base = {"/v1/tables": _table_handler(routes.user), BUCKETS: buckets.list, **self._health_handlers()}
-        mounts = {"/v1/tables/": _table_handler(routes.user), BUCKETS + "/": buckets.handle, **(mounts or {})}
+        base = {"/v1/tables": _table_handler(routes.user), BUCKETS: buckets.list, **self._health_handlers(), **console_handlers()}
+        base[SQL_PATH] = QuestionRoute(routes, questions).handle
+        mounts = {"/v1/tables/": _table_handler(routes.user), BUCKETS + "/": buckets.handle, **console_mounts(), **(mounts or {})}
         self.base = HttpFront(service, settings, base, mounts)
         admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
         mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service))}
         self.admin = HttpFront(service, settings, admin, mount, streams=False)
 
         health.registry.add(sources.of_front(self.base))
+        health.registry.add(lambda: {"polynya_sql_questions_total": questions.asked})
 
     async def open(self) -> None:
         start = self._start

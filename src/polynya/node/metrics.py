@@ -99,6 +99,7 @@ METRICS = (
     Metric("polynya_wakes_failed_total", "counter", "Deliveries and announcements that failed, to be tried again."),
     Metric("polynya_leases_expired_total", "counter", "Leases of subscriptions that ran out."),
     Metric("polynya_subscription_faults_total", "counter", "Steps between groups that failed, to be repeated."),
+    Metric("polynya_sql_questions_total", "counter", "Questions to tables that were taken on."),
     Metric("polynya_cache_hits_total", "counter", "Slices read from the block cache."),
     Metric("polynya_cache_misses_total", "counter", "Slices that had to be fetched from the object store."),
     Metric("polynya_cache_fetched_bytes_total", "counter", "Bytes fetched for them."),

@@ -16,6 +16,7 @@ from polynya.base.limits import (
     GROUPS_MAX,
     HOT_BYTES_PER_GROUP,
     LONG_POLL_SECONDS_DEFAULT,
+    MIB,
 )
 
 PREFIX = "POLYNYA_"
@@ -174,6 +175,14 @@ SETTINGS = (
         low=0,
     ),
     Setting("lake.master", parse_text, "local[*]", "The Spark master of that child."),
+    Setting(
+        "sql.enabled",
+        parse_switch,
+        True,
+        "Whether the server answers questions to tables (`POST /v1/sql`, the console). It needs what `polynya[lake]` installs.",
+    ),
+    Setting("sql.timeout", parse_seconds, 30.0, "How long one question may take.", low=0.1, high=600),
+    Setting("sql.memory", parse_size, 512 * MIB, "How much memory DuckDB may take for one question.", low=64 * MIB),
     Setting(
         "cold.backend",
         parse_text,

@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from polynya.base import limits
-from polynya.base.errors import ConfigError
+from polynya.base.errors import ConfigError, Unavailable
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
 from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
-from polynya.objectstore import ObjectStore, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
+from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
 
 START_TRIES = 5
 log = logging.getLogger("polynya.tier")
@@ -56,6 +56,13 @@ class Tier:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for ever beside the core."""
         return [self.flusher.run(), self.merger.run(), self.collector.run()]
+
+    async def read_object(self, key: str) -> bytes:
+        """For rooms that know no store. Raises Unavailable."""
+        try:
+            return await self.store.get(key)
+        except StoreError as error:
+            raise Unavailable(f"the object store has not given {key}: {error}") from None
 
     async def close(self) -> None:
         await self.reader.close()

@@ -28,5 +28,8 @@ class Response(msgspec.Struct, gc=False):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+READS_BY_POST = frozenset(["/v1/sql"])
+"""Paths whose handlers change nothing, so that they are cancelled when the client goes."""
+
 Handler = Callable[[Request], Awaitable[Response]]
 """May raise `polynya.front.http.errors.Failure`, or `Unavailable` and `OutcomeUnknown`; anything else is answered with 500 and logged."""

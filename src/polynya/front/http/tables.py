@@ -5,11 +5,13 @@ The JSON is that of docs/formats/tables.md, section "Routes".
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from polynya.base.names import spelled_name
+from polynya.front.http.schemas import columns_of
 from polynya.service.tables import PlannedJob, TableRefused, Tables
 from polynya.stream.commands import TableCommit
 from polynya.stream.tables import Range, Table
@@ -20,19 +22,22 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
     prefix: str
 
 
+ReadObject = Callable[[str], Awaitable[bytes]]
 Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
 
 
 class TableRoutes:
     """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`."""
 
-    def __init__(self, tables: Tables, store: StoreRef, now_ms: Any) -> None:
+    def __init__(self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None) -> None:
+        """`read_object` reads an object of the store by its key; without one tables have no schema to show."""
         self._tables = tables
         self._store = store
         self._now_ms = now_ms
+        self._read_object = read_object
 
     async def user(self, method: str, segments: list[str], body: bytes) -> Answer:
-        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`; `segments` are those after `/v1/tables`."""
+        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; `segments` are those after `/v1/tables`."""
         if not segments and method == "GET":
             return 200, {"tables": [await self._described(table) for table in await self._tables.all()]}
         if len(segments) == 1 and method == "GET":
@@ -41,7 +46,27 @@ class TableRoutes:
             wanted = _read(body, _Create)
             table, new = await self._tables.create(segments[0], wanted.prefix)
             return 201 if new else 200, {"table": await self._described(table)}
-        raise TableRefused(405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET /v1/tables/NAME and PUT /v1/tables/NAME")
+        if len(segments) == 2 and segments[1] == "schema" and method == "GET":
+            return 200, {"columns": await self._columns(await self._tables.find(segments[0]))}
+        raise TableRefused(
+            405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, and GET /v1/tables/NAME/schema"
+        )
+
+    async def references(self) -> list[dict[str, Any]]:
+        """All tables, as those who read them need to know them."""
+        return [{**_ref(table), "store": self._store} for table in await self._tables.all()]
+
+    async def freshness(self, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """How far the tables whose names are wanted are behind their streams."""
+        shown = ("name", "records_behind", "behind_seconds")
+        described = [await self._described(table) for table in await self._tables.all() if wanted(table.name)]
+        return [{key: table[key] for key in shown} for table in described]
+
+    async def _columns(self, table: Table) -> list[dict[str, Any]]:
+        """Those of the last job; none before the first one."""
+        if not table.main or self._read_object is None:
+            return []
+        return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
 
     async def admin(self, method: str, segments: list[str], body: bytes) -> Answer:
         """`POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""

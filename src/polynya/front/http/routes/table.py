@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from polynya.front.http.errors import REFUSED
 from polynya.front.http.exchange import Exchange
-from polynya.front.http.mount import Handler, Request
+from polynya.front.http.mount import READS_BY_POST, Handler, Request
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.bucket import put_bucket
@@ -34,7 +34,7 @@ def options(front: HttpFront, exchange: Exchange) -> None:
 def call_handler(front: HttpFront, exchange: Exchange) -> None:
     handler = exchange.route.handler
     assert handler is not None
-    exchange.spawn(_call(exchange, handler))
+    exchange.spawn(_call(exchange, handler), waits=exchange.route.path in READS_BY_POST)
 
 
 async def _call(exchange: Exchange, handler: Handler) -> None:

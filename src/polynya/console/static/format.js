@@ -1,0 +1,105 @@
+// Numbers, sizes, times, offsets and names as people read them, and what people type as places. Pure.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const SPANS = { ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** 1234567 → "1,234,567". */
+export function count(number) {
+  return Math.round(number).toLocaleString("en-US");
+}
+
+/** 1234567 → "1.23M". */
+export function compact(number) {
+  if (number < 1000) return Number.isInteger(number) ? String(number) : number.toFixed(number < 10 ? 1 : 0);
+  let value = number;
+  let unit = "";
+  for (const next of ["k", "M", "G", "T"]) {
+    if (value < 1000) break;
+    value /= 1000;
+    unit = next;
+  }
+  return value.toPrecision(3).replace(/\.?0+$/, (zeros) => (zeros.startsWith(".") ? "" : zeros)) + unit;
+}
+
+export function bytes(number) {
+  let value = number;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
+}
+
+/** Seconds as "850 ms", "12 s", "3 min", "2.5 h", "4 d". */
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129_600) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${Math.round(seconds / 86_400)} d`;
+}
+
+/** A moment as local date and time, to the second. */
+export function instant(at) {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return "";
+  const two = (number) => String(number).padStart(2, "0");
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+/** The offset token of a place: sixteen digits each. */
+export function token(record, byte = 0) {
+  return `${String(record).padStart(16, "0")}_${String(byte).padStart(16, "0")}`;
+}
+
+/** {record, byte} of an offset token, or null. */
+export function parseToken(text) {
+  const found = /^(\d{16})_(\d{16})$/.exec(text ?? "");
+  return found ? { record: Number(found[1]), byte: Number(found[2]) } : null;
+}
+
+/**
+ * What is meant by a place that was typed: {record}, {last}, {time} in ms, {start}, {end}, or null.
+ * Records are told by number ("120", "#120") or offset, the last ones by "-20", times as "10m" (ago) or as a date.
+ */
+export function parsePlace(typed, now = Date.now()) {
+  const text = typed.trim();
+  if (text === "" || /^(end|now|latest)$/i.test(text)) return { end: true };
+  if (/^(start|-1)$/i.test(text)) return { start: true };
+  const offset = parseToken(text);
+  if (offset) return { record: offset.record };
+  let found = /^#?(\d{1,15})$/.exec(text.replaceAll(",", ""));
+  if (found) return { record: Number(found[1]) };
+  found = /^-(\d{1,15})$/.exec(text);
+  if (found) return { last: Number(found[1]) };
+  found = /^(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)(?:\s+ago)?$/.exec(text);
+  if (found) return { time: Math.round(now - Number(found[1]) * SPANS[found[2]]) };
+  if (/^\d{4}-\d\d-\d\d/.test(text)) {
+    const time = new Date(text.replace(/^(\d{4}-\d\d-\d\d) (\d)/, "$1T$2")).getTime();
+    return Number.isNaN(time) ? null : { time };
+  }
+  return null;
+}
+
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Text in which nothing hides: control characters and those that turn or hide text are shown as what they are. */
+export function visible(text) {
+  return text.replace(HIDDEN, (character) => {
+    const code = character.charCodeAt(0);
+    if (code < 32) return String.fromCharCode(0x2400 + code);
+    return code === 127 ? "\u2421" : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}
+
+/** `visible`, but lines stay lines. */
+export function visibleLines(text) {
+  return text.replace(HIDDEN, (character) => (character === "\n" || character === "\t" ? character : visible(character)));
+}
+
+/** One argument of a POSIX shell. */
+export function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}

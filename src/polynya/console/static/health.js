@@ -1,0 +1,139 @@
+// Whether the node is well, what it is, and its metrics with their rates.
+
+import { ask, askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { bytes, compact, count, duration, visible } from "./format.js";
+import { parseMetrics } from "./metrics.js";
+import { Book } from "./rates.js";
+import { sparkline } from "./spark.js";
+
+const POLL_MS = 2000;
+const CARDS = [
+  { title: "Appends", metric: "polynya_http_appends_total", kind: "rate", unit: "/s" },
+  { title: "Appended bytes", metric: "polynya_http_append_bytes_total", kind: "byterate" },
+  { title: "Answers", metric: "polynya_http_responses_total", kind: "rate", unit: "/s" },
+  { title: "Live readers", metric: "polynya_live_readers", kind: "gauge" },
+  { title: "Streams", metric: "polynya_streams", kind: "gauge" },
+  { title: "Hot bytes", metric: "polynya_hot_bytes", kind: "bytes" },
+  { title: "Memory", metric: "polynya_process_resident_bytes", kind: "bytes" },
+  { title: "CPU", metric: "polynya_process_cpu_seconds_total", kind: "percent" },
+  { title: "Loop lag", metric: "polynya_loop_lag_seconds", kind: "seconds" },
+  { title: "Connections", metric: "polynya_http_connections", kind: "gauge" },
+  { title: "Journal on disk", metric: "polynya_journal_disk_bytes", kind: "bytes" },
+  { title: "Packs", metric: "polynya_packs", kind: "gauge" },
+];
+
+export function open(place, shell) {
+  const abort = new AbortController();
+  const book = new Book();
+  const filter = h("input", { type: "search", id: "metric", placeholder: "flush, http, …", autocomplete: "off", spellcheck: "false" });
+  const verdict = h("div", { class: "verdict" });
+  const cards = h("div", { class: "cards" });
+  const node = h("dl", { class: "numbers" });
+  const body = h("tbody", {});
+  const note = h("p", { class: "state", role: "status" });
+  let samples = [];
+  let timer = 0;
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h("div", { class: "head" }, h("h1", { id: "title" }, "Health"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    verdict,
+    node,
+    note,
+    cards,
+    h("div", { class: "head" }, h("h2", {}, "Metrics"), h("label", { class: "search" }, h("span", { class: "label" }, "Metrics with"), filter, h("kbd", {}, "/"))),
+    h("div", { class: "panel scroll" }, h("table", { class: "list metrics" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Metric"), h("th", { scope: "col", class: "number" }, "Value"), h("th", { scope: "col", class: "number" }, "Per second"))), body)),
+  );
+  filter.addEventListener("input", list);
+
+  function command() {
+    shell.copy(curl(url("metrics")), "The command");
+  }
+
+  async function poll() {
+    if (!document.hidden) {
+      await Promise.all([guarded(ready), guarded(who), guarded(measure)]);
+      if (abort.signal.aborted) return;
+    }
+    timer = setTimeout(poll, POLL_MS);
+  }
+
+  async function guarded(work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!abort.signal.aborted) put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node did not answer: ${error.message}`);
+    }
+  }
+
+  async function ready() {
+    const answer = await ask(url("readyz", { verbose: "1" }), { signal: abort.signal, allow: [503] });
+    const lines = (await answer.text()).trim().split("\n");
+    put(note, "");
+    put(
+      verdict,
+      h("p", { class: `big ${answer.ok ? "good" : "bad"}` }, answer.ok ? "Ready" : "Not ready"),
+      h("ul", { class: "checks" }, lines.slice(0, -1).map((line) => h("li", { class: line.startsWith("[+]") ? "good" : line.startsWith("[!]") ? "warn" : "bad" }, visible(line.slice(4))))),
+    );
+  }
+
+  async function who() {
+    const told = await askJson("v1/node", {}, { signal: abort.signal });
+    const number = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, value));
+    put(node, number("Version", visible(told.version)), number("Cores", count(told.cores)), number("Groups", count(told.groups)), number("Objects", visible(told.objects)), number("Ports", Object.entries(told.ports).map(([name, port]) => `${name} ${port}`).join(", ")), number("Cluster", h("code", {}, visible(told.cluster))));
+  }
+
+  async function measure() {
+    const answer = await ask(url("metrics"), { signal: abort.signal });
+    const now = performance.now();
+    samples = parseMetrics(await answer.text());
+    for (const sample of samples) book.get(sample.name + sample.labels).add(now, sample.value);
+    for (const card of CARDS) book.get(`card ${card.metric}`).add(now, sum(card.metric));
+    book.keep([...samples.map((sample) => sample.name + sample.labels), ...CARDS.map((card) => `card ${card.metric}`)]);
+    put(cards, CARDS.map(cardOf));
+    list();
+  }
+
+  function sum(metric) {
+    return samples.reduce((total, sample) => (sample.name === metric ? total + sample.value : total), 0);
+  }
+
+  function cardOf(card) {
+    const series = book.get(`card ${card.metric}`);
+    const counted = card.kind === "rate" || card.kind === "byterate" || card.kind === "percent";
+    const value = counted ? series.rate() : series.last;
+    return h("div", { class: "card" }, h("h3", {}, card.title), h("p", { class: "value" }, value === null ? "…" : worded(value, card)), sparkline(counted ? series.rates : series.values, { label: `${card.title} of the last two minutes`, width: 160, height: 34 }));
+  }
+
+  function list() {
+    const wanted = filter.value.trim().toLowerCase();
+    const found = samples.filter((sample) => !wanted || `${sample.name}${sample.labels} ${sample.help}`.toLowerCase().includes(wanted));
+    put(body, found.map(rowOf));
+  }
+
+  function rowOf(sample) {
+    const rate = sample.kind === "counter" ? book.get(sample.name + sample.labels).rate() : null;
+    const value = sample.name.endsWith("_bytes") || sample.name.endsWith("_bytes_total") ? bytes(sample.value) : Number.isInteger(sample.value) ? count(sample.value) : String(Number(sample.value.toPrecision(4)));
+    return h("tr", {}, h("th", { scope: "row" }, h("code", {}, visible(sample.name + sample.labels)), h("span", { class: "help" }, visible(sample.help))), h("td", { class: "number", title: String(sample.value) }, value), h("td", { class: "number" }, rate === null ? "" : rate === 0 ? "–" : compact(rate)));
+  }
+
+  poll();
+  return {
+    title: "Health",
+    element,
+    keys: { "/": () => filter.select() ?? filter.focus(), c: command },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+}
+
+function worded(value, card) {
+  if (card.kind === "bytes") return bytes(value);
+  if (card.kind === "byterate") return `${bytes(value)}/s`;
+  if (card.kind === "percent") return `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %`;
+  if (card.kind === "seconds") return duration(value);
+  return `${compact(value)}${card.unit ?? ""}`;
+}

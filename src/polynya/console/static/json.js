@@ -1,0 +1,134 @@
+// JSON as it was written: numbers keep their digits, keys their order and their repetitions. Pure.
+//
+// `JSON.parse` rounds large numbers and drops repeated keys; what is shown here must be what was appended.
+
+const DEPTH_MAX = 256;
+const SPACE = /[ \t\n\r]*/y;
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
+const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+const WORD = /true|false|null/y;
+
+/**
+ * The tree of a text: {kind, source} of scalars ("string", "number", "word"), {kind: "array", items} and {kind: "object", entries}, each entry
+ * [key's source, node]. Throws SyntaxError.
+ */
+export function parse(text) {
+  const reader = new Reader(text);
+  const node = reader.value(0);
+  reader.space();
+  if (reader.at !== text.length) reader.fail();
+  return node;
+}
+
+/** The sources of an array's elements, without looking into them. Throws SyntaxError. */
+export function elements(text) {
+  const found = [];
+  let depth = 0;
+  let begin = -1;
+  const marks = /"(?:[^"\\]|\\.)*"|[[\]{},]/gs;
+  for (let mark = marks.exec(text); mark; mark = marks.exec(text)) {
+    const [sign] = mark;
+    if (sign === "[" || sign === "{") {
+      depth += 1;
+      if (depth === 1) begin = marks.lastIndex;
+    } else if (sign === "]" || sign === "}") {
+      depth -= 1;
+      if (depth === 0) {
+        const last = text.slice(begin, mark.index).trim();
+        if (last || found.length) found.push(last);
+        return found;
+      }
+    } else if (sign === "," && depth === 1) {
+      found.push(text.slice(begin, mark.index).trim());
+      begin = marks.lastIndex;
+    }
+  }
+  throw new SyntaxError("not a whole JSON array");
+}
+
+/** The value of a string's source. */
+export function unquoted(source) {
+  return JSON.parse(source);
+}
+
+/** A node as JavaScript values, but numbers as their source: {number: "1.50"}. */
+export function plain(node) {
+  if (node.kind === "array") return node.items.map(plain);
+  if (node.kind === "object") return Object.fromEntries(node.entries.map(([key, value]) => [`${unquoted(key)}`, plain(value)]));
+  if (node.kind === "string") return unquoted(node.source);
+  if (node.kind === "number") return { number: node.source };
+  return { true: true, false: false, null: null }[node.source];
+}
+
+class Reader {
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+  }
+
+  fail() {
+    throw new SyntaxError(`no JSON at character ${this.at}`);
+  }
+
+  take(pattern) {
+    pattern.lastIndex = this.at;
+    const found = pattern.exec(this.text);
+    if (!found) this.fail();
+    this.at = pattern.lastIndex;
+    return found[0];
+  }
+
+  space() {
+    this.take(SPACE);
+  }
+
+  value(depth) {
+    if (depth > DEPTH_MAX) this.fail();
+    this.space();
+    const sign = this.text[this.at];
+    if (sign === "{") return this.object(depth);
+    if (sign === "[") return this.array(depth);
+    if (sign === '"') return { kind: "string", source: this.take(STRING) };
+    if (sign === "t" || sign === "f" || sign === "n") return { kind: "word", source: this.take(WORD) };
+    return { kind: "number", source: this.take(NUMBER) };
+  }
+
+  array(depth) {
+    const items = [];
+    this.members("]", () => items.push(this.value(depth + 1)));
+    return { kind: "array", items };
+  }
+
+  object(depth) {
+    const entries = [];
+    this.members("}", () => {
+      this.space();
+      const key = this.take(STRING);
+      this.space();
+      if (this.text[this.at] !== ":") this.fail();
+      this.at += 1;
+      entries.push([key, this.value(depth + 1)]);
+    });
+    return { kind: "object", entries };
+  }
+
+  members(end, member) {
+    this.at += 1;
+    this.space();
+    if (this.text[this.at] === end) {
+      this.at += 1;
+      return;
+    }
+    for (;;) {
+      member();
+      this.space();
+      const sign = this.text[this.at];
+      this.at += 1;
+      if (sign === end) return;
+      if (sign !== ",") {
+        this.at -= 1;
+        this.fail();
+      }
+    }
+  }
+}

@@ -1,0 +1,177 @@
+// The shell: which page the address names, the keys that work everywhere, the theme, the token, and the node's health in the corner.
+
+import { accessToken, ask, denied, keepToken, url } from "./api.js";
+import { copy, h, isField, put } from "./dom.js";
+import * as health from "./health.js";
+import * as sql from "./sql.js";
+import * as stream from "./stream.js";
+import * as streams from "./streams.js";
+import * as table from "./table.js";
+import * as tables from "./tables.js";
+
+const PAGES = { streams, stream, tables, table, sql, health };
+const TABS = { stream: "streams", table: "tables" };
+const GO = { s: "#/streams", t: "#/tables", q: "#/sql", h: "#/health" };
+const STATUS_MS = 5000;
+const CHORD_MS = 1200;
+
+const by = (id) => document.getElementById(id);
+const content = by("content");
+let view = null;
+let chordUntil = 0;
+
+const shell = {
+  go(hash) {
+    location.hash = hash;
+  },
+  /** Another state of the same page: opened anew, without a step back to it. */
+  replace(hash) {
+    history.replaceState(null, "", hash);
+    show();
+  },
+  /** The address of what is shown already. */
+  rename(hash) {
+    history.replaceState(null, "", hash);
+  },
+  say(text) {
+    const said = by("said");
+    put(said, text);
+    said.classList.add("shown");
+    clearTimeout(said.timer);
+    said.timer = setTimeout(() => said.classList.remove("shown"), 2500);
+  },
+  async copy(text, what) {
+    shell.say((await copy(text)) ? `${what} was copied.` : `${what} could not be copied: this browser does not allow it here.`);
+  },
+  askToken,
+};
+
+/** {page, rest, query} of an address such as #/stream/a/b?at=7; null when it cannot be read. */
+function placeOf(hash) {
+  const [path, query = ""] = (hash.replace(/^#\/?/, "") || "streams").split(/\?(.*)/s);
+  try {
+    const [page, ...rest] = path.split("/").map(decodeURIComponent);
+    return PAGES[page] ? { page, rest: rest.join("/"), query: new URLSearchParams(query) } : null;
+  } catch {
+    return null;
+  }
+}
+
+function show() {
+  if (location.hash === "#content") return;
+  const place = placeOf(location.hash);
+  const old = view;
+  old?.close();
+  if (!place) {
+    view = null;
+    put(content, h("p", { class: "quiet" }, "There is no such page. ", h("a", { href: "#/streams" }, "See the streams.")));
+    return;
+  }
+  view = PAGES[place.page].open(place, shell);
+  view.page = place.page;
+  put(content, view.element);
+  if (old?.page === place.page) view.adopt?.(old);
+  document.title = `${view.title} · Polynya`;
+  for (const link of by("nav").children) {
+    if (link.dataset.page === (TABS[place.page] ?? place.page)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+// --- keys -------------------------------------------------------------------------------------------------------------------------------
+
+function key(event) {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (isField(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const isButton = event.target instanceof HTMLButtonElement && (event.key === " " || event.key === "Enter");
+  if (isButton && !(event.key === " " && event.target.dataset.row !== undefined)) return;
+  if (act(event.key)) event.preventDefault();
+}
+
+function act(pressed) {
+  if (performance.now() < chordUntil) {
+    chordUntil = 0;
+    if (GO[pressed]) {
+      shell.go(GO[pressed]);
+      return true;
+    }
+  }
+  const own = view?.keys?.[pressed];
+  if (own) own();
+  else if (pressed === "g") chordUntil = performance.now() + CHORD_MS;
+  else if (pressed === "?") by("help-dialog").showModal();
+  else if (pressed === "t") switchTheme();
+  else return false;
+  return true;
+}
+
+// --- theme, token, status -----------------------------------------------------------------------------------------------------------------
+
+function switchTheme() {
+  const style = document.documentElement;
+  const dark = style.dataset.theme ? style.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  style.dataset.theme = dark ? "light" : "dark";
+  try {
+    localStorage.setItem("polynya.theme", style.dataset.theme);
+  } catch {
+    // it holds until the page is loaded again
+  }
+}
+
+function askToken() {
+  const dialog = by("token-dialog");
+  if (dialog.open) return;
+  by("token-input").value = accessToken();
+  dialog.showModal();
+}
+
+function useToken(text) {
+  keepToken(text.trim());
+  by("token-dialog").close();
+  markToken();
+  show();
+  status();
+}
+
+function markToken() {
+  by("token").classList.toggle("has", accessToken() !== "");
+  by("token").title = accessToken() ? "Access token: one is used" : "Access token: none";
+}
+
+let statusTimer = 0;
+async function status() {
+  clearTimeout(statusTimer);
+  if (!document.hidden) {
+    let word = "ready";
+    try {
+      const answer = await ask(url("readyz"), { allow: [503] });
+      if (answer.status === 503) word = "not ready";
+    } catch (error) {
+      word = error.status ? "ready?" : "away";
+    }
+    by("status").dataset.state = word;
+    put(by("status").querySelector(".word"), word);
+  }
+  statusTimer = setTimeout(status, STATUS_MS);
+}
+
+by("theme").addEventListener("click", switchTheme);
+by("help").addEventListener("click", () => by("help-dialog").showModal());
+by("token").addEventListener("click", askToken);
+by("token-use").addEventListener("click", () => useToken(by("token-input").value));
+by("token-forget").addEventListener("click", () => useToken(""));
+by("token-input").addEventListener("keydown", (event) => event.key === "Enter" && useToken(event.target.value));
+by("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  content.focus();
+});
+for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
+denied.addEventListener("token", askToken);
+document.addEventListener("keydown", key);
+window.addEventListener("hashchange", show);
+markToken();
+show();
+status();

@@ -1,0 +1,181 @@
+// One record, as a tree, as text and in hexadecimal.
+
+import { h, put } from "./dom.js";
+import { bytes, token, visible, visibleLines } from "./format.js";
+import { parse, unquoted } from "./json.js";
+
+const PREVIEW_CHARACTERS = 240;
+const TREE_BYTES_MAX = 1 << 20;
+const TEXT_BYTES_MAX = 256 << 10;
+const HEX_STEP = 2048;
+const CHILDREN_STEP = 200;
+const OPEN_DEPTH = 3;
+const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b/g;
+
+/** What a row shows of a record: its beginning, on one line. */
+export function preview(record, asJson) {
+  const cut = record.bytes.subarray(0, PREVIEW_CHARACTERS * 3);
+  let text = new TextDecoder().decode(cut);
+  if (text.includes("\ufffd") && !asJson && !isReadable(record.bytes)) return h("code", { class: "preview hex" }, hexOf(record.bytes.subarray(0, 48)));
+  const more = text.length > PREVIEW_CHARACTERS || cut.length < record.bytes.length;
+  text = visible(text.slice(0, PREVIEW_CHARACTERS)) + (more ? " …" : "");
+  return h("code", { class: "preview" }, asJson ? colored(text) : text);
+}
+
+/** Text with the parts of JSON marked, for the eye alone. */
+function colored(text) {
+  const parts = [];
+  let begin = 0;
+  for (const found of text.matchAll(TOKENS)) {
+    if (found.index > begin) parts.push(text.slice(begin, found.index));
+    const [all, string, colon, number] = found;
+    if (string) parts.push(h("span", { class: colon ? "j-key" : "j-string" }, string), colon ?? "");
+    else parts.push(h("span", { class: number ? "j-number" : "j-word" }, all));
+    begin = found.index + all.length;
+  }
+  parts.push(text.slice(begin));
+  return parts;
+}
+
+function isReadable(data) {
+  const sample = data.subarray(0, 512);
+  let strange = 0;
+  const text = new TextDecoder().decode(sample.length < data.length ? sample.subarray(0, 508) : sample);
+  for (const character of text) if (character === "\ufffd" || (character < " " && !"\t\r\n".includes(character))) strange += 1;
+  return strange <= text.length / 16;
+}
+
+function hexOf(data) {
+  return Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
+/** The pane. `show(record, asJson)` fills it; `mode(name)` switches between "tree", "text" and "hex". */
+export class Pane {
+  #mode = null;
+  #record = null;
+  #asJson = false;
+
+  /** `actions` are (title, function of the record) of buttons; `close` is called by the pane's own. */
+  constructor(actions, close) {
+    this.title = h("h2", { id: "record-title" }, "");
+    this.about = h("p", { class: "quiet" });
+    this.body = h("div", { class: "record-body", tabindex: "0", role: "region", "aria-label": "The record" });
+    this.tabs = ["tree", "text", "hex"].map((mode, index) =>
+      h("button", { type: "button", class: "tab", "aria-pressed": "false", "data-mode": mode, title: String(index + 1), on: { click: () => this.mode(mode) } }, mode),
+    );
+    this.element = h(
+      "aside",
+      { class: "pane", "aria-labelledby": "record-title", hidden: true },
+      h("div", { class: "row between" }, this.title, h("button", { type: "button", class: "tool", "aria-label": "Close the record", on: { click: close } }, "✕")),
+      this.about,
+      h(
+        "div",
+        { class: "row between" },
+        h("div", { class: "tabs", role: "group", "aria-label": "View" }, this.tabs),
+        h("div", { class: "row" }, actions.map(([name, act]) => h("button", { type: "button", class: "button small", on: { click: () => act(this.#record) } }, name))),
+      ),
+      this.body,
+    );
+  }
+
+  get record() {
+    return this.#record;
+  }
+
+  show(record, asJson) {
+    this.#record = record;
+    this.#asJson = asJson;
+    put(this.title, `Record ${record.number.toLocaleString("en-US")}`);
+    put(this.about, `${token(record.number, record.byte)} · ${bytes(record.bytes.length)}${record.partial ? ", its beginning" : ""}`);
+    this.element.hidden = false;
+    this.mode(this.#mode ?? (asJson ? "tree" : isReadable(record.bytes) ? "text" : "hex"), { chosen: false });
+  }
+
+  hide() {
+    this.element.hidden = true;
+    this.#record = null;
+  }
+
+  mode(name, { chosen = true } = {}) {
+    if (!this.#record) return;
+    if (chosen) this.#mode = name;
+    for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(tab.dataset.mode === name));
+    this.body.scrollTop = 0;
+    put(this.body, name === "tree" ? treeOf(this.#record) : name === "hex" ? hexView(this.#record) : textOf(this.#record, this.#asJson));
+  }
+}
+
+function treeOf(record) {
+  if (record.bytes.length > TREE_BYTES_MAX) return h("p", { class: "quiet" }, `A tree is made of records up to ${bytes(TREE_BYTES_MAX)}; see the text.`);
+  try {
+    const root = parse(new TextDecoder("utf-8", { fatal: true }).decode(record.bytes));
+    return h("div", { class: "tree" }, node(null, root, 0));
+  } catch {
+    return h("p", { class: "quiet" }, "This record is no JSON; see text or hex.");
+  }
+}
+
+function node(key, value, depth) {
+  const label = key === null ? null : h("span", { class: typeof key === "number" ? "j-index" : "j-key" }, typeof key === "number" ? `${key}` : visible(unquoted(key)), ": ");
+  if (value.kind === "string") return h("div", { class: "leaf" }, label, h("span", { class: "j-string" }, visibleLines(unquoted(value.source)) || "“”"));
+  if (value.kind === "number" || value.kind === "word") return h("div", { class: "leaf" }, label, h("span", { class: `j-${value.kind}` }, value.source));
+  const children = value.kind === "array" ? value.items.map((item, index) => [index, item]) : value.entries;
+  const [begin, end] = value.kind === "array" ? "[]" : "{}";
+  if (!children.length) return h("div", { class: "leaf" }, label, h("span", { class: "j-mark" }, begin + end));
+  const inside = h("div", { class: "inside" });
+  const told = `${begin} ${children.length} ${value.kind === "array" ? (children.length === 1 ? "item" : "items") : children.length === 1 ? "field" : "fields"} ${end}`;
+  const details = h("details", { open: depth < OPEN_DEPTH }, h("summary", {}, label, h("span", { class: "j-mark" }, told)), inside);
+  const grow = () => more(inside, children, depth);
+  if (depth < OPEN_DEPTH) grow();
+  else details.addEventListener("toggle", grow, { once: true });
+  return details;
+}
+
+/** Children in steps, so that an array of a million does not stop the page. */
+function more(inside, children, depth, from = 0) {
+  const end = Math.min(from + CHILDREN_STEP, children.length);
+  inside.append(...children.slice(from, end).map(([key, value]) => node(key, value, depth + 1)));
+  if (end === children.length) return;
+  const button = h("button", { type: "button", class: "button small" }, `${children.length - end} more`);
+  button.addEventListener("click", () => {
+    button.remove();
+    more(inside, children, depth, end);
+  });
+  inside.append(button);
+}
+
+function textOf(record, asJson) {
+  const cut = record.bytes.subarray(0, TEXT_BYTES_MAX);
+  const text = visibleLines(new TextDecoder().decode(cut));
+  const left = record.bytes.length - cut.length;
+  return [h("pre", { class: "text" }, asJson && text.length < 20_000 ? colored(text) : text), left ? h("p", { class: "quiet" }, `… and ${bytes(left)} more`) : null];
+}
+
+function hexView(record) {
+  const box = h("div", { class: "hex-view" });
+  const grow = (from) => {
+    const end = Math.min(from + HEX_STEP, record.bytes.length);
+    box.append(h("pre", { class: "text" }, hexLines(record.bytes, from, end)));
+    if (end === record.bytes.length) return;
+    const button = h("button", { type: "button", class: "button small" }, `${bytes(record.bytes.length - end)} more`);
+    button.addEventListener("click", () => {
+      button.remove();
+      grow(end);
+    });
+    box.append(button);
+  };
+  grow(0);
+  return box;
+}
+
+/** Lines of an offset, up to 16 bytes in hexadecimal, and the same as ASCII. */
+export function hexLines(data, from, end) {
+  const lines = [];
+  for (let at = from; at < end; at += 16) {
+    const row = data.subarray(at, Math.min(at + 16, end));
+    const numbers = Array.from(row, (byte, index) => byte.toString(16).padStart(2, "0") + (index === 7 ? " " : "")).join(" ");
+    const letters = Array.from(row, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${numbers.padEnd(49)}  ${letters}`);
+  }
+  return lines.join("\n");
+}

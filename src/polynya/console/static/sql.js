@@ -1,0 +1,144 @@
+// Questions to the tables: one SELECT, answered by the server.
+
+import { ApiError, ask, askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, visible } from "./format.js";
+import { parse, plain, unquoted } from "./json.js";
+
+const ROWS = 1000;
+const DRAFT = "polynya.question";
+
+export function open(place, shell) {
+  const abort = new AbortController();
+  const asked = place.query.get("q");
+  const field = h("textarea", { id: "question", rows: "6", spellcheck: "false", autocapitalize: "off", placeholder: "select stream, count(*) from orders group by stream" });
+  field.value = asked ?? draft();
+  const run = h("button", { type: "button", class: "button primary", id: "run", on: { click: submit } }, "Run");
+  const state = h("p", { class: "state", role: "status", id: "sql-state" });
+  const result = h("div", { class: "panel scroll result", id: "result", hidden: true });
+  const names = h("div", { class: "chips" });
+  let running = null;
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h("div", { class: "head" }, h("h1", { id: "title" }, "SQL"), names),
+    h("label", { class: "field" }, h("span", {}, "A question to the tables: one SELECT of DuckDB's SQL"), field),
+    h("div", { class: "row between" }, h("div", { class: "row" }, run, h("span", { class: "hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"))), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    state,
+    result,
+  );
+
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      submit();
+    }
+  });
+
+  async function submit() {
+    if (running) {
+      running.abort();
+      return;
+    }
+    const statement = field.value.trim();
+    if (!statement) return;
+    keepDraft(field.value);
+    running = new AbortController();
+    put(run, "Stop");
+    tell("Asking …");
+    const begun = performance.now();
+    try {
+      const answer = await ask(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body: bodyOf(statement), signal: AbortSignal.any([abort.signal, running.signal]) });
+      show(parse(await answer.text()), performance.now() - begun);
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      result.hidden = true;
+      tell(running.signal.aborted ? "Stopped." : told(error), !running.signal.aborted);
+    } finally {
+      running = null;
+      put(run, "Run");
+    }
+  }
+
+  function show(tree, took) {
+    const answer = Object.fromEntries(tree.entries.map(([key, value]) => [unquoted(key), value]));
+    const columns = plain(answer.columns);
+    const rows = answer.rows.items;
+    const truncated = plain(answer.truncated);
+    const heads = columns.map((column) => h("th", { scope: "col", title: visible(column.type) }, visible(column.name), h("span", { class: "kind" }, visible(column.type.toLowerCase()))));
+    put(result, h("table", { class: "list answer" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows.map((row) => h("tr", {}, row.items.map(cell))))));
+    result.hidden = false;
+    tell(`${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? ", the first ones of more" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`);
+  }
+
+  function command() {
+    shell.copy(curl(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body: bodyOf(field.value.trim()) }), "The command");
+  }
+
+  function tell(text, wrong = false) {
+    put(state, text);
+    state.classList.toggle("wrong", wrong);
+  }
+
+  askJson("v1/tables", {}, { signal: abort.signal })
+    .then(({ tables }) =>
+      put(
+        names,
+        tables.slice(0, 30).map((table) => h("button", { type: "button", class: "mark", title: "Ask for its newest rows", on: { click: () => (field.value = `select * from ${table.name} order by append_time desc limit 50`) } }, visible(table.name))),
+      ),
+    )
+    .catch(() => {});
+  if (asked) submit();
+  return {
+    title: "SQL",
+    element,
+    keys: { "/": () => field.focus(), c: command, Escape: () => running?.abort() },
+    close: () => {
+      keepDraft(field.value);
+      abort.abort();
+    },
+  };
+}
+
+function bodyOf(statement) {
+  return JSON.stringify({ sql: statement, rows: ROWS });
+}
+
+function told(error) {
+  if (error instanceof ApiError) return error.message;
+  return `The server did not answer: ${error.message}`;
+}
+
+function behind(tables) {
+  const late = tables.filter((table) => Number(table.records_behind?.number ?? 0) > 0);
+  return late.map((table) => ` ${visible(table.name)} is ${count(Number(table.records_behind.number))} records behind its streams.`).join("");
+}
+
+function cell(node) {
+  if (node.kind === "string") return h("td", {}, visible(unquoted(node.source)));
+  if (node.kind === "number") return h("td", { class: "number" }, node.source);
+  if (node.kind === "word") return h("td", { class: "j-word" }, node.source);
+  return h("td", {}, h("code", {}, visible(compactJson(node))));
+}
+
+function compactJson(node) {
+  if (node.kind === "array") return `[${node.items.map(compactJson).join(", ")}]`;
+  if (node.kind === "object") return `{${node.entries.map(([key, value]) => `${key}: ${compactJson(value)}`).join(", ")}}`;
+  return node.source;
+}
+
+function draft() {
+  try {
+    return sessionStorage.getItem(DRAFT) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function keepDraft(text) {
+  try {
+    sessionStorage.setItem(DRAFT, text.slice(0, 100_000));
+  } catch {
+    // it is lost with the page
+  }
+}

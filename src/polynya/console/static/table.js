@@ -1,0 +1,101 @@
+// One table: where it is in both formats, how fresh, and its columns.
+
+import { askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, instant, visible } from "./format.js";
+import { freshness } from "./tables.js";
+
+const POLL_MS = 5000;
+
+export function open(place, shell) {
+  const name = place.rest;
+  const abort = new AbortController();
+  const path = `v1/tables/${encodeURIComponent(name)}`;
+  const numbers = h("dl", { class: "numbers" });
+  const places = h("dl", { class: "places" });
+  const columns = h("div", { class: "panel" }, h("p", { class: "quiet" }, "Loading …"));
+  const note = h("p", { class: "state", role: "status" });
+  let timer = 0;
+  let job = null;
+  const question = `select * from ${name} order by append_time desc limit 50`;
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h(
+      "div",
+      { class: "head" },
+      h("div", {}, h("p", { class: "trail" }, h("a", { href: "#/tables" }, "Tables")), h("h1", { id: "title", class: "name" }, visible(name))),
+      h("div", { class: "row" }, h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Ask in SQL"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    ),
+    numbers,
+    note,
+    h("h2", {}, "Columns"),
+    columns,
+    h("h2", {}, "Where it is"),
+    places,
+  );
+
+  function command() {
+    shell.copy(curl(url(path)), "The command");
+  }
+
+  async function poll() {
+    try {
+      if (!document.hidden) {
+        const { table } = await askJson(path, {}, { signal: abort.signal });
+        describe(table);
+        if (job !== table.job) {
+          job = table.job;
+          await schema();
+        }
+        put(note, "");
+      }
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      put(note, error.message);
+      note.classList.add("wrong");
+      if (error.status === 404) {
+        put(columns, h("p", { class: "quiet" }, "Nothing is known of it."));
+        return;
+      }
+    }
+    timer = setTimeout(poll, POLL_MS);
+  }
+
+  function describe(table) {
+    const number = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, value));
+    put(
+      numbers,
+      number("Rows", count(table.rows)),
+      number("Dead letters", count(table.dead_rows)),
+      number("Streams", count(table.streams)),
+      number("Freshness", freshness(table)),
+      number("Records behind", count(table.records_behind)),
+      number("Jobs", count(table.job)),
+      number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
+    );
+    const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not built yet")));
+    put(places, where("Prefix", visible(table.prefix) || "every stream"), where("Iceberg", visible(table.iceberg)), where("Delta", visible(table.delta)), where("Store", visible(`${table.store.kind} ${table.store.bucket} ${table.store.root}`)));
+  }
+
+  async function schema() {
+    const { columns: found } = await askJson(`${path}/schema`, {}, { signal: abort.signal });
+    if (!found.length) {
+      put(columns, h("p", { class: "quiet" }, "It was never built, so it has no columns yet: "), h("pre", { class: "code" }, `polynya compact ${name}`));
+      return;
+    }
+    const rows = found.map((column) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, visible(column.name))), h("td", {}, h("code", {}, visible(column.type))), h("td", { class: "quiet-cell" }, column.required ? "always there" : "")));
+    put(columns, h("table", { class: "list columns" }, h("thead", {}, h("tr", {}, ["Column", "Type", ""].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)));
+  }
+
+  poll();
+  return {
+    title: visible(name),
+    element,
+    keys: { c: command, Escape: () => shell.go("#/tables") },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+}

@@ -1,0 +1,86 @@
+// The tables: how much is in them, and how far they are behind their streams.
+
+import { askJson, curl, url } from "./api.js";
+import { h, put } from "./dom.js";
+import { count, duration, instant, visible } from "./format.js";
+import { Rows } from "./rows.js";
+
+const POLL_MS = 5000;
+
+export function open(place, shell) {
+  const abort = new AbortController();
+  const body = h("tbody", {});
+  const note = h("p", { class: "quiet", role: "status" });
+  const rows = new Rows(body);
+  let timer = 0;
+  const heads = [["Table", ""], ["Streams under", "type"], ["Streams", "number"], ["Rows", "number"], ["Dead", "number"], ["Behind", "number"], ["Last job", "moment"]];
+  const element = h(
+    "section",
+    { class: "page", "aria-labelledby": "title" },
+    h("div", { class: "head" }, h("h1", { id: "title" }, "Tables"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    h("div", { class: "panel" }, h("table", { class: "list tables" }, h("thead", {}, h("tr", {}, heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))), body), note),
+  );
+
+  function command() {
+    shell.copy(curl(url("v1/tables")), "The command");
+  }
+
+  async function poll() {
+    const begun = performance.now();
+    try {
+      if (!document.hidden) draw((await askJson("v1/tables", {}, { signal: abort.signal })).tables);
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      note.hidden = false;
+      put(note, `The tables cannot be listed: ${error.message}`);
+    }
+    timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
+  }
+
+  function draw(tables) {
+    rows.show(tables, (table) => table.uid, row, refresh);
+    note.hidden = tables.length > 0;
+    put(note, "There are no tables yet. This makes one of all streams whose names begin with “orders”, and fills it:", h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya compact orders"));
+  }
+
+  poll();
+  return {
+    title: "Tables",
+    element,
+    keys: { j: () => rows.move(1), k: () => rows.move(-1), c: command },
+    close: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+  };
+}
+
+function row(table) {
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, h("a", { class: "name", href: `#/table/${encodeURIComponent(table.name)}`, "data-row": true }, visible(table.name))),
+    h("td", { class: "type" }, visible(table.prefix) || "everything"),
+    h("td", { class: "number", "data-label": "streams" }),
+    h("td", { class: "number", "data-label": "rows" }),
+    h("td", { class: "number", "data-label": "dead" }),
+    h("td", { class: "number" }),
+    h("td", { class: "moment" }),
+  );
+}
+
+function refresh(element, table) {
+  const [, , streams, rows, dead, behind, last] = element.children;
+  put(streams, count(table.streams));
+  put(rows, count(table.rows));
+  put(dead, count(table.dead_rows));
+  put(behind, freshness(table));
+  put(last, table.committed_ms ? instant(table.committed_ms) : "never");
+}
+
+/** How far a table is behind its streams, as a mark. */
+export function freshness(table) {
+  if (!table.records_behind) return h("span", { class: "mark good" }, "up to date");
+  const kind = table.behind_seconds > 3600 ? "warn" : "";
+  return h("span", { class: `mark ${kind}`, title: `${count(table.records_behind)} records` }, `${duration(table.behind_seconds)} behind`);
+}

@@ -1,0 +1,94 @@
+"""What a stranger's question may touch: checked in DuckDB's own syntax tree before anything runs, and locked in DuckDB after that.
+
+Either would do alone; both must fail before a question reads what it should not. The tree's rule: a question reads tables that it was
+given, its own WITH clauses, and a few table functions that make rows of nothing. DuckDB's: no file but those of the tables that the
+question names, no network but theirs, no extension, no setting changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+
+TABLE_FUNCTIONS = frozenset(["range", "generate_series", "unnest", "repeat"])
+FUNCTIONS_REFUSED = frozenset(["current_setting", "getenv", "getvariable", "write_log", "nextval", "currval", "sleep_ms"])
+
+
+class BadQuestion(PolynyaError):
+    """The statement cannot be answered; the message says why."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What one question may take of the machine."""
+
+    memory_bytes: int
+    threads: int = 2
+
+
+def check_names(connection: Any, statement: str, tables: Collection[str]) -> None:
+    """Raise BadQuestion when the statement, one SELECT, names anything but `tables` (in any case) and what it makes itself."""
+    text = statement.replace(
+        "'", "''"
+    )  # no parameter: to bind one DuckDB imports pandas and pyarrow, which takes longer than most questions
+    told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
+    if told["error"]:
+        raise BadQuestion(str(told.get("error_message", "the question cannot be read")))
+    own = {str(entry["key"]).casefold() for node in _nodes(told) for entry in _ctes(node)}
+    allowed = own | {table.casefold() for table in tables}
+    for node in _nodes(told):
+        _check(node, allowed, sorted(tables))
+
+
+def lock(connection: Any, folders: Iterable[str], bounds: Bounds) -> None:
+    """From now on the connection reads files below `folders` alone (paths or URIs), and nothing changes that."""
+    listed = ", ".join("'" + folder.replace("'", "''") + "'" for folder in folders)
+    for setting in (
+        "temp_directory = ''",  # nothing is spilled to the disk
+        f"memory_limit = '{bounds.memory_bytes}B'",
+        f"threads = {bounds.threads}",
+        "allow_community_extensions = false",
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        f"allowed_directories = [{listed}]",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"set {setting}")
+
+
+def _check(node: dict[str, Any], allowed: Collection[str], tables: list[str]) -> None:
+    kind = node.get("type")
+    if kind == "TABLE_FUNCTION":
+        name = str(node["function"].get("function_name", "")).casefold()
+        if name not in TABLE_FUNCTIONS:
+            raise BadQuestion(f"the table function {name} is not allowed here; there are {', '.join(sorted(TABLE_FUNCTIONS))}")
+    elif kind == "SHOW_REF":
+        if not node.get("query"):
+            raise BadQuestion("ask DESCRIBE TABLE_NAME for the columns of a table; GET /v1/tables lists the tables")
+    elif node.get("table_name") and "column_name_alias" in node:
+        name = str(node["table_name"])
+        if node.get("schema_name") or node.get("catalog_name") or name.casefold() not in allowed:
+            raise BadQuestion(f"there is no table '{name}' to ask. The tables are: {', '.join(tables) or 'none yet'}")
+    elif str(node.get("function_name", "")).casefold() in FUNCTIONS_REFUSED:
+        raise BadQuestion(f"the function {node['function_name']} is not allowed here")
+
+
+def _ctes(node: dict[str, Any]) -> list[dict[str, Any]]:
+    ctes = node.get("cte_map")
+    return ctes.get("map", []) if isinstance(ctes, dict) else []
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of the tree; not recursive, as a question may be nested deeper than Python."""
+    left = [value]
+    while left:
+        found = left.pop()
+        if isinstance(found, dict):
+            yield found
+            left += found.values()
+        elif isinstance(found, list):
+            left += found
