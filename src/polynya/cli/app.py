@@ -24,10 +24,13 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "fork": ("streams", "Make a new stream that begins as another one."),
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
+    "trim": ("retention", "Forget the oldest records of a stream."),
+    "retention": ("retention", "Say how much of a stream, or of a bucket's streams, is kept."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
+    "store": ("store", "Check and clean the object store."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
 EPILOG = f"""
