@@ -159,7 +159,7 @@ class Client:
     def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
         """The error that an answer carries."""
         code, message, request_id = _told(answer)
-        if answer.request.method == "HEAD" and stream:
+        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's words do not name it
             message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
         if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)

@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
     """Print the completion script of SHELL. Names of streams are asked of the server while one types.
 
