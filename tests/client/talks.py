@@ -28,9 +28,9 @@ class Played:
         return [request.target for request in self.asked]
 
 
-def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, seconds_each: float = 0.0) -> Played:
-    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `More` takes one; `seconds_each` passes with it."""
-    played, waiting, now = Played(), iter(outcomes), 0.0
+def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, into: Played | None = None) -> Played:
+    """Until the talk ends or the outcomes do. Each `Send`, `Open` and `More` takes one, after it was noted in `into`."""
+    played, waiting, now = into or Played(), iter(outcomes), 0.0
     heard: Heard | None = None
     try:
         while True:
@@ -50,7 +50,6 @@ def play(talk: Talk[Any], outcomes: Iterable[Answer | Broken | bytes], *, second
                     talk.close()
                     return played
                 assert isinstance(what, Broken) or isinstance(what, bytes) == isinstance(effect, More), (effect, what)
-                now += seconds_each
                 heard = Heard(now, LUCK, what)
     except StopIteration as stop:
         played.result = stop.value

@@ -67,7 +67,7 @@ def test_pages_come_until_the_tail() -> None:
     played = play(read(place, RETRY), [source.page(0, 2), LOST, source.page(2, 4), source.page(4, 5)])
     assert played.ended and played.error is None and values(played) == [0, 1, 2, 3, 4]
     assert place.offset == source.offset(5) and place.up_to_date
-    assert f"offset={source.offset(2)}" in played.targets[1] == played.targets[2]
+    assert f"offset={source.offset(2)}" in played.targets[1] and played.targets[2].startswith(played.targets[1])
     assert played.asked[2].headers["stream-incarnation"] == LIFE, "another life of the name must not be read on"
 
 
@@ -94,6 +94,24 @@ def test_a_damaged_page_is_asked_for_again(damage: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(source.page(1, 3), **damage)
     played = play(read(Place("s", source.offset(0)), RETRY), [source.page(0, 1), bad, source.page(1, 3)])
     assert played.error is None and values(played) == [0, 1, 2] and len(played.asked) == 3
+
+
+def test_where_answers_break_off_smaller_ones_are_asked_for_and_then_larger_ones_again() -> None:
+    source = Source(6)
+    outcomes = [LOST, LOST, source.page(0, 1), source.page(1, 2), NOBODY, source.page(2, 3), source.page(3, 6)]
+    played = play(read(Place("s", "-1", 1 << 20), RETRY), outcomes)
+    assert values(played) == list(range(6))
+    asked = [int(target.partition("max_bytes=")[2]) for target in played.targets]
+    assert asked == [1 << 20, 1 << 18, 1 << 16, 1 << 17, 1 << 18, 1 << 18, 1 << 19]
+
+
+def test_a_page_that_is_too_large_for_an_event_comes_by_pages() -> None:
+    source = Source(4)
+    at_tail = source.page(0, 1)
+    at_tail.headers["stream-up-to-date"] = "true"
+    outcomes = [at_tail, OPENED, source.event(1, 1) + source.event(1, 4)[:30], LOST, LOST, source.page(1, 3), source.page(3, 4), OPENED]
+    played = play(tail(Place("s", "-1"), RETRY), outcomes)
+    assert values(played) == [0, 1, 2, 3] and "live" not in played.targets[2] and "live=sse" in played.targets[-1]
 
 
 def test_a_server_that_gets_nowhere_is_given_up_on() -> None:
@@ -138,8 +156,8 @@ def test_what_the_end_cuts_off_is_not_given() -> None:
         200, b"[]", content_type="application/json", stream_next_offset=source.offset(0), stream_up_to_date="true", stream_incarnation=LIFE
     )
     whole = source.event(0, 1)
-    for cut in range(len(whole) - 1):
-        played = play(tail(Place("s", "-1"), RETRY), [empty, OPENED, whole[:cut], LOST, OPENED, source.event(0, 2)])
+    for cut in range(1, len(whole) - 1):
+        played = play(tail(Place("s", "-1"), RETRY), [empty, OPENED, whole[:cut], LOST, empty, OPENED, source.event(0, 2)])
         assert values(played) == [0, 1], cut
 
 
@@ -151,7 +169,7 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
     count = chance.randint(1, 8)
     source = Source(count)
     offsets = {source.offset(record): record for record in range(count + 1)}
-    place = Place("s", "-1")
+    place, played = Place("s", "-1"), Played()
 
     def outcomes() -> Iterator[Answer | Broken | bytes]:
         first = source.page(0, 0)
@@ -161,8 +179,15 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
             if chance.random() < 0.3:
                 yield chance.choice([LOST, NOBODY, no(503, "UNAVAILABLE"), no(500, outcome="unknown")])
                 continue
-            yield OPENED
             at = offsets[place.offset]
+            if "live" not in played.targets[-1]:
+                upto = chance.randint(min(at + 1, count), count)
+                page = source.page(at, upto)
+                if upto == count:
+                    page.headers["stream-closed"] = "true"
+                yield page
+                continue
+            yield OPENED
             wire = b""
             while at < count:
                 upto = chance.randint(at + 1, count)
@@ -173,7 +198,7 @@ def test_every_record_is_given_once_however_connections_fare(seed: int) -> None:
                 yield wire[begin : min(begin + 40, end)]
             yield chance.choice([END, LOST])
 
-    played = play(tail(place, Retry(seconds=1e9), "sse"), outcomes())
+    play(tail(place, Retry(seconds=1e9), "sse"), outcomes(), into=played)
     assert played.error is None and played.ended
     assert values(played) == list(range(count))
 

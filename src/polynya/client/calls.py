@@ -39,9 +39,18 @@ def judge(what: Answer | Broken) -> Verdict | None:
     return Verdict.PERHAPS if outcome == "unknown" else Verdict.NEVER
 
 
-def call(request: Request, retry: Retry, what: str, take: Callable[[Answer], Result], *, repeatable: bool) -> Talk[Result]:
+def call(
+    request: Request,
+    retry: Retry,
+    what: str,
+    take: Callable[[Answer], Result],
+    *,
+    repeatable: bool,
+    again: Callable[[], Request] | None = None,
+) -> Talk[Result]:
     """What `take` makes of the successful answer; when it raises `AnswerDamaged`, that is a failure like others. `repeatable`: doing it
-    twice does no more than doing it once, so it is sent again also when an attempt may have been applied. Raises `ClientError`."""
+    twice does no more than doing it once, so it is sent again also when an attempt may have been applied. `again` makes the request to
+    send after an answer that broke off. Raises `ClientError`."""
     trouble = Trouble(retry)
     reads = request.method in ("GET", "HEAD")
     perhaps = False  # an attempt may have been applied
@@ -67,6 +76,8 @@ def call(request: Request, retry: Retry, what: str, take: Callable[[Answer], Res
         if pause is None:
             raise damage or failure(outcome, what, perhaps=perhaps and not reads)
         yield Pause(pause)
+        if again is not None and verdict is Verdict.PERHAPS:
+            request = again()
 
 
 def answer_of(heard: Heard) -> Answer | Broken:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from polynya.base.limits import PAGE_BYTES_DEFAULT
 from polynya.base.offsets import parse_token
 from polynya.client.calls import Verdict, answer_of, call, failure, header, is_true, judge, retry_after, stream_target
 from polynya.client.errors import AnswerDamaged, refused
@@ -23,6 +24,7 @@ from polynya.client.values import Page, is_json, split_array
 Live: TypeAlias = Literal["auto", "sse", "long-poll"]
 SHORT_SECONDS = 1.0  # three connections in a row that end so soon, and without an event: something between does not let events through
 SHORT_MAX = 3
+PAGE_BYTES_MIN = 4096  # asked for where larger answers break off
 _OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "TRIMMED"))  # errors in mid-stream that no retry helps
 
 
@@ -32,7 +34,8 @@ class Place:
     def __init__(self, name: str, offset: str, max_bytes: int | None = None) -> None:
         self.name = name
         self.offset = offset
-        self.max_bytes = max_bytes
+        self.max_bytes = max_bytes  # as the user wants it; None: as the server does
+        self._shrunk: int | None = None
         self.incarnation = ""
         self.content_type = ""
         self.cdn_cursor = ""
@@ -49,8 +52,8 @@ class Place:
             query["live"] = live
         if live and self.cdn_cursor:
             query["cursor"] = self.cdn_cursor
-        if self.max_bytes is not None and live != "sse":
-            query["max_bytes"] = str(self.max_bytes)
+        if (limit := self._shrunk or self.max_bytes) is not None and live != "sse":
+            query["max_bytes"] = str(limit)
         headers = {"accept": "text/event-stream" if live == "sse" else "*/*"}
         if self.incarnation:
             headers["stream-incarnation"] = self.incarnation
@@ -64,6 +67,19 @@ class Place:
         page = self._checked(answer.body, offset, up_to_date=up_to_date, closed=is_true(answer, "stream-closed"))
         self.incarnation = self.incarnation or answer.headers.get("stream-incarnation", "")
         self.cdn_cursor = answer.headers.get("stream-cursor", self.cdn_cursor)
+        return page
+
+    def get(self, retry: Retry, live: str = "") -> Talk[Page]:
+        """One page, in one answer. Where answers break off, smaller ones are asked for: a connection that never carries a large one does
+        not keep a reader where it is."""
+
+        def smaller() -> Request:
+            self._shrunk = max(PAGE_BYTES_MIN, (self._shrunk or self.max_bytes or PAGE_BYTES_DEFAULT) // 4)
+            return self.request(live)
+
+        page = yield from call(self.request(live), retry, self.what, self.page, repeatable=True, again=smaller)
+        if self._shrunk is not None:
+            self._shrunk = 2 * self._shrunk if 2 * self._shrunk < (self.max_bytes or PAGE_BYTES_DEFAULT) else None
         return page
 
     def live_page(self, data: list[bytes], control: _Control) -> Page:
@@ -94,12 +110,13 @@ class Place:
         self.offset, self.up_to_date, self.closed = page.offset, page.up_to_date, page.closed
 
 
-def read(place: Place, retry: Retry) -> Talk[None]:
-    """Gives pages up to the tail. The last says `up_to_date`, and has a body only if there was something left."""
+def read(place: Place, retry: Retry, *, empty: bool = True) -> Talk[None]:
+    """Gives pages up to the tail. The last says `up_to_date`; it is given without a record, too, when `empty`."""
     while True:
-        page = yield from call(place.request(), retry, place.what, place.page, repeatable=True)
+        page = yield from place.get(retry)
         place.move(page)
-        yield Give(page)
+        if page.size or page.closed or empty:
+            yield Give(page)
         if page.up_to_date:
             return
 
@@ -107,24 +124,29 @@ def read(place: Place, retry: Retry) -> Talk[None]:
 def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
     """Gives pages for ever, or until the stream is closed: the last page says so. Text comes by long-poll when the choice is free, because
     lines of events cannot carry every byte of it."""
-    yield from read(place, retry)
+    yield from read(place, retry, empty=False)
     trouble = Trouble(retry)
+    fruitless = False
     by_events = live == "sse" or (live == "auto" and not place.content_type.startswith("text/"))
     short = 0
     while not place.closed:
         if not by_events:
-            page = yield from call(place.request("long-poll"), retry, place.what, place.page, repeatable=True)
+            page = yield from place.get(retry, "long-poll")
             place.move(page)
             if page.body or page.closed:
                 yield Give(page)
             continue
-        fruitless = yield from _follow(place, trouble)
-        short = short + 1 if fruitless else 0
+        if fruitless:
+            yield from read(place, retry, empty=False)  # an event may be larger than what connections carry; pages adapt
+            if place.closed:
+                return
+        fruitless, brief = yield from _follow(place, trouble)
+        short = short + 1 if brief else 0
         by_events = live == "sse" or short < SHORT_MAX
 
 
-def _follow(place: Place, trouble: Trouble) -> Talk[bool]:
-    """One connection of events. Whether it was short and without a single one."""
+def _follow(place: Place, trouble: Trouble) -> Talk[tuple[bool, bool]]:
+    """One connection of events. Whether it was without a single page, and whether it was short and without a single event."""
     heard = yield Open(place.request("sse"))
     began = heard.now
     head = answer_of(heard)
@@ -133,7 +155,8 @@ def _follow(place: Place, trouble: Trouble) -> Talk[bool]:
         raise refused(head, place.what)
     last: Answer | Broken = head
     events = _Events(place, base64=isinstance(head, Answer) and head.headers.get("stream-sse-data-encoding") == "base64")
-    opened, eventful = isinstance(head, Answer) and head.status == 200, False
+    opened = isinstance(head, Answer) and head.status == 200
+    eventful = fruitful = False
     while isinstance(last, Answer) and opened and not place.closed:
         heard = yield More()
         if not isinstance(heard.what, bytes) or not heard.what:
@@ -145,16 +168,18 @@ def _follow(place: Place, trouble: Trouble) -> Talk[bool]:
                 trouble.passed()
                 place.move(page)
                 if page.body or page.closed:
+                    fruitful = True
                     yield Give(page)
         except (AnswerDamaged, ValueError, msgspec.DecodeError) as damaged:
             last = Broken(sent=True, why=str(damaged))
     if place.closed:
-        return False
+        return False, False
     pause = trouble.pause(heard, retry_after(last))
     if pause is None:
         raise failure(last, place.what, perhaps=False)
     yield Pause(pause)
-    return opened and not eventful and heard.now - began < SHORT_SECONDS
+    broke = opened and isinstance(heard.what, Broken)
+    return broke and not fruitful, opened and not eventful and heard.now - began < SHORT_SECONDS
 
 
 class _Control(

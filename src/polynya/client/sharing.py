@@ -207,7 +207,7 @@ class Turn:
         place = Place(link.path, link.acked_offset)
         while place.offset < link.tail_offset and not self.over:
             try:
-                page, now = yield from _timed(call(place.request(), self._retry, place.what, place.page, repeatable=True))
+                page, now = yield from _timed(place.get(self._retry))
             except Trimmed as trimmed:
                 if trimmed.retained_offset <= place.offset:
                     raise
@@ -342,7 +342,7 @@ class Worker:
     def _wait(self) -> Talk[set[int]]:
         """A long-poll of the wake stream: the lanes that it names."""
         place = self._wakes
-        page = yield from call(place.request("long-poll"), self._retry, place.what, place.page, repeatable=True)
+        page = yield from place.get(self._retry, "long-poll")
         place.move(page)
         lanes = set()
         for raw in page.raws:

@@ -91,6 +91,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return is_json(self.content_type)
 
     @property
+    def size(self) -> int:
+        """Records of a JSON stream, bytes of another."""
+        return len(self.raws) if self.is_json else len(self.body)
+
+    @property
     def values(self) -> list[Json]:
         """All records, decoded."""
         values: list[Json] = msgspec.json.decode(self.body or b"[]")

@@ -1,0 +1,212 @@
+"""Workers of a group: claims, turns, acknowledgements, and leases that end, played without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+from talks import no, ok, play, token
+
+from polynya.client import Retry, StreamExists
+from polynya.client.messages import Answer, Give, Heard, Request
+from polynya.client.sharing import ACK_SECONDS, TURN_SECONDS, Job, Plan, Worker, disband
+
+RETRY = Retry(seconds=5.0)
+PLAN = Plan(group="g", sources=("s",), lanes=1)
+
+
+class Server:
+    """One lane, one stream `s` of one-byte records; a script of what goes wrong."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+        self.acked = 0
+        self.holder = ""
+        self.generation = 0
+        self.acks: list[dict[str, Any]] = []
+        self.fenced = False
+        self.trimmed = 0
+        self.gone = False
+
+    def answer(self, request: Request) -> Answer:
+        path = urlsplit(request.target).path
+        body = msgspec.json.decode(request.body) if request.body else {}
+        if path.endswith("/claim"):
+            return self._claim(body)
+        if path.endswith("/ack"):
+            return self._ack(request, body)
+        if path == "/v1/stream/s":
+            return self._read(request)
+        if request.method == "GET":
+            return ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true")  # the wake stream is quiet
+        return ok(200, stream_next_offset=token(0, 0))
+
+    def _claim(self, body: dict[str, Any]) -> Answer:
+        if self.holder:
+            return no(409, "ALREADY_CLAIMED", outcome="")
+        if self.acked >= self.records or self.gone:
+            return no(409, "NO_PENDING_WORK", outcome="")
+        self.holder = body["worker"]
+        self.generation += 1
+        link = {"path": "s", "acked_offset": at(self.acked), "tail_offset": at(self.records), "has_pending": True, "link_type": "glob"}
+        claim = {"wake_id": "w", "generation": self.generation, "token": f"t{self.generation}", "streams": [link], "lease_ttl_ms": 30_000}
+        return ok(200, msgspec.json.encode(claim))
+
+    def _ack(self, request: Request, body: dict[str, Any]) -> Answer:
+        assert request.headers["authorization"] == f"Bearer t{body['generation']}"
+        if self.fenced or body["generation"] != self.generation:
+            return no(409, "FENCED", outcome="")
+        if self.gone and body["acks"]:
+            return no(409, "INVALID_OFFSET", outcome="")
+        self.acks.append(body)
+        for ack in body["acks"]:
+            self.acked = int(ack["offset"][:16])
+        if body["done"]:
+            self.holder = ""
+        return ok(200, b'{"ok":true,"next_wake":false}')
+
+    def _read(self, request: Request) -> Answer:
+        begin = int(parse_qs(urlsplit(request.target).query)["offset"][0][:16])
+        if self.gone:
+            return no(404, "NOT_FOUND")
+        if begin < self.trimmed:
+            return no(410, "TRIMMED", stream_retained_offset=at(self.trimmed))
+        end = min(begin + 10, self.records)
+        body = b"[" + b",".join([b"%d" % (number % 10) for number in range(begin, end)]) + b"]"
+        more = {"stream_up_to_date": "true"} if end == self.records else {}
+        return ok(200, body, content_type="application/json", stream_next_offset=at(end), **more)
+
+
+def at(record: int) -> str:
+    return token(record, 2 * record)
+
+
+def jobs(worker: Worker, server: Server, *, seconds_each: float = 0.0) -> Iterator[Job]:
+    """What a worker is given, as a shell would; handling each takes `seconds_each`."""
+    talk, now = worker.work(wait=False), 0.0
+    effect = next(talk)
+    while True:
+        try:
+            if isinstance(effect, Give):
+                assert isinstance(effect.value, Job)
+                yield effect.value
+                now += seconds_each
+                effect = talk.send(Heard(now, 0.0))
+            else:
+                effect = talk.send(Heard(now, 0.0, server.answer(effect.request) if hasattr(effect, "request") else None))
+        except StopIteration:
+            return
+
+
+def test_every_record_is_given_and_acknowledged_at_the_end_of_the_turn() -> None:
+    server = Server(25)
+    given = list(jobs(Worker(PLAN, "me", RETRY), server))
+    assert [job.offset for job in given] == [at(number + 1) for number in range(25)] and given[3].value == 3
+    assert [(ack["acks"], ack["done"]) for ack in server.acks] == [([{"stream": "s", "offset": at(25)}], True)]
+
+
+def test_cursors_move_from_time_to_time_and_a_turn_ends() -> None:
+    server = Server(60)
+    given = list(jobs(Worker(PLAN, "me", RETRY), server, seconds_each=0.3))
+    assert [job.offset for job in given] == [at(number + 1) for number in range(60)], "over several turns, once each"
+    turns = sum(ack["done"] for ack in server.acks)
+    assert turns == pytest.approx(60 * 0.3 / TURN_SECONDS, abs=1)
+    assert len(server.acks) >= 60 * 0.3 / ACK_SECONDS / 2
+
+
+def test_a_worker_that_dies_leaves_what_it_did_not_acknowledge_to_the_next() -> None:
+    server = Server(10)
+    worker = Worker(PLAN, "dies", RETRY)
+    dead = jobs(worker, server, seconds_each=0.3)
+    done = [next(dead).offset for _ in range(6)]
+    assert server.acked == 4, "once a second"
+    assert list(jobs(Worker(PLAN, "waits", RETRY), server)) == [], "the lease still runs"
+    server.holder = ""
+    again = [job.offset for job in jobs(Worker(PLAN, "next", RETRY), server)]
+    assert again[0] == at(5) and set(done) | set(again) == {at(number + 1) for number in range(10)}
+
+
+def test_a_farewell_acknowledges_what_was_handled_and_gives_the_lease_back() -> None:
+    server = Server(10)
+    worker = Worker(PLAN, "me", RETRY)
+    given = jobs(worker, server)
+    for _ in range(3):
+        job = next(given)
+    farewell = worker.farewell()
+    assert farewell and server.answer(farewell).status == 200
+    assert server.acked == 2 and server.holder == "" and worker.farewell() is None, "the third was not come back from"
+    worker = Worker(PLAN, "me", RETRY)
+    job = next(jobs(worker, server))
+    assert job.offset == at(3)
+    job.ack()
+    farewell = worker.farewell()
+    assert farewell and server.answer(farewell).status == 200 and server.acked == 3
+
+
+def test_a_lost_lease_ends_the_turn_and_not_the_worker() -> None:
+    server = Server(10)
+    worker = Worker(PLAN, "me", RETRY)
+    given = jobs(worker, server)
+    job = next(given)
+    job.lease.beaten(no(409, "FENCED"))
+    server.holder = ""
+    assert next(given).offset == at(1), "given again: it was not acknowledged"
+    assert worker.turns_lost == 1
+    server.fenced = True
+    assert worker.lease is not None
+    worker.lease.beaten(ok(200))
+    assert not worker.lease.lost
+
+
+def test_records_are_divided_between_lanes_and_none_is_left_over() -> None:
+    for by in ("record", "stream"):
+        plan = Plan(group="g", sources=("a/*",), lanes=5, by=by)  # type: ignore[arg-type]
+        lanes = [plan.lane_of(stream, number) for stream in ("a/1", "a/2", "a/3") for number in range(100)]
+        assert set(lanes) <= set(range(5))
+        assert len({plan.lane_of("a/1", number) for number in range(100)}) == (5 if by == "record" else 1)
+
+
+def test_a_lane_passes_over_the_records_of_the_others() -> None:
+    plan = Plan(group="g", sources=("s",), lanes=2)
+    server = Server(9)
+    worker = Worker(plan, "me", RETRY)
+    mine = [job.offset for job in jobs(worker, server)]
+    first = plan.lanes  # the one server stands for both lanes here, so the first to claim takes all and passes over half
+    assert first == 2 and len(mine) in (4, 5) and server.acked == 9
+
+
+def test_what_was_trimmed_or_deleted_does_not_hold_up_a_worker() -> None:
+    server = Server(10)
+    server.trimmed = 7
+    assert [job.offset for job in jobs(Worker(PLAN, "me", RETRY), server)] == [at(8), at(9), at(10)]
+    server = Server(10)
+    given = jobs(Worker(PLAN, "me", RETRY), server)
+    next(given)
+    server.gone = True
+    assert len(list(given)) == 9, "the page was there already"
+    assert server.holder == ""
+
+
+def test_a_group_with_other_sources_is_refused() -> None:
+    exists = [ok(201, stream_next_offset=token(0, 0)), ok(200, stream_next_offset=token(0, 0)), no(409, "SUBSCRIPTION_ALREADY_EXISTS")]
+    assert isinstance(play(Worker(PLAN, "me", RETRY).join(), exists).error, StreamExists)
+
+
+def test_a_group_is_disbanded_lane_by_lane() -> None:
+    played = play(disband("g", RETRY), [ok(200), ok(204), ok(200), ok(204), no(404, "SUBSCRIPTION_NOT_FOUND"), ok(204)])
+    assert played.result == 2 and played.targets[-1] == "/v1/stream/groups/g"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"group": ""}, {"group": "a/b"}, {"sources": ()}, {"sources": ("a/*", "b/*")}, {"lanes": 0}, {"lanes": 65}, {"by": "day"},
+        {"sources": tuple(map(str, range(1001)))},
+    ],
+)  # fmt: skip
+def test_what_is_no_group_is_said(plan: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"group|lanes|shared"):
+        Plan(**{"group": "g", "sources": ("s",), **plan})
