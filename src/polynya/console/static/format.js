@@ -83,14 +83,14 @@ export function parsePlace(typed, now = Date.now()) {
   return null;
 }
 
+const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0" };
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 /** Text in which nothing hides: control characters and those that turn or hide text are shown as what they are. */
 export function visible(text) {
   return text.replace(HIDDEN, (character) => {
     const code = character.charCodeAt(0);
-    if (code < 32) return String.fromCharCode(0x2400 + code);
-    return code === 127 ? "\u2421" : `\\u${code.toString(16).padStart(4, "0")}`;
+    return SHORT[character] ?? `\\u${code.toString(16).padStart(4, "0")}`;
   });
 }
 

@@ -161,9 +161,11 @@ async function status() {
 by("theme").addEventListener("click", switchTheme);
 by("help").addEventListener("click", () => by("help-dialog").showModal());
 by("token").addEventListener("click", askToken);
-by("token-use").addEventListener("click", () => useToken(by("token-input").value));
+by("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useToken(by("token-input").value);
+});
 by("token-forget").addEventListener("click", () => useToken(""));
-by("token-input").addEventListener("keydown", (event) => event.key === "Enter" && useToken(event.target.value));
 by("skip").addEventListener("click", (event) => {
   event.preventDefault();
   content.focus();

@@ -8,6 +8,7 @@ const PREVIEW_CHARACTERS = 240;
 const TREE_BYTES_MAX = 1 << 20;
 const TEXT_BYTES_MAX = 256 << 10;
 const HEX_STEP = 2048;
+const HEX_NARROW_PIXELS = 470; // below, a line has eight bytes
 const CHILDREN_STEP = 200;
 const OPEN_DEPTH = 3;
 const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b/g;
@@ -16,9 +17,9 @@ const TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\
 export function preview(record, asJson) {
   const cut = record.bytes.subarray(0, PREVIEW_CHARACTERS * 3);
   let text = new TextDecoder().decode(cut);
-  if (text.includes("\ufffd") && !asJson && !isReadable(record.bytes)) return h("code", { class: "preview hex" }, hexOf(record.bytes.subarray(0, 48)));
+  if (!asJson && !isReadable(record.bytes)) return h("code", { class: "preview hex" }, hexOf(record.bytes.subarray(0, 48)));
   const more = text.length > PREVIEW_CHARACTERS || cut.length < record.bytes.length;
-  text = visible(text.slice(0, PREVIEW_CHARACTERS)) + (more ? " …" : "");
+  text = visible(text.slice(0, PREVIEW_CHARACTERS).replace(/\r?\n$/, "")) + (more ? " …" : "");
   return h("code", { class: "preview" }, asJson ? colored(text) : text);
 }
 
@@ -101,7 +102,7 @@ export class Pane {
     if (chosen) this.#mode = name;
     for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(tab.dataset.mode === name));
     this.body.scrollTop = 0;
-    put(this.body, name === "tree" ? treeOf(this.#record) : name === "hex" ? hexView(this.#record) : textOf(this.#record, this.#asJson));
+    put(this.body, name === "tree" ? treeOf(this.#record) : name === "hex" ? hexView(this.#record, this.body.clientWidth < HEX_NARROW_PIXELS ? 8 : 16) : textOf(this.#record, this.#asJson));
   }
 }
 
@@ -151,11 +152,11 @@ function textOf(record, asJson) {
   return [h("pre", { class: "text" }, asJson && text.length < 20_000 ? colored(text) : text), left ? h("p", { class: "quiet" }, `… and ${bytes(left)} more`) : null];
 }
 
-function hexView(record) {
+function hexView(record, perLine) {
   const box = h("div", { class: "hex-view" });
   const grow = (from) => {
     const end = Math.min(from + HEX_STEP, record.bytes.length);
-    box.append(h("pre", { class: "text" }, hexLines(record.bytes, from, end)));
+    box.append(h("pre", { class: "text" }, hexLines(record.bytes, from, end, perLine)));
     if (end === record.bytes.length) return;
     const button = h("button", { type: "button", class: "button small" }, `${bytes(record.bytes.length - end)} more`);
     button.addEventListener("click", () => {
@@ -168,14 +169,14 @@ function hexView(record) {
   return box;
 }
 
-/** Lines of an offset, up to 16 bytes in hexadecimal, and the same as ASCII. */
-export function hexLines(data, from, end) {
+/** Lines of an offset, up to `perLine` bytes in hexadecimal, and the same as ASCII. */
+export function hexLines(data, from, end, perLine) {
   const lines = [];
-  for (let at = from; at < end; at += 16) {
-    const row = data.subarray(at, Math.min(at + 16, end));
-    const numbers = Array.from(row, (byte, index) => byte.toString(16).padStart(2, "0") + (index === 7 ? " " : "")).join(" ");
+  for (let at = from; at < end; at += perLine) {
+    const row = data.subarray(at, Math.min(at + perLine, end));
+    const numbers = Array.from(row, (byte, index) => byte.toString(16).padStart(2, "0") + (index % 8 === 7 ? " " : "")).join(" ");
     const letters = Array.from(row, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${numbers.padEnd(49)}  ${letters}`);
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${numbers.padEnd(perLine * 3 + perLine / 8)} ${letters}`);
   }
   return lines.join("\n");
 }

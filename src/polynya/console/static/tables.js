@@ -61,9 +61,9 @@ function row(table) {
     {},
     h("th", { scope: "row" }, h("a", { class: "name", href: `#/table/${encodeURIComponent(table.name)}`, "data-row": true }, visible(table.name))),
     h("td", { class: "type" }, visible(table.prefix) || "everything"),
-    h("td", { class: "number", "data-label": "streams" }),
-    h("td", { class: "number", "data-label": "rows" }),
-    h("td", { class: "number", "data-label": "dead" }),
+    h("td", { class: "number", "data-label": " str." }),
+    h("td", { class: "number", "data-label": " rows" }),
+    h("td", { class: "number", "data-label": " dead" }),
     h("td", { class: "number" }),
     h("td", { class: "moment" }),
   );
