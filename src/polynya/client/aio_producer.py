@@ -75,6 +75,11 @@ class AsyncProducer:
         return self._core.applied
 
     @property
+    def buffered_bytes(self) -> int:
+        """Of records without a receipt."""
+        return self._core.buffered_bytes
+
+    @property
     def repeats(self) -> int:
         """Requests that were sent again."""
         return self._core.repeats

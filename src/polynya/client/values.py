@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
@@ -49,6 +50,14 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     offset: str
     closed: bool = False
     incarnation: str = ""
+
+
+class Trimming(msgspec.Struct, frozen=True):
+    """A trim is done: `records` and `bytes` went, and reading can begin at `retained_offset`."""
+
+    retained_offset: str
+    records: int = 0
+    bytes: int = 0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -118,6 +127,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             record, byte = record + 1, byte + len(raw) + 1
             found.append(Record(raw, format_token(record, byte), self.stream))
         return found
+
+
+def time_text(time: str | datetime) -> str:
+    """A time as the server reads it. Raises ValueError for a datetime without a zone."""
+    if isinstance(time, str):
+        return time
+    if time.tzinfo is None:
+        raise ValueError("a time needs a zone: datetime.now(UTC), for one")
+    return time.isoformat()
 
 
 def is_json(content_type: str) -> bool:
