@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.client import verbs
 from polynya.client.blocking_producer import Producer
@@ -16,9 +16,11 @@ from polynya.client.producing import Batching, Names
 from polynya.client.readers import Position
 from polynya.client.reading import Live, Place, read, tail
 from polynya.client.sharing import By, Plan, Worker, disband
-from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record, Trimming, time_text
+from polynya.client.values import JSON_TYPE, NOW, SERVER_DEFAULT, START, Appended, Created, Facts, Json, Page, Record, Trimming, time_text
 from polynya.client.verbs import Lifetime
-from polynya.client.wires import SERVER_DEFAULT, Wire, options_of
+
+if TYPE_CHECKING:
+    from polynya.client.wires import Wire
 
 Result = TypeVar("Result")
 
@@ -170,6 +172,8 @@ class Client:
     False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
 
     def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+        from polynya.client.wires import Wire, options_of  # httpx is loaded with the first client
+
         options = options_of(server, token, verify)
         self.server = options.server
         self._wire = Wire(options)

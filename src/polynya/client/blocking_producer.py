@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
+from polynya.client.hearing import heard
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, Phase, ProducerCore
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
-from polynya.client.wires import Wire, heard
+
+if TYPE_CHECKING:
+    from polynya.client.wires import Wire
 
 Receipt = Future[Appended]
 

@@ -13,6 +13,7 @@ from polynya.client.errors import AnswerDamaged
 JSON_TYPE = "application/json"
 START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
+SERVER_DEFAULT = "http://127.0.0.1:4437"
 
 Json: TypeAlias = Any  # what msgspec can encode; msgspec.Raw is JSON text as it is
 _encoder = msgspec.json.Encoder()
