@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -136,6 +137,18 @@ def test_the_incarnation_as_a_precondition() -> None:
         ):
             assert (answer.status, answer.error, answer.headers["stream-incarnation"]) == (412, "INCARNATION_MISMATCH", second)
         assert (await world.get("s", stream_incarnation="x")).error == "INVALID_HEADER"
+
+    play(story)
+
+
+def test_a_long_poll_of_another_life_does_not_wait() -> None:
+    async def story(world: World) -> None:
+        first = (await world.put("s")).headers["stream-incarnation"]
+        await world.ask("DELETE", "/v1/stream/s")
+        await world.put("s")
+        async with asyncio.timeout(10):
+            answer = await world.get("s", "?offset=-1&live=long-poll&timeout_ms=60000", stream_incarnation=first)
+        assert answer.error == "INCARNATION_MISMATCH"
 
     play(story)
 

@@ -42,7 +42,7 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.sharing import Job
-from polynya.client.values import NOW, START, Appended, Created, Facts, Page, Record
+from polynya.client.values import NOW, START, Appended, Created, Facts, Page, Record, Trimming
 
 __all__ = [
     "NOW",
@@ -83,6 +83,7 @@ __all__ = [
     "StreamNotFound",
     "StreamReplaced",
     "Trimmed",
+    "Trimming",
     "Unavailable",
     "Work",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.client import verbs
 from polynya.client.aio_producer import AsyncProducer
@@ -15,9 +16,11 @@ from polynya.client.producing import Batching, Names
 from polynya.client.readers import Position
 from polynya.client.reading import Live, Place, read, tail
 from polynya.client.sharing import By, Plan, Worker, disband
-from polynya.client.values import JSON_TYPE, NOW, START, Appended, Created, Facts, Json, Page, Record
+from polynya.client.values import JSON_TYPE, NOW, SERVER_DEFAULT, START, Appended, Created, Facts, Json, Page, Record, Trimming, time_text
 from polynya.client.verbs import Lifetime
-from polynya.client.wires import SERVER_DEFAULT, AsyncWire, options_of
+
+if TYPE_CHECKING:
+    from polynya.client.wires import AsyncWire
 
 Result = TypeVar("Result")
 
@@ -65,11 +68,21 @@ class AsyncStream:
         self.content_type = content_type
 
     async def create(
-        self, *, content_type: str = "", ttl_seconds: int | None = None, expires_at: str | None = None, closed: bool = False
+        self,
+        *,
+        content_type: str = "",
+        ttl_seconds: int | None = None,
+        expires_at: str | None = None,
+        retain_seconds: int | None = None,
+        retain_bytes: int | None = None,
+        closed: bool = False,
     ) -> Created:
-        """Create it, as JSON unless said otherwise; one that exists with the same settings is fine. Raises `StreamExists`."""
+        """Create it, as JSON unless said otherwise; one that exists with the same settings is fine. Raises `StreamExists`.
+
+        It goes when nobody used it for `ttl_seconds`, or at `expires_at` (RFC 3339). Its records stay for `retain_seconds`, and as long as
+        `retain_bytes` of newer ones do not push them out."""
         wanted = content_type or self.content_type or JSON_TYPE
-        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at)
+        lifetime = Lifetime(ttl_seconds=ttl_seconds, expires_at=expires_at, retain_seconds=retain_seconds, retain_bytes=retain_bytes)
         made = await self._run(verbs.create(self.name, wanted, lifetime, self._retry, closed=closed))
         self.content_type = wanted
         return made
@@ -96,15 +109,28 @@ class AsyncStream:
         )
         return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
 
-    def read(self, offset: str = START, *, max_bytes: int | None = None) -> AsyncReader:
-        """What the stream holds from an offset to its tail. `max_bytes` bounds a page."""
-        place = Place(self.name, offset, max_bytes)
+    def read(self, offset: str = START, *, from_time: str | datetime = "", max_bytes: int | None = None) -> AsyncReader:
+        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page."""
+        place = Place(self.name, offset, max_bytes, from_time=time_text(from_time))
         return AsyncReader(self._wire, place, read(place, self._retry))
 
-    def tail(self, offset: str = NOW, *, live: Live = "auto") -> AsyncReader:
-        """What it holds from an offset, and then what comes, until it is closed. Lost connections are resumed."""
-        place = Place(self.name, offset)
+    def tail(self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto") -> AsyncReader:
+        """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
+        place = Place(self.name, offset, from_time=time_text(from_time))
         return AsyncReader(self._wire, place, tail(place, self._retry, live))
+
+    async def trim(
+        self,
+        *,
+        before: str | None = None,
+        before_time: str | datetime | None = None,
+        keep_bytes: int | None = None,
+        keep_seconds: int | None = None,
+    ) -> Trimming:
+        """Let go of the oldest records: those before an offset or a time, or all but so much. Say exactly one."""
+        time = None if before_time is None else time_text(before_time)
+        body = verbs.trim_body(before=before, before_time=time, keep_bytes=keep_bytes, keep_age_seconds=keep_seconds)
+        return await self._run(verbs.trim(self.name, body, self._retry))
 
     async def head(self) -> Facts:
         """What is known of it. Raises `StreamNotFound`, `StreamGone`."""
@@ -148,6 +174,8 @@ class AsyncClient:
     False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
 
     def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+        from polynya.client.wires import AsyncWire, options_of  # httpx is loaded with the first client
+
         options = options_of(server, token, verify)
         self.server = options.server
         self._wire = AsyncWire(options)

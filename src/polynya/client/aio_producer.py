@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polynya.client.errors import ProducerFailed
+from polynya.client.hearing import heard
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, Phase, ProducerCore
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
-from polynya.client.wires import AsyncWire, heard
+
+if TYPE_CHECKING:
+    from polynya.client.wires import AsyncWire
 
 
 class AsyncReceipt:
@@ -75,6 +78,11 @@ class AsyncProducer:
         return self._core.applied
 
     @property
+    def buffered_bytes(self) -> int:
+        """Of records without a receipt."""
+        return self._core.buffered_bytes
+
+    @property
     def repeats(self) -> int:
         """Requests that were sent again."""
         return self._core.repeats
@@ -98,6 +106,7 @@ class AsyncProducer:
             batch.receipt = AsyncReceipt(self._loop.create_future())
         if began or self._core.is_full:
             self._tell()
+            await asyncio.sleep(0)  # a loop of appends must let what is due leave
         assert isinstance(batch.receipt, AsyncReceipt)
         return batch.receipt
 

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from polynya.client.blocking_work import worker_name
 from polynya.client.lines import AsyncFeed, AsyncLine
 from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
-from polynya.client.wires import AsyncWire
+
+if TYPE_CHECKING:
+    from polynya.client.wires import AsyncWire
 
 
 class AsyncWork(AsyncIterator[Job]):

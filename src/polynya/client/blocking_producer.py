@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
+from polynya.client.hearing import heard
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, Phase, ProducerCore
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
-from polynya.client.wires import Wire, heard
+
+if TYPE_CHECKING:
+    from polynya.client.wires import Wire
 
 Receipt = Future[Appended]
 
@@ -51,6 +55,11 @@ class Producer:
     def applied(self) -> int:
         """Records that are durable."""
         return self._core.applied
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of records without a receipt."""
+        return self._core.buffered_bytes
 
     @property
     def repeats(self) -> int:

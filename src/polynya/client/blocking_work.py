@@ -8,10 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from polynya.client.lines import Feed, Line
 from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
-from polynya.client.wires import Wire
+
+if TYPE_CHECKING:
+    from polynya.client.wires import Wire
 
 
 class Work(Iterator[Job]):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from polynya.client.hearing import heard
 from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Send, Talk
-from polynya.client.wires import AsyncOpened, AsyncWire, Opened, Wire, heard
+
+if TYPE_CHECKING:
+    from polynya.client.wires import AsyncOpened, AsyncWire, Opened, Wire
 
 Result = TypeVar("Result")
 

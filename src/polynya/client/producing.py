@@ -142,7 +142,7 @@ class ProducerCore:
 
     def has_room(self, size: int) -> bool:
         """Whether a record of so many bytes can be offered now; one alone always can."""
-        return self.buffered_bytes + size <= self._batching.buffer_bytes or not self._batches
+        return self.buffered_bytes + size + SEPARATOR_BYTES <= self._batching.buffer_bytes or not self._batches
 
     def offer(self, record: bytes, now: float) -> Batch:
         """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""

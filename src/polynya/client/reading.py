@@ -29,11 +29,14 @@ _OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "T
 
 
 class Place:
-    """Where a reader is. `offset` is where it goes on; `incarnation` pins the life of the stream that it began with."""
+    """Where a reader is. `offset` is where it goes on; `incarnation` pins the life of the stream that it began with. `from_time` is where
+    it begins instead, until the first answer tells the offset."""
 
-    def __init__(self, name: str, offset: str, max_bytes: int | None = None) -> None:
+    def __init__(self, name: str, offset: str, max_bytes: int | None = None, *, from_time: str = "") -> None:
         self.name = name
         self.offset = offset
+        self._from_time = from_time
+        self._moved = False  # `offset` is the server's, and not the user's
         self.max_bytes = max_bytes  # as the user wants it; None: as the server does
         self._shrunk: int | None = None
         self.incarnation = ""
@@ -47,7 +50,7 @@ class Place:
         return f"read '{self.name}'"
 
     def request(self, live: str = "") -> Request:
-        query = {"offset": self.offset}
+        query = {"from_time": self._from_time} if self._from_time else {"offset": self.offset}
         if live:
             query["live"] = live
         if live and self.cdn_cursor:
@@ -96,7 +99,7 @@ class Place:
         raws = split_array(body, self.what) if as_json else ()
         begin, end = parse_token(self.offset), parse_token(offset)
         # A server whose offsets count records and bytes cannot send more than lies between them. (Text in events may grow.)
-        counts = bool(self.incarnation) and not self.content_type.startswith("text/")
+        counts = self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
         if counts and begin and end and (end < begin or (len(raws) > end[0] - begin[0] if as_json else len(body) > end[1] - begin[1])):
             raise AnswerDamaged(f"{self.what}: the answer does not fit its offsets")
         if offset == self.offset and not up_to_date and not closed:
@@ -108,6 +111,7 @@ class Place:
 
     def move(self, page: Page) -> None:
         self.offset, self.up_to_date, self.closed = page.offset, page.up_to_date, page.closed
+        self._moved, self._from_time = True, ""
 
 
 def read(place: Place, retry: Retry, *, empty: bool = True) -> Talk[None]:

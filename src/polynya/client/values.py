@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from polynya.client.errors import AnswerDamaged
 JSON_TYPE = "application/json"
 START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
+SERVER_DEFAULT = "http://127.0.0.1:4437"
 
 Json: TypeAlias = Any  # what msgspec can encode; msgspec.Raw is JSON text as it is
 _encoder = msgspec.json.Encoder()
@@ -49,6 +51,14 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     offset: str
     closed: bool = False
     incarnation: str = ""
+
+
+class Trimming(msgspec.Struct, frozen=True):
+    """A trim is done: `records` and `bytes` went, and reading can begin at `retained_offset`."""
+
+    retained_offset: str
+    records: int = 0
+    bytes: int = 0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -118,6 +128,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             record, byte = record + 1, byte + len(raw) + 1
             found.append(Record(raw, format_token(record, byte), self.stream))
         return found
+
+
+def time_text(time: str | datetime) -> str:
+    """A time as the server reads it. Raises ValueError for a datetime without a zone."""
+    if isinstance(time, str):
+        return time
+    if time.tzinfo is None:
+        raise ValueError("a time needs a zone: datetime.now(UTC), for one")
+    return time.isoformat()
 
 
 def is_json(content_type: str) -> bool:

@@ -10,17 +10,29 @@ import msgspec
 from polynya.client.calls import call, header, is_true, stream_target
 from polynya.client.errors import AnswerDamaged, Outcome, StreamGone, StreamNotFound
 from polynya.client.messages import Answer, Give, Request, Retry, Talk
-from polynya.client.values import Appended, Created, Facts, Json, encode, is_json, to_bytes
+from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
 
 NAMES_PER_PAGE = 1000
 _KEPT = ("name", "content_type", "closed", "incarnation", "created_at", "ttl_seconds", "expires_at")
 
 
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a stream stays: `ttl_seconds` without use, or until `expires_at` (RFC 3339)."""
+    """How long a stream stays: `ttl_seconds` without use, or until `expires_at` (RFC 3339); and what of it: records of the last
+    `retain_seconds`, and the last `retain_bytes`."""
 
     ttl_seconds: int | None = None
     expires_at: str | None = None
+    retain_seconds: int | None = None
+    retain_bytes: int | None = None
+
+    def headers(self) -> dict[str, str]:
+        values = {
+            "stream-ttl": self.ttl_seconds,
+            "stream-expires-at": self.expires_at,
+            "stream-retention-age": self.retain_seconds,
+            "stream-retention-bytes": self.retain_bytes,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
 
 
 class _Listing(msgspec.Struct):
@@ -40,7 +52,7 @@ class _Row(msgspec.Struct):
 
 
 def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Talk[Created]:
-    headers = {"content-type": content_type, **_lifetime(lifetime)}
+    headers = {"content-type": content_type, **lifetime.headers()}
     if closed:
         headers["stream-closed"] = "true"
     return (yield from _put(f"create '{name}'", name, headers, retry))
@@ -48,7 +60,7 @@ def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, cl
 
 def fork(name: str, source: str, offset: str | None, lifetime: Lifetime, retry: Retry) -> Talk[Created]:
     """`offset` None: at the source's tail."""
-    headers = {"stream-forked-from": stream_target(source), **_lifetime(lifetime)}
+    headers = {"stream-forked-from": stream_target(source), **lifetime.headers()}
     if offset is not None:
         headers["stream-fork-offset"] = offset
     return (yield from _put(f"fork '{source}' to '{name}'", name, headers, retry))
@@ -119,6 +131,28 @@ def delete(name: str, retry: Retry, *, missing_ok: bool = False) -> Talk[bool]:
     return True
 
 
+def trim(name: str, body: dict[str, str | int], retry: Retry) -> Talk[Trimming]:
+    """`body` is what the server takes: one of `before`, `before_time`, `keep_bytes`, `keep_age_seconds`."""
+    what = f"trim '{name}'"
+    request = Request("POST", f"{stream_target(name)}/retention", {"content-type": JSON_TYPE}, msgspec.json.encode(body))
+    return (yield from call(request, retry, what, _trimmed, repeatable=True))
+
+
+def trim_body(**choices: str | int | None) -> dict[str, str | int]:
+    """Raises ValueError unless exactly one is given."""
+    given = {name: value for name, value in choices.items() if value is not None}
+    if len(given) != 1:
+        raise ValueError(f"a trim needs exactly one of {', '.join(choices)}")
+    return given
+
+
+def _trimmed(answer: Answer) -> Trimming:
+    try:
+        return msgspec.json.decode(answer.body, type=Trimming)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AnswerDamaged("trim: the answer does not say what was trimmed", status=answer.status) from None
+
+
 def head(name: str, retry: Retry) -> Talk[Facts]:
     what = f"head of '{name}'"
 
@@ -166,12 +200,3 @@ def _rows(answer: Answer) -> _Listing:
         return msgspec.json.decode(answer.body, type=_Listing)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise AnswerDamaged("list: the answer is no listing", status=answer.status) from None
-
-
-def _lifetime(lifetime: Lifetime) -> dict[str, str]:
-    headers = {}
-    if lifetime.ttl_seconds is not None:
-        headers["stream-ttl"] = str(lifetime.ttl_seconds)
-    if lifetime.expires_at is not None:
-        headers["stream-expires-at"] = lifetime.expires_at
-    return headers

@@ -6,8 +6,6 @@ and connection pools. What the session sends is few and large (pages, batches), 
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,9 +13,9 @@ import httpx
 import msgspec
 
 import polynya
-from polynya.client.messages import CONNECT_SECONDS, Answer, Broken, Heard, Request
+from polynya.client.messages import CONNECT_SECONDS, Answer, Broken, Request
+from polynya.client.values import SERVER_DEFAULT
 
-SERVER_DEFAULT = "http://127.0.0.1:4437"
 KEEP_SECONDS = 30.0  # an idle connection; the server keeps it longer, so that it is not closed just as it is used
 KEPT_MAX = 32
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
@@ -51,10 +49,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def options_of(server: str, token: str, verify: Any) -> Options:
     return Options(server=(server if "://" in server else f"http://{server}").rstrip("/"), token=token, verify=verify)
-
-
-def heard(what: Answer | Broken | bytes | None = None) -> Heard:
-    return Heard(time.monotonic(), random.random(), what)  # noqa: S311 (it spreads retries)
 
 
 class Wire:

@@ -1,0 +1,340 @@
+"""The client's verbs against a real node, blocking and asynchronous: what goes in comes out, and refusals have their types."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from product import RunningNode, running_node
+
+from polynya.client import (
+    NOW,
+    START,
+    AsyncClient,
+    Batching,
+    Client,
+    Outcome,
+    ProducerFailed,
+    ProducerFenced,
+    Refused,
+    SequenceRegression,
+    StreamClosed,
+    StreamExists,
+    StreamNotFound,
+    StreamReplaced,
+    Trimmed,
+)
+
+pytestmark = pytest.mark.process
+names = (f"verbs/{number}" for number in itertools.count())
+
+
+@dataclass
+class Order:
+    item: int
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("node") / "data", "--cores", "2") as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: RunningNode) -> Iterator[Client]:
+    with Client(node.url) as client:
+        yield client
+
+
+def asynchronously(node: RunningNode, story: Any) -> None:
+    async def run() -> None:
+        async with AsyncClient(node.url) as client:
+            await story(client)
+
+    work: Coroutine[Any, Any, None] = run()
+    asyncio.run(work)
+
+
+def test_values_come_back_as_they_went_in(client: Client) -> None:
+    stream = client.stream(next(names))
+    assert stream.create().created and not stream.create().created
+    exact = msgspec.Raw(b' {"n": 12345678901234567890, "x": 1.0} ')
+    stream.append({"item": 1}, [1, [2]], None, "ü", exact)
+    records = list(stream.read())
+    assert [record.value for record in records[:4]] == [{"item": 1}, [1, [2]], None, "ü"]
+    assert records[4].data == b'{"n": 12345678901234567890, "x": 1.0}'
+    assert records[0].decode(Order) == Order(1)
+    for number, record in enumerate(records):
+        assert [later.data for later in stream.read(record.offset)] == [later.data for later in records[number + 1 :]]
+
+
+def test_what_is_no_record_is_refused_before_it_is_sent(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    with pytest.raises(TypeError, match="Raw"):
+        stream.append(b"{}")
+    with pytest.raises(ValueError, match="no JSON"):
+        stream.append(msgspec.Raw(b"{"))
+    with pytest.raises(ValueError, match="at least one"):
+        stream.append()
+    with stream.producer() as producer, pytest.raises(TypeError):
+        producer.append(b"{}")
+    assert stream.head().offset.startswith("0000000000000000")
+
+
+def test_bytes_and_text_come_back_as_they_went_in(client: Client) -> None:
+    for content_type in ("application/octet-stream", "text/plain"):
+        stream = client.stream(next(names))
+        stream.create(content_type=content_type)
+        parts = [bytes(range(256)) * 300, b"a\r\nb\rc\n", "über".encode()[:1], "über".encode()[1:]]
+        seen: list[bytes] = []
+
+        def follow(name: str = stream.name, seen: list[bytes] = seen) -> None:
+            with client.stream(name).tail(START) as reader:
+                seen.extend(page.body for page in reader.pages())
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        for part in parts:
+            stream.append(part)
+        stream.close()
+        thread.join(30)
+        assert b"".join(seen) == b"".join(parts)
+        assert b"".join(page.body for page in stream.read(max_bytes=1000).pages()) == b"".join(parts)
+
+
+def test_refusals_have_their_types(client: Client) -> None:
+    stream = client.stream(next(names))
+    with pytest.raises(StreamNotFound):
+        stream.append(1)
+    with pytest.raises(StreamNotFound):
+        list(stream.read())
+    assert not stream.exists()
+    stream.create()
+    with pytest.raises(StreamExists):
+        client.stream(stream.name).create(content_type="text/plain")
+    stream.append(1, sequence="b")
+    with pytest.raises(SequenceRegression) as refused:
+        stream.append(1, sequence="a")
+    assert refused.value.outcome is Outcome.REFUSED and refused.value.request_id
+    stream.append(2, close=True)
+    with pytest.raises(StreamClosed) as closed:
+        stream.append(3)
+    assert closed.value.offset == stream.head().offset
+    with pytest.raises(Refused, match="the offset must be"):
+        list(stream.read("nonsense"))
+    with pytest.raises(ValueError, match="no server's URL"):
+        Client("ftp://somewhere")
+
+
+def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
+    stream = client.stream(next(names))
+    for live in ("sse", "long-poll"):
+        stream.create()
+        stream.append(1)
+        with stream.tail(START, live=live) as reader:  # type: ignore[arg-type]
+            assert next(reader).value == 1
+            stream.delete()
+            stream.create()
+            stream.append(2)
+            with pytest.raises((StreamReplaced, StreamNotFound)):
+                next(reader)
+        stream.delete()
+
+
+def test_a_fork_goes_its_own_way(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    stream.append(1, 2)
+    half = next(stream.read()).offset
+    fork = stream.fork(next(names), offset=half)
+    fork.append("own")
+    assert [record.value for record in fork.read()] == [1, "own"]
+    assert stream.delete() and fork.delete()
+
+
+def test_many_streams_are_listed_in_pages(client: Client) -> None:
+    wanted = [f"listed/{number:04d}" for number in range(12)]
+    for name in wanted:
+        client.stream(name).create()
+    assert [facts.name for facts in client.streams("listed/")] == wanted
+
+
+def test_trims_and_times(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create(retain_bytes=10**9)
+    stream.append(*range(10))
+    offsets = [record.offset for record in stream.read()]
+    trimmed = stream.trim(before=offsets[3])
+    assert trimmed.records == 4 and trimmed.retained_offset == offsets[3]
+    assert [record.value for record in stream.read()] == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(Trimmed) as error:
+        list(stream.read(offsets[0]))
+    assert error.value.retained_offset == offsets[3]
+    assert [record.value for record in stream.read(from_time="1h")] == [4, 5, 6, 7, 8, 9]
+    assert list(stream.read(from_time=datetime.now(UTC) + timedelta(hours=1))) == []
+    with pytest.raises(ValueError, match="zone"):
+        stream.read(from_time=datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="exactly one"):
+        stream.trim()
+
+
+def test_producers_fence_and_fail_with_their_types(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    zombie = stream.producer("billing", batching=Batching(linger_seconds=0.0))
+    zombie.append("old").result()
+    with stream.producer("billing") as producer:
+        producer.append("new").result()
+        assert producer.epoch == zombie.epoch + 1
+    receipt = zombie.append("late")
+    with pytest.raises(ProducerFailed) as failed:
+        zombie.close()
+    assert isinstance(failed.value.cause, ProducerFenced) and isinstance(receipt.exception(), ProducerFailed)
+    assert (failed.value.applied, failed.value.refused, failed.value.unknown) == (1, 1, 0)
+    assert [record.value for record in stream.read()] == ["old", "new"]
+    with pytest.raises(ValueError, match="closed"):
+        producer.append(1)
+
+
+def test_an_exception_in_the_block_does_not_lose_what_was_appended(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+
+    def fail() -> None:
+        with stream.producer(batching=Batching(linger_seconds=60.0)) as producer:
+            producer.append(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [record.value for record in stream.read()] == [1]
+
+
+def test_a_full_buffer_makes_appending_wait(client: Client) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    with stream.producer(batching=Batching(batch_bytes=1000, buffer_bytes=3000, in_flight=2)) as producer:
+        for number in range(3000):
+            producer.append(number)
+            assert producer.buffered_bytes <= 3000
+    assert [record.value for record in stream.read()] == list(range(3000))
+
+
+def test_the_asynchronous_verbs(node: RunningNode) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream(next(names))
+        assert (await stream.create()).created
+        await stream.append(1, 2)
+        async with await stream.producer("a", batching=Batching(batch_bytes=100, buffer_bytes=300)) as producer:
+            receipts = [await producer.append(number) for number in range(3, 100)]
+            assert (await receipts[0]).offset
+        assert all(receipt.done for receipt in receipts) and producer.applied == 97
+        assert [record.value async for record in stream.read()] == list(range(1, 100))
+        facts = await stream.head()
+        fork = await stream.fork(next(names))
+        assert facts.name in [listed.name async for listed in client.streams("verbs/")]
+        assert (await stream.trim(keep_bytes=0)).records == 99
+        assert (await fork.close()).closed and await fork.exists()
+        with pytest.raises(StreamClosed):
+            await fork.append(1)
+        assert await fork.delete() and not await fork.delete(missing_ok=True)
+        failing = await fork_producer(client)
+        with pytest.raises(ProducerFailed):
+            await failing.close()
+
+    async def fork_producer(client: AsyncClient) -> Any:
+        closed = client.stream(next(names))
+        await closed.create()
+        producer = await closed.producer(batching=Batching(linger_seconds=0.0))
+        await (await producer.append(1))
+        await closed.close()
+        await producer.append(2)
+        return producer
+
+    asynchronously(node, story)
+
+
+def test_a_cancelled_tail_gives_its_connection_back(node: RunningNode) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream(next(names))
+        await stream.create()
+        async with stream.tail(NOW) as reader:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await anext(reader)
+        await stream.append(1)
+        assert [record.value async for record in stream.read()] == [1]
+
+    asynchronously(node, story)
+
+
+def test_asynchronous_workers_share(node: RunningNode) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream("shared/a")
+        await stream.create()
+        handled: list[int] = []
+
+        async def work() -> None:
+            async with client.share("team", "shared/*", lanes=2) as jobs:
+                async for job in jobs:
+                    handled.append(job.value)
+                    if job.value < 0:
+                        job.ack()
+                        return
+
+        async with client.share("team", "shared/*", lanes=2):
+            pass
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(work())
+            await stream.append(*range(50))
+            while set(range(50)) - set(handled):
+                await asyncio.sleep(0.01)
+            await stream.append(-1, -1)  # one for each lane
+        assert sorted(handled) == [-1, -1, *range(50)]
+        assert await client.disband("team") == 2
+        with pytest.raises(StreamNotFound):
+            await client.stream("groups/team").head()
+
+    asynchronously(node, story)
+
+
+def test_what_a_worker_did_not_acknowledge_goes_to_another(client: Client) -> None:
+    client.stream("handed/a").create()
+    with client.share("hands", "handed/a", lanes=1) as first:
+        client.stream("handed/a").append(*range(5))
+        assert [next(first).value for _ in range(3)] == [0, 1, 2]
+        assert list(client.share("hands", "handed/a", lanes=1, wait=False)) == [], "the lane is taken"
+    assert [job.value for job in client.share("hands", "handed/a", lanes=1, wait=False)] == [2, 3, 4]
+    with pytest.raises(StreamExists), client.share("hands", "handed/a", lanes=3):
+        pass
+
+
+def test_a_lease_is_kept_up_while_a_job_takes_long(client: Client) -> None:
+    client.stream("slow/a").create()
+    taken = threading.Event()
+    with client.share("slow", "slow/a", lanes=1, lease_seconds=1.0) as work:
+        client.stream("slow/a").append(1)
+        job = next(work)
+        assert not taken.wait(2.5), "it takes longer than the lease"
+        assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=1.0, wait=False)) == []
+        job.ack()
+    assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=1.0, wait=False)) == [] and work.leases_lost == 0
+
+
+def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Client) -> None:
+    client.stream("dead/a").create()
+    dead = client.share("dead", "dead/a", lanes=1, lease_seconds=1.0, handle_seconds=0.0)
+    with dead:
+        client.stream("dead/a").append(1)
+        assert next(dead).value == 1
+        with client.share("dead", "dead/a", lanes=1, lease_seconds=1.0) as heir:
+            assert next(heir).value == 1
