@@ -374,7 +374,7 @@ def test_the_sweep_finds_orphans_of_its_own_groups_only() -> None:
         await tier.store.put(f"c1/packs/20200101-00/3-{name}", b"young")
         tier.store.objects[f"c1/packs/20200101-00/3-{name}"] = (b"young", 1, tier.world.now - 1000)
         before = set(tier.store.objects)
-        assert await tier.new_collector(sweep_deletes=False).sweep() == [f"c1/packs/20200101-00/2-{name}"]
+        assert (await tier.new_collector(sweep_deletes=False).sweep()).orphans == [f"c1/packs/20200101-00/2-{name}"]
         assert set(tier.store.objects) == before
         await tier.collector.collect()
         assert set(tier.store.objects) == before - {f"c1/packs/20200101-00/2-{name}"}

@@ -33,6 +33,7 @@ FLUSH_MAX_AGE_MS = 300_000
 FLUSH_MAX_CONCURRENCY = 4
 MERGE_BYTES_PER_SECOND = 32 * MIB  # of small slices that a core makes larger ones of, beside everything else
 MERGE_INTERVAL_MS = 1000  # between two looks for them, or more where there are very many streams
+DELETE_GRACE_MS = 60_000  # objects that nobody needs stay so long, for readers that are at them
 SLICE_BYTES_MAX = 4 * MIB  # payload of one pack slice: the unit of a cold read and of the block cache
 CACHE_BYTES = 64 * MIB  # block cache of one core
 

@@ -26,6 +26,8 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "close": ("streams", "Close a stream: nothing can be appended any more."),
     "rm": ("streams", "Delete streams."),
     "sub": ("subscriptions", "Have webhooks or workers woken by appends."),
+    "trim": ("retention", "Forget the oldest records of a stream."),
+    "retention": ("retention", "Say how much of a stream, or of a bucket's streams, is kept."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
@@ -36,6 +38,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "debug": ("bundle", "Gather what is needed to look into a problem."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
+    "store": ("store", "Check and clean the object store."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }
 EXIT_MEANINGS = {

@@ -9,7 +9,7 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
-from polynya.cli.values import WHOLE_SECONDS, offset_of
+from polynya.cli.values import SIZE, WHOLE_SECONDS, offset_of
 
 if TYPE_CHECKING:
     import httpx
@@ -22,20 +22,36 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
 @click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
 @click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
+@click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep records for so long (7d); older ones go by themselves.")
+@click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep the newest so many bytes (10GiB); what is before them goes.")
 @as_json
 @server_option
-def create_command(client: Client, stream: str, content_type: str, ttl: int | None, expires_at: str | None, as_json: bool) -> None:
+def create_command(
+    client: Client,
+    stream: str,
+    content_type: str,
+    ttl: int | None,
+    expires_at: str | None,
+    keep_age: int | None,
+    keep_bytes: int | None,
+    as_json: bool,
+) -> None:
     """Create STREAM. It is no error if it exists with the same settings.
 
     \b
     polynya create orders
     polynya create logs/web-1 --content-type text/plain --ttl 7d
+    polynya create events --keep-age 30d --keep-bytes 10GiB
     """
     headers = {"content-type": content_type}
     if ttl is not None:
         headers["stream-ttl"] = str(ttl)
     if expires_at is not None:
         headers["stream-expires-at"] = expires_at
+    if keep_age is not None:
+        headers["stream-retention-age"] = str(keep_age)
+    if keep_bytes is not None:
+        headers["stream-retention-bytes"] = str(keep_bytes)
     answer = client.call("PUT", stream_path(stream), headers=headers)
     _say(client, stream, "created" if answer.status_code == 201 else "is there already", created=answer.status_code == 201, as_json=as_json)
 
@@ -45,7 +61,7 @@ def create_command(client: Client, stream: str, content_type: str, ttl: int | No
 @as_json
 @server_option
 def info_command(client: Client, stream: str, as_json: bool) -> None:
-    """Say what is known of STREAM: content type, tail offset, whether it is closed, when it expires.
+    """Say what is known of STREAM: content type, first kept and tail offset, whether it is closed, when it expires, what is kept.
 
     \b
     polynya info orders
@@ -58,7 +74,7 @@ def info_command(client: Client, stream: str, as_json: bool) -> None:
         for key, value in facts.items():
             if value is not None:
                 shown = ("yes" if value else "no") if isinstance(value, bool) else value
-                click.echo(f"{key.replace('_', ' '):<14}{shown}")
+                click.echo(f"{key.replace('_', ' '):<17}{shown}")
 
 
 @click.command("ls")
@@ -179,8 +195,14 @@ def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any
         "closed": headers.get("stream-closed", "").lower() == "true",
         "ttl_seconds": int(ttl) if ttl else None,
         "expires_at": headers.get("stream-expires-at"),
+        "keep_age_seconds": _whole(headers.get("stream-retention-age")),
+        "keep_bytes": _whole(headers.get("stream-retention-bytes")),
         "incarnation": headers.get("stream-incarnation"),
     }
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
 
 
 def _say(client: Client, stream: str, what: str, *, created: bool, as_json: bool) -> None:

@@ -83,6 +83,9 @@ def table_ls_command(client: Client, as_json: bool) -> None:
         heads = ("name", "prefix", "streams", "rows", "dead", "behind", "iceberg", "delta")
         keys = ("name", "prefix", "streams", "rows", "dead_rows")
         output.table(heads, [[*(table[key] for key in keys), _behind(table), table["iceberg"], table["delta"]] for table in tables])
+        for table in tables:
+            if trimmed := table.get("records_trimmed"):
+                output.notice(f"{table['name']}: {output.counted(trimmed, 'record')} had been trimmed before the table took them")
     else:
         output.notice("no tables yet: 'polynya table create NAME --prefix PREFIX' makes one")
 

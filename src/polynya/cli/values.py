@@ -1,4 +1,4 @@
-"""Values on the command line: durations, offsets and places to begin."""
+"""Values on the command line: durations, sizes, offsets and places to begin."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import click
 from polynya.base.offsets import START, parse_token
 
 _UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
 
@@ -70,6 +72,19 @@ class BeginType(click.ParamType):  # type: ignore[type-arg]
             )
 
 
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, from `4096`, `64kB`, `8MiB`, `10GB`."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = _SIZE.fullmatch(str(value).strip().lower())
+        if match is None or match[2] not in _SIZE_UNITS:
+            self.fail(f"{value!r} is no size; write 4096, 64kB, 8MiB or 10GB", param, ctx)
+        return int(float(match[1]) * _SIZE_UNITS[match[2]])
+
+
+SIZE = Size()
 SECONDS = Seconds()
 WHOLE_SECONDS = WholeSeconds()
 BEGIN = BeginType()

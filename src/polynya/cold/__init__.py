@@ -21,12 +21,26 @@ Invariants:
 The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
 """
 
-from polynya.cold.collector import Collector, CollectorSettings
+from polynya.cold.collector import Collector, CollectorSettings, Swept
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import MergeSettings
 from polynya.cold.merger import Merger
 from polynya.cold.planner import FlushSettings
 from polynya.cold.reader import ColdReader, PackGone
+from polynya.cold.verifier import Part, Verifier
 
-__all__ = ["ColdReader", "Collector", "CollectorSettings", "FlushSettings", "Flusher", "Groups", "MergeSettings", "Merger", "PackGone"]
+__all__ = [
+    "ColdReader",
+    "Collector",
+    "CollectorSettings",
+    "FlushSettings",
+    "Flusher",
+    "Groups",
+    "MergeSettings",
+    "Merger",
+    "PackGone",
+    "Part",
+    "Swept",
+    "Verifier",
+]

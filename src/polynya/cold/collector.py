@@ -42,6 +42,14 @@ class CollectCounters(msgspec.Struct):
     failures: int = 0
 
 
+class Swept(msgspec.Struct, array_like=True):
+    """Keys of orphans, the bytes of them, and whether they were deleted."""
+
+    orphans: list[str]
+    bytes: int = 0
+    deleted: bool = False
+
+
 class Collector:
     """One per core. `owns_root` is asked before every deletion; `in_flight` are the flusher's packs."""
 
@@ -127,25 +135,29 @@ class Collector:
             await self.sweep()
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 
-    async def sweep(self) -> list[str]:
-        """Orphans: old objects of home groups of this core that their logs do not know. Deleted, if this start may."""
+    async def sweep(self, *, delete: bool = True, grace_ms: int | None = None) -> Swept:
+        """Orphans: objects of home groups of this core that their logs do not know, and that are older than `grace_ms` (the settings').
+        Deleted, if this start may."""
         now_ms = self._groups.now_ms()
+        grace_ms = self._settings.orphan_ms if grace_ms is None else grace_ms
         orphans = []
+        size = 0
         async for info in self._store.list(self._packs_prefix):
             home = home_group_of(info.key)
             machine = self._groups.machines().get(home) if home is not None else None
             if machine is None or info.key in machine.packs or info.key in self._in_flight:
                 continue
-            if info.modified_ms + self._settings.orphan_ms <= now_ms:
+            if info.modified_ms + grace_ms <= now_ms:
                 orphans.append(info.key)
+                size += info.size
             if len(orphans) == ORPHANS_MAX:
                 break
+        if not delete or not orphans:
+            return Swept(orphans, size)
         self.counters.orphans += len(orphans)
-        if not orphans:
-            return []
         if self._sweep_deletes and await self._owns_root():
             await self._store.delete(orphans)
             log.info("deleted %d objects that no log knows", len(orphans))
-        else:
-            log.warning("%d objects are known to no log, the first is %s: this start may not delete them", len(orphans), orphans[0])
-        return orphans
+            return Swept(orphans, size, deleted=True)
+        log.warning("%d objects are known to no log, the first is %s: this start may not delete them", len(orphans), orphans[0])
+        return Swept(orphans, size)

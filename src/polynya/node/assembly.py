@@ -13,6 +13,7 @@ from polynya.base.errors import CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
+from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.doors import Doors
 from polynya.node.engine import Engine, Shape
@@ -65,6 +66,7 @@ class Assembly:
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
             self.service.flush_here = self._tier.flusher.flush_now
+        checks = StoreChecks(self.service, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
         if self._tier is not None:
@@ -75,8 +77,8 @@ class Assembly:
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
-        read_object = None if self._tier is None else self._tier.read_object
-        self._doors = Doors(self._start, self.service, Tables(self.service, self.service.flush), self._health, mounts, read_object)
+        tables = Tables(self.service, self.service.flush)
+        self._doors = Doors(self._start, self.service, tables, self._health, mounts, checks)
         await self._doors.open()
         await self._subscriptions.start()
 

@@ -17,8 +17,9 @@ from polynya.front.http.questions import PATH as SQL_PATH
 from polynya.front.http.questions import QuestionRoute
 from polynya.front.http.server import HttpFront
 from polynya.front.http.settings import HttpSettings
-from polynya.front.http.tables import ReadObject, TableRoutes
+from polynya.front.http.tables import TableRoutes
 from polynya.node import sources
+from polynya.node.checks import StoreChecks
 from polynya.node.health import Answer, Health
 from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
@@ -43,11 +44,11 @@ class Doors:
         tables: Tables,
         health: Health,
         mounts: Mapping[str, Handler] | None = None,
-        read_object: ReadObject | None = None,
+        checks: StoreChecks | None = None,
     ) -> None:
         self._start = start
         self._health = health
-        routes = TableRoutes(tables, _store_ref(start), service.now_ms, read_object)
+        routes = TableRoutes(tables, _store_ref(start), service.now_ms, None if checks is None else checks.read_object)
         questions = Questions(start.config)
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
@@ -56,7 +57,7 @@ class Doors:
         mounts = {"/v1/tables/": _table_handler(routes.user), BUCKETS + "/": buckets.handle, **console_mounts(), **(mounts or {})}
         self.base = HttpFront(service, settings, base, mounts)
         admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
-        mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service))}
+        mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service, checks))}
         self.admin = HttpFront(service, settings, admin, mount, streams=False)
 
         health.registry.add(sources.of_front(self.base))
@@ -116,14 +117,16 @@ def _table_handler(route: Callable[[str, list[str], bytes], Awaitable[tuple[int,
     return handle
 
 
-def _admin_handler(routes: TableRoutes, service: NodeService) -> Handler:
-    """`/v1/admin/tables/…` for drivers; `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
+def _admin_handler(routes: TableRoutes, service: NodeService, checks: StoreChecks | None) -> Handler:
+    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
     tables = _table_handler(routes.admin)
 
     async def handle(request: Request) -> Response:
         first, *rest = request.segments
         if first == "tables":
             return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "store" and checks is not None:
+            return await checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")

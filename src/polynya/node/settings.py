@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.limits import (
+    DELETE_GRACE_MS,
     FLUSH_BYTES,
     FLUSH_INTERVAL_MS,
     FLUSH_MAX_AGE_MS,
@@ -219,6 +220,12 @@ SETTINGS = (
     Setting("cold.flush_max_bytes", parse_size, None, "Payload of one pack at most. Default: `cold.flush_bytes`.", low=1),
     Setting("cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "Bytes older than this are flushed however few they are.", low=1),
     Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs of one core on their way at once.", low=1, high=64),
+    Setting(
+        "cold.delete_grace_ms",
+        parse_millis,
+        DELETE_GRACE_MS,
+        "Objects that nobody needs any more stay in the store for so long, for readers that are at them.",
+    ),
     Setting(
         "cold.max_hot_bytes_per_group",
         parse_size,

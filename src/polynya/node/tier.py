@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
+from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings, Verifier
 from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
-from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, claim_root, open_store, owns_root, prove_conditional_writes
+from polynya.objectstore import (
+    ObjectStore,
+    StoreError,
+    StoreUnavailable,
+    claim_root,
+    open_store,
+    owns_root,
+    prove_conditional_writes,
+    release_root,
+)
 
 START_TRIES = 5
+RELEASE_SECONDS = 2.0
+COLLECT_MS_MIN = 500
 log = logging.getLogger("polynya.tier")
 
 
@@ -34,19 +46,32 @@ def merge_settings(cold: ColdConfig) -> MergeSettings:
     return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
 
 
+def collector_settings(cold: ColdConfig) -> CollectorSettings:
+    """A short grace is looked after more often."""
+    grace_ms = cold.delete_grace_ms
+    known = CollectorSettings()
+    return CollectorSettings(
+        interval_ms=min(known.interval_ms, max(COLLECT_MS_MIN, grace_ms)),
+        grace_ms=grace_ms,
+        snapshot_wait_ms=min(known.snapshot_wait_ms, grace_ms),
+    )
+
+
 class Tier:
     """Of one core. Made by `open_tier`; None in its place is the backend `none`."""
 
     def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Any) -> None:
         cluster = start.birth.cluster_id
         self.store = store
+        self._claim = claim if start.core == 0 else None
+        self.verifier = Verifier(groups, store)
         self.reader = ColdReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         self.collector = Collector(
             groups,
             store,
-            CollectorSettings(),
+            collector_settings(start.config.cold),
             packs_prefix=f"{cluster}/packs/",
             in_flight=self.flusher.in_flight,
             owns_root=lambda: owns_root(store, claim),
@@ -65,7 +90,12 @@ class Tier:
             raise Unavailable(f"the object store has not given {key}: {error}") from None
 
     async def close(self) -> None:
+        """The first core says that the node has stopped, if the store answers soon."""
         await self.reader.close()
+        if self._claim is not None:
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await release_root(self.store, self._claim)
         await self.store.close()
 
 

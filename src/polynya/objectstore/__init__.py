@@ -25,10 +25,11 @@ from polynya.objectstore.api import (
 )
 from polynya.objectstore.memory import MemoryStore
 from polynya.objectstore.proof import prove_conditional_writes
-from polynya.objectstore.root import RootClaim, RootMarker, claim_root, owns_root
+from polynya.objectstore.root import MARKER_KEY, RootClaim, RootMarker, claim_root, owns_root, read_root, release_root
 from polynya.objectstore.settings import StoreSettings, open_store
 
 __all__ = [
+    "MARKER_KEY",
     "AlreadyExists",
     "Conflict",
     "MemoryStore",
@@ -45,4 +46,6 @@ __all__ = [
     "owns_root",
     "prove_conditional_writes",
     "put_again",
+    "read_root",
+    "release_root",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from polynya.base.errors import ConfigError
@@ -16,7 +18,7 @@ class RootMarker(msgspec.Struct, frozen=True):
 
     cluster_id: str
     history: int
-    start_id: str  # of the node start that owns the root now
+    start_id: str  # of the node start that owns the root now; "" when it has stopped
     format: int = 1
 
 
@@ -50,6 +52,19 @@ async def claim_root(store: ObjectStore, cluster_id: str, history: int, start_id
 async def owns_root(store: ObjectStore, claim: RootClaim) -> bool:
     """Whether nobody claimed the root since: ask before deleting."""
     return (await _read(store))[0] == claim.marker
+
+
+async def release_root(store: ObjectStore, claim: RootClaim) -> None:
+    """A node that stops says so: nobody owns the root then. Raises StoreUnavailable; it may be left out, as a crash does."""
+    found, etag = await _read(store)
+    if found == claim.marker:
+        with suppress(Conflict):
+            await store.compare_and_swap(MARKER_KEY, msgspec.json.encode(msgspec.structs.replace(claim.marker, start_id="")), etag)
+
+
+async def read_root(store: ObjectStore) -> RootMarker | None:
+    """The root's marker, if it has one. Raises ConfigError when it is no marker, StoreUnavailable."""
+    return (await _read(store))[0]
 
 
 async def _read(store: ObjectStore) -> tuple[RootMarker | None, str | None]:

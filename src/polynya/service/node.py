@@ -209,6 +209,11 @@ class NodeService:
         return group % self._cores
 
     @property
+    def cores(self) -> int:
+        """How many the node has."""
+        return self._cores
+
+    @property
     def other_cores(self) -> list[int]:
         return [core for core in range(self._cores) if core != self._core]
 

@@ -90,6 +90,7 @@ class Tables:
         for lag in await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)):
             total.streams += lag.streams
             total.records += lag.records
+            total.skipped += lag.skipped
             if lag.since_ms:
                 total.since_ms = min(total.since_ms or lag.since_ms, lag.since_ms)
         return total

@@ -125,6 +125,7 @@ class TableRoutes:
             "rows": table.rows,
             "dead_rows": table.dlq_rows,
             "records_behind": lag.records,
+            "records_trimmed": lag.skipped,
             "behind_seconds": round(behind, 3),
             "committed_ms": table.committed_ms,
         }

@@ -1,0 +1,128 @@
+"""Whether every slice that an index names is in the store, as it was written: a part of the packs at a time, beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.limits import MIB
+from polynya.cold.flusher import SURVEY_STREAMS
+from polynya.cold.groups import Groups
+from polynya.cold.merger import cut_requests
+from polynya.objectstore.api import NotFound, ObjectStore
+from polynya.stream.model import ColdSlice
+
+PART_BYTES = 32 * MIB  # read for one answer, or one pack if that is larger
+PART_PACKS = 256
+REQUESTS = 4  # at the same time
+STREAMS_NAMED_MAX = 20  # with each fault
+TABLE_SECONDS = 600.0  # so long the packs to be looked at are remembered from one part to the next
+
+MISSING = "missing"
+DAMAGED = "damaged"
+
+
+class Fault(msgspec.Struct, array_like=True):
+    """A pack that is not as its indexes say: `kind` is MISSING or DAMAGED. `streams` are some of those that need it, canonical."""
+
+    pack: str
+    kind: str
+    streams: list[str]
+
+
+class Part(msgspec.Struct, array_like=True):
+    """What was looked at. `after`: the last pack; "" when all were."""
+
+    after: str = ""
+    packs: int = 0
+    slices: int = 0
+    bytes: int = 0
+    faults: list[Fault] = []
+
+
+class Verifier:
+    """One per core: of the packs that the streams of this core are in. Raises StoreUnavailable."""
+
+    def __init__(self, groups: Groups, store: ObjectStore) -> None:
+        self._groups = groups
+        self._store = store
+        self._table: dict[str, list[ColdSlice]] = {}
+        self._keys: list[str] = []
+        self._made = 0.0
+
+    async def verify(self, after: str) -> Part:
+        """The packs behind `after`, in the order of their keys. Those that are released meanwhile are no fault."""
+        if not after or time.monotonic() > self._made + TABLE_SECONDS:
+            await self._survey()
+        part = Part()
+        begin = bisect_right(self._keys, after)
+        for key in self._keys[begin : begin + PART_PACKS]:
+            slices = self._table[key]
+            part.after = key
+            part.packs += 1
+            part.slices += len(slices)
+            part.bytes += sum(cold.stored for cold in slices)
+            kind = await self._look(slices)
+            if kind and (streams := self._streams_of(key)):
+                part.faults.append(Fault(key, kind, streams))
+            if part.bytes >= PART_BYTES:
+                break
+        if begin + part.packs >= len(self._keys):
+            part.after = ""
+            self._table, self._keys = {}, []
+        return part
+
+    async def _survey(self) -> None:
+        """Which slices of which packs are named now."""
+        table: dict[str, list[ColdSlice]] = {}
+        for machine in list(self._groups.machines().values()):
+            streams = list(machine.streams.values())
+            for begin in range(0, len(streams), SURVEY_STREAMS):
+                for stream in streams[begin : begin + SURVEY_STREAMS]:
+                    for cold in machine.whole_index_of(stream):
+                        table.setdefault(cold.pack, []).append(cold)
+                await asyncio.sleep(0)
+        self._table, self._keys, self._made = table, sorted(table), time.monotonic()
+
+    async def _look(self, slices: Sequence[ColdSlice]) -> str:
+        """What is wrong with them; "" when nothing is."""
+        requests = cut_requests(slices)
+        for begin in range(0, len(requests), REQUESTS):
+            found = await asyncio.gather(*(self._check(request) for request in requests[begin : begin + REQUESTS]))
+            if any(found):
+                return max(found)
+        return ""
+
+    async def _check(self, request: Sequence[ColdSlice]) -> str:
+        begin, end = request[0].offset, request[-1].offset + request[-1].stored
+        try:
+            data = memoryview(await self._store.get_range(request[0].pack, begin, end - begin))
+        except NotFound:
+            return MISSING
+        except ValueError:  # it is shorter
+            return DAMAGED
+        whole = await asyncio.to_thread(_are_whole, request, data)
+        return "" if whole else DAMAGED
+
+    def _streams_of(self, key: str) -> list[str]:
+        """Some that name the pack still."""
+        found: list[str] = []
+        for machine in self._groups.machines().values():
+            if key not in machine.held:
+                continue
+            for stream in machine.streams.values():
+                if any(cold.pack == key for cold in machine.whole_index_of(stream)):
+                    found.append(stream.name)
+                    if len(found) == STREAMS_NAMED_MAX:
+                        return found
+        return found
+
+
+def _are_whole(slices: Sequence[ColdSlice], data: memoryview) -> bool:
+    begin = slices[0].offset
+    return all(crc32c(bytes(data[cold.offset - begin : cold.offset - begin + cold.stored])) == cold.crc for cold in slices)
