@@ -17,7 +17,7 @@ from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimm
 from polynya.service.retainer import Retainer
 from polynya.service.retention import TrimCounters
 from polynya.stream import index
-from polynya.stream.commands import Retention, SetRetention
+from polynya.stream.commands import Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
 
 A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
@@ -418,3 +418,29 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
     before = world.reader.counters.misses
     assert await place_of(world, A, began + 201 * SECOND) == 201
     assert world.reader.counters.misses - before <= 1
+
+
+# --- tables ------------------------------------------------------------------------------------------------------------------------
+
+
+@story
+async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: World) -> None:
+    table, _ = await world.tables.create("t", "test/")
+    await fill(world, A, 20, flush_every=5)
+    await trim(world, A, 7)
+    job = await world.tables.plan("t")
+    assert job is not None
+    assert [(cold.record, cold.records) for part in job.ranges for cold in part.slices] == [(5, 5), (10, 5), (15, 5)]
+    lag = await world.tables.lag(table)
+    assert (lag.records, lag.skipped) == (20 - 5, 5)
+    await trim(world, A, 12)
+    again = await world.tables.plan("t")
+    assert again is not None and again.job == job.job
+    assert [cold.record for part in again.ranges for cold in part.slices] == [10, 15], "less what is trimmed meanwhile"
+    commit = TableCommit(table.uid, job.job, "a1", "", "", "m1", "d1", 10, 0, world.clock.ms)
+    await world.tables.commit(commit)
+    await world.append(A, BODY)
+    await trim(world, A, Position.NOW)
+    assert await world.tables.plan("t") is None
+    found = await world.tables.lag(await world.tables.find("t"))
+    assert (found.records, found.skipped) == (0, 6)

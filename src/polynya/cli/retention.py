@@ -10,6 +10,7 @@ import msgspec
 from polynya.base.offsets import parse_token
 from polynya.cli import output
 from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.completing import complete_stream
 from polynya.cli.streams import as_json
 from polynya.cli.values import SIZE, WHOLE_SECONDS
 
@@ -19,7 +20,7 @@ bucket_option = click.option("--bucket", metavar="BUCKET", help="Of all streams 
 
 
 @click.command("trim")
-@click.argument("stream")
+@click.argument("stream", shell_complete=complete_stream)
 @click.option(
     "--before", metavar="OFFSET|TIME", help="Forget what lies before an offset, 'now', a time (2030-01-31T12:00:00Z) or as long ago as 10m."
 )
@@ -62,7 +63,7 @@ def retention_command() -> None:
 
 
 @retention_command.command("set")
-@click.argument("stream", required=False)
+@click.argument("stream", required=False, shell_complete=complete_stream)
 @bucket_option
 @keep_age_option
 @keep_bytes_option
@@ -97,7 +98,7 @@ def set_command(
 
 
 @retention_command.command("show")
-@click.argument("stream", required=False)
+@click.argument("stream", required=False, shell_complete=complete_stream)
 @bucket_option
 @as_json
 @server_option
@@ -128,7 +129,7 @@ def show_command(client: Client, stream: str | None, bucket: str | None, as_json
 
 
 @retention_command.command("clear")
-@click.argument("stream", required=False)
+@click.argument("stream", required=False, shell_complete=complete_stream)
 @bucket_option
 @server_option
 def clear_command(client: Client, stream: str | None, bucket: str | None) -> None:

@@ -115,7 +115,7 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
         assert store is not None
         marker = await read_root(store)
         if marker is None:
-            raise exits.Refused(f"{root} has no {MARKER_KEY}: it is not the root of a node's objects", hint="Look at --root again.")
+            raise _no_root(root)
         if marker.start_id and not force:
             hint = "Stop the node. If it was killed, or its machine is gone, --force deletes nevertheless."
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
@@ -136,6 +136,10 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
     output.notice(f"deleted {output.counted(len(keys), 'object')} under {root}")
 
 
+def _no_root(root: str) -> exits.Refused:
+    return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Look at --root again.")
+
+
 async def _delete(store: ObjectStore, keys: list[str]) -> None:
     for begin in range(0, len(keys), DELETE_AT_ONCE):
         await store.delete(keys[begin : begin + DELETE_AT_ONCE])
@@ -143,11 +147,13 @@ async def _delete(store: ObjectStore, keys: list[str]) -> None:
 
 def _settings_of(root: str, file: str | None) -> StoreSettings:
     from polynya.node.config import load
-    from polynya.objectstore import StoreSettings
+    from polynya.objectstore import MARKER_KEY, StoreSettings
 
     if not root.startswith("s3://"):
         if not os.path.isdir(root):
             raise exits.Refused(f"there is no folder {root}")
+        if not (Path(root) / MARKER_KEY).is_file():
+            raise _no_root(root)
         return StoreSettings(backend="local", root=os.path.abspath(root))
     bucket, _, prefix = root.removeprefix("s3://").partition("/")
     if not bucket:

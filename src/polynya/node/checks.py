@@ -14,6 +14,7 @@ from polynya.base.names import spelled_name
 from polynya.cold import Part, Swept
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Request, Response
+from polynya.front.http.tables import ReadObject
 from polynya.node.tier import Tier
 from polynya.objectstore import StoreUnavailable
 from polynya.service.node import NodeService
@@ -49,6 +50,11 @@ class StoreChecks:
         self._tier = tier
         service.serve(VERIFY, VerifyQuestion, Part, self._verify)
         service.serve(SWEEP, SweepQuestion, Swept, self._sweep)
+
+    @property
+    def read_object(self) -> ReadObject | None:
+        """For rooms that know no store."""
+        return None if self._tier is None else self._tier.read_object
 
     async def handle(self, request: Request) -> Response:
         """`request.segments` are those behind `/v1/admin/store`. Raises `Failure`, Unavailable."""

@@ -1,0 +1,107 @@
+"""What `trim`, `retention` and `store` send, print and end with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from scripted_server import scripted
+
+from polynya.cli import exits
+from polynya.cli.app import cli
+
+TOKEN = "0000000000000003_0000000000000021"
+TRIMMED = (200, {}, json.dumps({"retained_offset": TOKEN, "records": 3, "bytes": 2048}).encode())
+KEEPS = (200, {}, b'{"age_seconds": 604800, "bytes": 1073741824, "from": "stream"}')
+
+
+def ran(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), env={"POLYNYA_SERVER": url})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        (("--before", TOKEN), {"before": TOKEN}),
+        (("--before", "now"), {"before": "now"}),
+        (("--before", "10m"), {"before_time": "10m"}),
+        (("--before", "2026-11-01"), {"before_time": "2026-11-01"}),
+        (("--keep-bytes", "1.5MiB"), {"keep_bytes": 3 << 19}),
+        (("--keep-age", "7d"), {"keep_age_seconds": 604800}),
+    ],
+)
+def test_a_trim_is_sent(arguments: tuple[str, ...], body: dict[str, object]) -> None:
+    with scripted(TRIMMED) as server:
+        result = ran(server.url, "trim", "a/b", *arguments)
+    assert result.exit_code == 0, result.output
+    (sent,) = server.said
+    assert (sent.method, sent.path, json.loads(sent.body)) == ("POST", "/v1/stream/a/b/retention", body)
+    assert "forgot 3 records (2.0 KiB)" in result.stderr and TOKEN in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--before", "now", "--keep-bytes", "1"), ("--keep-bytes", "much"), ("--keep-age", "1.5s")])
+def test_a_trim_that_says_nothing_or_too_much_is_not_sent(arguments: tuple[str, ...]) -> None:
+    with scripted(TRIMMED) as server:
+        assert ran(server.url, "trim", "a", *arguments).exit_code == exits.USAGE
+    assert not server.said
+
+
+def test_retention_of_streams_and_buckets() -> None:
+    with scripted(KEEPS) as server:
+        said = ran(server.url, "retention", "set", "a", "--keep-age", "7d", "--keep-bytes", "1GiB")
+        ran(server.url, "retention", "set", "--bucket", "logs", "--forever")
+        shown = ran(server.url, "retention", "show", "a")
+        listed = ran(server.url, "retention", "show", "--bucket", "logs", "--json")
+        ran(server.url, "retention", "clear", "a")
+    assert said.stderr == "a keeps records for 7 d, the newest 1.0 GiB\n"
+    assert shown.stdout.startswith("keeps            records for 7 d")
+    assert json.loads(listed.stdout)["age_seconds"] == 604800
+    stream, bucket = "/v1/stream/a/retention", "/v1/buckets/logs/retention"
+    assert [(each.method, each.path) for each in server.said] == [
+        ("PUT", stream), ("PUT", bucket), ("GET", stream), ("GET", bucket), ("DELETE", stream)
+    ]  # fmt: skip
+    assert json.loads(server.said[0].body) == {"age_seconds": 604800, "bytes": 1 << 30}
+    assert json.loads(server.said[1].body) == {"age_seconds": None, "bytes": None}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("set", "a"), ("set", "a", "--forever", "--keep-age", "1d"), ("set", "--keep-age", "1d"), ("set", "a", "--bucket", "b", "--forever")],
+)
+def test_a_retention_that_cannot_be_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    with scripted(KEEPS) as server:
+        assert ran(server.url, "retention", *arguments).exit_code == exits.USAGE
+    assert not server.said
+
+
+def test_a_stream_is_created_with_its_retention() -> None:
+    with scripted((201, {}, b""), (200, {"content-type": "text/plain"}, b"")) as server:
+        assert ran(server.url, "create", "a", "--keep-age", "1d", "--keep-bytes", "10kB").exit_code == 0
+    headers = server.said[0].headers
+    assert (headers["stream-retention-age"], headers["stream-retention-bytes"]) == ("86400", "10000")
+
+
+def test_what_is_no_root_is_not_wiped(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    for root in (str(precious), str(tmp_path / "none")):
+        refused = CliRunner().invoke(cli, ["store", "wipe", "--root", root, "--yes", "--force"])
+        assert refused.exit_code == exits.REFUSED, refused.output
+    assert [path.name for path in precious.iterdir()] == ["file"]
+    assert CliRunner().invoke(cli, ["store", "wipe", "--root", "s3://", "--yes"]).exit_code == exits.USAGE
+
+
+def test_a_root_is_wiped_after_a_question(tmp_path: Path) -> None:
+    root = tmp_path / "objects"
+    (root / "c1" / "packs").mkdir(parents=True)
+    (root / "c1" / "packs" / "p").write_bytes(b"x")
+    (root / "polynya-root.json").write_text('{"cluster_id": "c1", "history": 1, "start_id": ""}')
+    wipe = ["store", "wipe", "--root", str(root)]
+    assert CliRunner().invoke(cli, wipe, input="n\n").exit_code != 0
+    assert (root / "c1" / "packs" / "p").exists()
+    done = CliRunner().invoke(cli, wipe, input="y\n")
+    assert done.exit_code == 0 and "deleted 1 object" in done.stderr
+    assert not [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
