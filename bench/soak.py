@@ -33,6 +33,9 @@ SPEED = 4320.0  # a month in ten minutes
 TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
 GENERATIONS = 12  # lives of a stream that is written to for its life long
 LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
+RIVERS = 8  # of the flows: these live as long as the run, and are trimmed, one half by their retention, the other by hand
+TRIM_SECONDS = 1.0
+KEEP_BYTES = 128 << 10
 RESTARTS = 2  # in the first part, and two more for every five minutes; each other one is a kill
 FIRST_PART = 0.4
 SAMPLES = 60
@@ -121,6 +124,10 @@ class Flow:
         self._rest = b"." * (record_bytes - 12)
 
     @property
+    def is_river(self) -> bool:
+        return self.slot < RIVERS
+
+    @property
     def name(self) -> str:
         return f"soak/flow-{self.slot}-{self.generation}"
 
@@ -159,13 +166,14 @@ class Flow:
             raise Failed(f"append {self.acknowledged} to {self.name}: {status} {body!r}")
 
 
-def check_numbers(data: bytes, first: int, record_bytes: int, what: str) -> int:
-    """How many whole records `data` holds; they must be numbered from `first` on."""
+def check_numbers(data: bytes, end: str, record_bytes: int, what: str) -> tuple[int, int]:
+    """The first record of `data`, and the one behind its last: whole records, each with its number in it. `end` is the offset behind them."""
     count, odd = divmod(len(data), record_bytes)
+    behind = int(end.partition("_")[0])
     numbers = [int(data[at : at + 12]) for at in range(0, len(data), record_bytes)] if not odd else []
-    if odd or numbers != list(range(first, first + count)):
-        raise Failed(f"{what}: {len(data)} bytes from record {first} on are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
-    return count
+    if odd or numbers != list(range(behind - count, behind)):
+        raise Failed(f"{what}: {len(data)} bytes up to {end} are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
+    return behind - count, behind
 
 
 async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.Event) -> None:
@@ -220,8 +228,8 @@ class Tail:
             await self._follow(self._flow.name, stop)
 
     async def _follow(self, name: str, stop: asyncio.Event) -> None:
-        """Until the stream is gone."""
-        seen, last = 0, ""
+        """Until the stream is gone, or what was to be read next is trimmed."""
+        last = ""
         while not stop.is_set():
             with contextlib.suppress(OSError, EOFError):
                 reader, writer = await _connect(self._node)
@@ -236,23 +244,31 @@ class Tail:
                         while True:
                             event = await reader.readuntil(b"\n\n")
                             if found := re.match(rb"id:(.*)\nevent: data\ndata:(.*)\n\n", event):
-                                seen += check_numbers(found[2], seen, self._record_bytes, f"tail of {name}")
+                                first, behind = check_numbers(found[2], found[1].decode(), self._record_bytes, f"tail of {name}")
+                                if last and first != int(last.partition("_")[0]):
+                                    raise Failed(f"tail of {name}: {first} comes after {last}")
                                 last = found[1].decode()
-                                self.records = self.records + len(found[2]) // self._record_bytes
+                                self.records += behind - first
                 finally:
                     writer.close()
             await asyncio.sleep(0.05)
 
 
-async def read_all(web: httpx.AsyncClient, name: str, record_bytes: int) -> int:
-    """How many records a stream holds; all of them are checked."""
-    count, offset = 0, "-1"
+async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, length: int) -> int:
+    """How many records a stream holds; all of them are checked, and there must be none missing of the `length` that were acknowledged."""
+    count, expected, offset = 0, 0, "-1"
     while True:
         page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
-        count += check_numbers(page.content, count, record_bytes, f"read of {name}")
         offset = page.headers["stream-next-offset"]
+        first, behind = check_numbers(page.content, offset, load.record_bytes, f"read of {name}")
+        if first != expected and not (flow.is_river and not count and first > 0):
+            raise Failed(f"read of {name}: {first} comes where {expected} was expected")
+        count, expected = count + behind - first, behind
         if "stream-up-to-date" in page.headers:
-            return count
+            break
+    if behind != length:
+        raise Failed(f"{name} holds records up to {behind}, {length} were acknowledged")
+    return count
 
 
 async def ask(
@@ -280,21 +296,34 @@ async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asynci
     """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted. Returns how many records were checked."""
     checked = 0
     life = load.life_seconds * (flow.slot + 1) / load.flows  # the first ones end one after the other, and so do all others
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(life):
-                await stop.wait()
-                break
+    while not await over(stop, life):
         life = load.life_seconds
         await ask(web, "PUT", f"/v1/stream/soak/flow-{flow.slot}-{flow.generation + 1}", good=(200, 201), content_type=TEXT)
+        if stop.is_set():  # nobody writes any more
+            break
         flow.end_life()
         name, length = await flow.retired.get()
-        found = await read_all(web, name, load.record_bytes)
-        if found != length:
-            raise Failed(f"{name} has {found} records of {length} that were acknowledged")
+        checked += await read_all(web, flow, name, load, length)
         await ask(web, "DELETE", f"/v1/stream/{name}", good=(204, 404))
-        checked += found
     return checked
+
+
+async def trim(web: httpx.AsyncClient, flow: Flow, stop: asyncio.Event) -> int:
+    """Now and then all but the last of a river goes. Returns how many records went."""
+    gone = 0
+    while not await over(stop, TRIM_SECONDS):
+        body = b'{"keep_bytes": %d}' % KEEP_BYTES
+        trimmed = await ask(web, "POST", f"/v1/stream/{flow.name}/retention", good=(200,), body=body)
+        gone += trimmed.json()["records"]
+    return gone
+
+
+async def over(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep, but not through the end of the run. Whether that has come."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    return stop.is_set()
 
 
 async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event) -> int:
@@ -449,12 +478,13 @@ class Outcome(msgspec.Struct, kw_only=True):
     checked: int = 0  # records read as a whole
     tailed: int = 0  # records seen by tails
     resumed: int = 0  # connections of tails that went on where another had ended
-    expired: int = 0
+    expired: int = 0  # streams
+    trimmed: int = 0  # records, by hand
     counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the last start of the node
 
     def problems(self) -> list[str]:
         """What grew, and what did not happen that should have: a soak that soaks nothing passes nothing."""
-        missing = [name for name in ("checked", "tailed", "resumed", "expired") if not getattr(self, name)]
+        missing = [name for name in ("checked", "tailed", "resumed", "expired", "trimmed") if not getattr(self, name)]
         missing += [name for name, count in self.counters.items() if not count]
         return judge(self.samples) + [f"nothing was counted as {name}" for name in missing]
 
@@ -468,17 +498,19 @@ async def soak(folder: Path, load: Load) -> Outcome:
     """Raises Failed when the node did something wrong."""
     node, outcome, stop = Node(folder), Outcome(), asyncio.Event()
     flows = [Flow(slot, load.record_bytes) for slot in range(load.flows)]
-    tails = [Tail(node, flow, load.record_bytes) for flow in flows[: load.tails]]
+    tails = [Tail(node, flow, load.record_bytes) for flow in flows[RIVERS - load.tails // 2 :][: load.tails]]
     node.start()
     try:
         limits = httpx.Limits(max_connections=load.flows + 8)
         async with httpx.AsyncClient(base_url=node.url, timeout=30, limits=limits) as web:
             await ask(web, "GET", "/readyz", good=(200,))
             for flow in flows:
-                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT)
+                kept = {"stream_retention_age": str(TTL_SECONDS)} if flow.is_river and flow.slot % 2 else {}
+                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT, **kept)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(write(node, flows, load.flows / load.appends_per_second, stop))
-                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows]
+                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows[RIVERS:]]
+                trims = [tasks.create_task(trim(web, flow, stop)) for flow in flows[:RIVERS:2]]
                 guests = tasks.create_task(invite_guests(web, flows, load, stop))
                 following = [tasks.create_task(tail.run(stop)) for tail in tails]
                 restarts = tasks.create_task(restart_now_and_then(node, web, load))
@@ -487,15 +519,13 @@ async def soak(folder: Path, load: Load) -> Outcome:
                 outcome.starts = await restarts
                 outcome.checked = sum([await life for life in lives])
                 outcome.expired = await guests
+                outcome.trimmed = sum([await each for each in trims])
                 for task in following:
                     task.cancel()
             text = (await ask(web, "GET", "/metrics", good=(200,))).text
             outcome.counters = {name: _metric(text, name) for name in COUNTERS}
             for flow in flows:
-                found = await read_all(web, flow.name, load.record_bytes)
-                if found != flow.acknowledged:
-                    raise Failed(f"{flow.name} has {found} records of {flow.acknowledged} that were acknowledged")
-                outcome.checked += found
+                outcome.checked += await read_all(web, flow, flow.name, load, flow.acknowledged)
         outcome.tailed, outcome.resumed = (sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed"))
     finally:
         node.stop(kill=True)
@@ -532,7 +562,7 @@ def _two_free_ports() -> int:
 def report(outcome: Outcome) -> None:
     print(
         f"\n{outcome.samples[-1].appends:,} appends; {outcome.checked:,} records read back, {outcome.tailed:,} followed, {outcome.resumed} resumptions; "
-        f"{outcome.expired:,} streams seen to expire; {len(outcome.starts)} restarts, answering after "
+        f"{outcome.expired:,} streams seen to expire, {outcome.trimmed:,} records trimmed by hand; {len(outcome.starts)} restarts, answering after "
         f"{', '.join(f'{seconds:.1f}' for seconds in outcome.starts)} s; "
         + ", ".join(f"{name.removeprefix('polynya_').removesuffix('_total')} {count:,}" for name, count in outcome.counters.items())
     )
