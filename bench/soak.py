@@ -10,34 +10,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import re
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 import msgspec
 import psutil
 import uvloop
 
-MIB = 1 << 20
-SPEED = 4320.0  # a month in ten minutes
+from bench._soak_measures import FIRST_PART, HEADING, MIB, Sample, judge, metric, row, sizes_in
+from bench._soak_node import SPEED, Failed, Node
+
 TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
 GENERATIONS = 12  # lives of a stream that is written to for its life long
 LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
 RIVERS = 8  # of the flows: these live as long as the run, and are trimmed, one half by their retention, the other by hand
 TRIM_SECONDS = 1.0
-KEEP_BYTES = 128 << 10
+KEEP_BYTES = 32 << 10
 RESTARTS = 2  # in the first part, and two more for every five minutes; each other one is a kill
-FIRST_PART = 0.4
 SAMPLES = 60
 ROWS = 15
 EVENT_BYTES_MAX = 4 * MIB
@@ -59,52 +56,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def life_seconds(self) -> float:
         return max(LIFE_SECONDS_MIN, self.seconds / GENERATIONS)
-
-
-class Failed(Exception):
-    """What the node did wrong."""
-
-
-# --- the node ------------------------------------------------------------------------------------------------------------------
-
-
-class Node:
-    """The server; `url` outlives its restarts."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = _two_free_ports()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.data = folder / "data"
-        self.starts = 0
-        self._process: subprocess.Popen[bytes]
-
-    def start(self) -> None:
-        flags = {"--listen": f"127.0.0.1:{self._port}", "--data": str(self.data), "--cores": "1", "--cold-flush-bytes": "2MiB"}
-        command = [sys.executable, "-m", "bench._fast_node", *(word for pair in flags.items() for word in pair)]
-        with (self._folder / "log").open("ab") as log:
-            variables = {**os.environ, "BENCH_SPEED": str(SPEED)}
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=Path(__file__).parent.parent)
-        self.starts += 1
-
-    def stop(self, *, kill: bool) -> None:
-        """As an operator would, or as a power cut that spares the disk."""
-        if self._process.poll() is not None:
-            raise Failed(f"the node ended by itself:\n{self.log()}")
-        if kill:
-            for process in [*self.cores(), self._process]:
-                process.kill()
-            self._process.wait()
-        else:
-            self._process.send_signal(signal.SIGTERM)
-            if code := self._process.wait(30):
-                raise Failed(f"the node ended with {code}:\n{self.log()}")
-
-    def cores(self) -> list[psutil.Process]:
-        return psutil.Process(self._process.pid).children()
-
-    def log(self) -> str:
-        return (self._folder / "log").read_text()[-4000:]
 
 
 # --- what is written -----------------------------------------------------------------------------------------------------------
@@ -359,112 +310,24 @@ async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Loa
     return gone
 
 
-async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load) -> list[float]:
-    """Kills and stops, spread over the first part. Returns the seconds that each start took to the first answer."""
-    took = []
+async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load, outcome: Outcome) -> None:
+    """Kills and stops, spread over the first part."""
     restarts = RESTARTS + 2 * int(load.seconds // 300)
     for number in range(restarts):
         await asyncio.sleep(load.seconds * FIRST_PART / (restarts + 1))
+        await count(web, outcome)
         await asyncio.to_thread(node.stop, kill=number % 2 == 0)
         began = monotonic()
         node.start()
         await ask(web, "GET", "/readyz", good=(200,))
-        took.append(monotonic() - began)
-    return took
+        outcome.starts.append(monotonic() - began)
 
 
-# --- what is measured ----------------------------------------------------------------------------------------------------------
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The node at one moment."""
-
-    seconds: float
-    appends: int  # acknowledged, in all
-    resident: int
-    files: int
-    journal: int  # bytes
-    disk: int  # bytes of the whole data folder, less the journal
-    objects: int
-    streams: int
-    slices: int
-    hot: int
-
-
-BOUNDS = {  # what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and down by as much)
-    "resident": ("memory", 32 * MIB),
-    "files": ("open files", 16),
-    "journal": ("the journal", 192 * MIB),  # a segment and what snapshots wait for
-    "disk": ("objects and snapshots on the disk", 64 * MIB),
-    "objects": ("objects", 100),
-    "streams": ("streams", 100),
-    "slices": ("slices in the indexes", 500),
-    "hot": ("hot bytes", 16 * MIB),
-}
-RISE = 1.15
-
-
-def judge(samples: Sequence[Sample]) -> list[str]:
-    """What has grown in the second part of the run: the largest values of its last half against those of its first."""
-    steady = [sample for sample in samples if sample.seconds >= FIRST_PART * samples[-1].seconds]
-    first, last = steady[: len(steady) // 2], steady[len(steady) // 2 :]
-    found = []
-    for field, (name, slack) in BOUNDS.items():
-        before, after = (max(getattr(sample, field) for sample in some) for some in (first, last))
-        if after > before * RISE + slack:
-            found.append(f"{name} grew from {before:,} to {after:,}")
-    return found
-
-
-async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], began: float) -> Sample:
+async def count(web: httpx.AsyncClient, outcome: Outcome) -> None:
+    """Add up what this start of the node has counted."""
     text = (await ask(web, "GET", "/metrics", good=(200,))).text
-    core = node.cores()[0]
-    sizes = await asyncio.to_thread(_sizes, node.data)
-    journal = sum(size for path, size in sizes.items() if "/journal/" in path)
-    return Sample(
-        seconds=monotonic() - began,
-        appends=sum(flow.total for flow in flows),
-        resident=core.memory_info().rss,
-        files=core.num_fds(),
-        journal=journal,
-        disk=sum(sizes.values()) - journal,
-        objects=sum("/objects/" in path for path in sizes),
-        streams=_metric(text, "polynya_streams"),
-        slices=_metric(text, "polynya_index_slices"),
-        hot=_metric(text, "polynya_hot_bytes"),
-    )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    found = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                found[str(path)] = path.stat().st_size
-    return found
-
-
-def _metric(text: str, name: str) -> int:
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-    if not found:
-        raise Failed(f"there is no metric {name}")
-    return int(float(found[1]))
-
-
-HEADING = (
-    "| day | appends/s | RSS MiB | files open | journal MiB | objects and snapshots MiB | objects | streams | slices | hot MiB |\n"
-    + "|---" * 10
-    + "|"
-)
-
-
-def row(before: Sample, now: Sample) -> str:
-    rate = (now.appends - before.appends) / max(now.seconds - before.seconds, 0.001)
-    day = now.seconds * SPEED / 86400
-    return (
-        f"| {day:.1f} | {rate:,.0f} | {now.resident / MIB:.0f} | {now.files} | {now.journal / MIB:.0f} | {now.disk / MIB:.0f} "
-        f"| {now.objects} | {now.streams} | {now.slices:,} | {now.hot / MIB:.1f} |"
-    )
+    for name in COUNTERS:
+        outcome.counters[name] = outcome.counters.get(name, 0) + metric(text, name)
 
 
 # --- the run -------------------------------------------------------------------------------------------------------------------
@@ -480,7 +343,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     resumed: int = 0  # connections of tails that went on where another had ended
     expired: int = 0  # streams
     trimmed: int = 0  # records, by hand
-    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the last start of the node
+    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the node, over all its starts
 
     def problems(self) -> list[str]:
         """What grew, and what did not happen that should have: a soak that soaks nothing passes nothing."""
@@ -490,7 +353,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 COUNTERS = (
-    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total",
+    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total", "polynya_trims_total",
 )  # fmt: skip
 
 
@@ -505,7 +368,7 @@ async def soak(folder: Path, load: Load) -> Outcome:
         async with httpx.AsyncClient(base_url=node.url, timeout=30, limits=limits) as web:
             await ask(web, "GET", "/readyz", good=(200,))
             for flow in flows:
-                kept = {"stream_retention_age": str(TTL_SECONDS)} if flow.is_river and flow.slot % 2 else {}
+                kept: dict[str, Any] = {"stream_retention_age": str(TTL_SECONDS)} if flow.is_river and flow.slot % 2 else {}
                 await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT, **kept)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(write(node, flows, load.flows / load.appends_per_second, stop))
@@ -513,23 +376,41 @@ async def soak(folder: Path, load: Load) -> Outcome:
                 trims = [tasks.create_task(trim(web, flow, stop)) for flow in flows[:RIVERS:2]]
                 guests = tasks.create_task(invite_guests(web, flows, load, stop))
                 following = [tasks.create_task(tail.run(stop)) for tail in tails]
-                restarts = tasks.create_task(restart_now_and_then(node, web, load))
+                restarts = tasks.create_task(restart_now_and_then(node, web, load, outcome))
                 await watch(node, web, flows, load, outcome)
                 stop.set()
-                outcome.starts = await restarts
+                await restarts
                 outcome.checked = sum([await life for life in lives])
                 outcome.expired = await guests
                 outcome.trimmed = sum([await each for each in trims])
                 for task in following:
                     task.cancel()
-            text = (await ask(web, "GET", "/metrics", good=(200,))).text
-            outcome.counters = {name: _metric(text, name) for name in COUNTERS}
+            await count(web, outcome)
             for flow in flows:
                 outcome.checked += await read_all(web, flow, flow.name, load, flow.acknowledged)
         outcome.tailed, outcome.resumed = (sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed"))
     finally:
         node.stop(kill=True)
     return outcome
+
+
+async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], began: float) -> Sample:
+    text = (await ask(web, "GET", "/metrics", good=(200,))).text
+    core = node.cores()[0]
+    sizes = await asyncio.to_thread(sizes_in, node.data)
+    journal = sum(size for path, size in sizes.items() if "/journal/" in path)
+    return Sample(
+        seconds=monotonic() - began,
+        appends=sum(flow.total for flow in flows),
+        resident=core.memory_info().rss,
+        files=core.num_fds(),
+        journal=journal,
+        disk=sum(sizes.values()) - journal,
+        objects=sum("/objects/" in path for path in sizes),
+        streams=metric(text, "polynya_streams"),
+        slices=metric(text, "polynya_index_slices"),
+        hot=metric(text, "polynya_hot_bytes"),
+    )
 
 
 async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, outcome: Outcome) -> None:
@@ -545,18 +426,6 @@ async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load:
             if number % (SAMPLES // ROWS) == 0:
                 print(row(shown or outcome.samples[0], now), flush=True)
                 shown = now
-
-
-def _two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
-    raise Failed("no two neighbouring ports are free")
 
 
 def report(outcome: Outcome) -> None:
