@@ -42,8 +42,8 @@ def main() -> int:
     if len(sys.argv) > 1:
         flags = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)
-    assembly.LogClock = FastClock
-    tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)
+    assembly.LogClock = FastClock  # type: ignore[attr-defined]
+    tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)  # type: ignore[attr-defined, assignment]
     return bootstrap.main()
 
 

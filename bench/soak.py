@@ -10,31 +10,31 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import re
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 import msgspec
 import psutil
 import uvloop
 
-MIB = 1 << 20
-SPEED = 4320.0  # a month in ten minutes
+from bench._soak_measures import FIRST_PART, HEADING, MIB, Sample, judge, metric, row, sizes_in
+from bench._soak_node import SPEED, Failed, Node
+
 TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
 GENERATIONS = 12  # lives of a stream that is written to for its life long
 LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
+RIVERS = 8  # of the flows: these live as long as the run, and are trimmed, one half by their retention, the other by hand
+TRIM_SECONDS = 1.0
+KEEP_BYTES = 32 << 10
 RESTARTS = 2  # in the first part, and two more for every five minutes; each other one is a kill
-FIRST_PART = 0.4
 SAMPLES = 60
 ROWS = 15
 EVENT_BYTES_MAX = 4 * MIB
@@ -58,52 +58,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return max(LIFE_SECONDS_MIN, self.seconds / GENERATIONS)
 
 
-class Failed(Exception):
-    """What the node did wrong."""
-
-
-# --- the node ------------------------------------------------------------------------------------------------------------------
-
-
-class Node:
-    """The server; `url` outlives its restarts."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = _two_free_ports()
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.data = folder / "data"
-        self.starts = 0
-        self._process: subprocess.Popen[bytes]
-
-    def start(self) -> None:
-        flags = {"--listen": f"127.0.0.1:{self._port}", "--data": str(self.data), "--cores": "1", "--cold-flush-bytes": "2MiB"}
-        command = [sys.executable, "-m", "bench._fast_node", *(word for pair in flags.items() for word in pair)]
-        with (self._folder / "log").open("ab") as log:
-            variables = {**os.environ, "BENCH_SPEED": str(SPEED)}
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=Path(__file__).parent.parent)
-        self.starts += 1
-
-    def stop(self, *, kill: bool) -> None:
-        """As an operator would, or as a power cut that spares the disk."""
-        if self._process.poll() is not None:
-            raise Failed(f"the node ended by itself:\n{self.log()}")
-        if kill:
-            for process in [*self.cores(), self._process]:
-                process.kill()
-            self._process.wait()
-        else:
-            self._process.send_signal(signal.SIGTERM)
-            if code := self._process.wait(30):
-                raise Failed(f"the node ended with {code}:\n{self.log()}")
-
-    def cores(self) -> list[psutil.Process]:
-        return psutil.Process(self._process.pid).children()
-
-    def log(self) -> str:
-        return (self._folder / "log").read_text()[-4000:]
-
-
 # --- what is written -----------------------------------------------------------------------------------------------------------
 
 
@@ -119,6 +73,10 @@ class Flow:
         self.retired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()  # names that nobody writes to any more, with their lengths
         self._successor = False
         self._rest = b"." * (record_bytes - 12)
+
+    @property
+    def is_river(self) -> bool:
+        return self.slot < RIVERS
 
     @property
     def name(self) -> str:
@@ -159,13 +117,14 @@ class Flow:
             raise Failed(f"append {self.acknowledged} to {self.name}: {status} {body!r}")
 
 
-def check_numbers(data: bytes, first: int, record_bytes: int, what: str) -> int:
-    """How many whole records `data` holds; they must be numbered from `first` on."""
+def check_numbers(data: bytes, end: str, record_bytes: int, what: str) -> tuple[int, int]:
+    """The first record of `data`, and the one behind its last: whole records, each with its number in it. `end` is the offset behind them."""
     count, odd = divmod(len(data), record_bytes)
+    behind = int(end.partition("_")[0])
     numbers = [int(data[at : at + 12]) for at in range(0, len(data), record_bytes)] if not odd else []
-    if odd or numbers != list(range(first, first + count)):
-        raise Failed(f"{what}: {len(data)} bytes from record {first} on are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
-    return count
+    if odd or numbers != list(range(behind - count, behind)):
+        raise Failed(f"{what}: {len(data)} bytes up to {end} are {numbers[:3]} … {numbers[-3:]}, {odd} bytes over")
+    return behind - count, behind
 
 
 async def write(node: Node, flows: Sequence[Flow], pause: float, stop: asyncio.Event) -> None:
@@ -220,8 +179,8 @@ class Tail:
             await self._follow(self._flow.name, stop)
 
     async def _follow(self, name: str, stop: asyncio.Event) -> None:
-        """Until the stream is gone."""
-        seen, last = 0, ""
+        """Until the stream is gone, or what was to be read next is trimmed."""
+        last = ""
         while not stop.is_set():
             with contextlib.suppress(OSError, EOFError):
                 reader, writer = await _connect(self._node)
@@ -236,23 +195,31 @@ class Tail:
                         while True:
                             event = await reader.readuntil(b"\n\n")
                             if found := re.match(rb"id:(.*)\nevent: data\ndata:(.*)\n\n", event):
-                                seen += check_numbers(found[2], seen, self._record_bytes, f"tail of {name}")
+                                first, behind = check_numbers(found[2], found[1].decode(), self._record_bytes, f"tail of {name}")
+                                if last and first != int(last.partition("_")[0]):
+                                    raise Failed(f"tail of {name}: {first} comes after {last}")
                                 last = found[1].decode()
-                                self.records = self.records + len(found[2]) // self._record_bytes
+                                self.records += behind - first
                 finally:
                     writer.close()
             await asyncio.sleep(0.05)
 
 
-async def read_all(web: httpx.AsyncClient, name: str, record_bytes: int) -> int:
-    """How many records a stream holds; all of them are checked."""
-    count, offset = 0, "-1"
+async def read_all(web: httpx.AsyncClient, flow: Flow, name: str, load: Load, length: int) -> int:
+    """How many records a stream holds; all of them are checked, and there must be none missing of the `length` that were acknowledged."""
+    count, expected, offset = 0, 0, "-1"
     while True:
         page = await ask(web, "GET", f"/v1/stream/{name}?offset={offset}", good=(200,))
-        count += check_numbers(page.content, count, record_bytes, f"read of {name}")
         offset = page.headers["stream-next-offset"]
+        first, behind = check_numbers(page.content, offset, load.record_bytes, f"read of {name}")
+        if first != expected and not (flow.is_river and not count and first > 0):
+            raise Failed(f"read of {name}: {first} comes where {expected} was expected")
+        count, expected = count + behind - first, behind
         if "stream-up-to-date" in page.headers:
-            return count
+            break
+    if behind != length:
+        raise Failed(f"{name} holds records up to {behind}, {length} were acknowledged")
+    return count
 
 
 async def ask(
@@ -280,21 +247,34 @@ async def keep_life(web: httpx.AsyncClient, flow: Flow, load: Load, stop: asynci
     """Ends the lives of a flow in time: what is left behind is read as a whole, and deleted. Returns how many records were checked."""
     checked = 0
     life = load.life_seconds * (flow.slot + 1) / load.flows  # the first ones end one after the other, and so do all others
-    while not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(life):
-                await stop.wait()
-                break
+    while not await over(stop, life):
         life = load.life_seconds
         await ask(web, "PUT", f"/v1/stream/soak/flow-{flow.slot}-{flow.generation + 1}", good=(200, 201), content_type=TEXT)
+        if stop.is_set():  # nobody writes any more
+            break
         flow.end_life()
         name, length = await flow.retired.get()
-        found = await read_all(web, name, load.record_bytes)
-        if found != length:
-            raise Failed(f"{name} has {found} records of {length} that were acknowledged")
+        checked += await read_all(web, flow, name, load, length)
         await ask(web, "DELETE", f"/v1/stream/{name}", good=(204, 404))
-        checked += found
     return checked
+
+
+async def trim(web: httpx.AsyncClient, flow: Flow, stop: asyncio.Event) -> int:
+    """Now and then all but the last of a river goes. Returns how many records went."""
+    gone = 0
+    while not await over(stop, TRIM_SECONDS):
+        body = b'{"keep_bytes": %d}' % KEEP_BYTES
+        trimmed = await ask(web, "POST", f"/v1/stream/{flow.name}/retention", good=(200,), body=body)
+        gone += trimmed.json()["records"]
+    return gone
+
+
+async def over(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep, but not through the end of the run. Whether that has come."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    return stop.is_set()
 
 
 async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, stop: asyncio.Event) -> int:
@@ -330,112 +310,24 @@ async def invite_guests(web: httpx.AsyncClient, flows: Sequence[Flow], load: Loa
     return gone
 
 
-async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load) -> list[float]:
-    """Kills and stops, spread over the first part. Returns the seconds that each start took to the first answer."""
-    took = []
+async def restart_now_and_then(node: Node, web: httpx.AsyncClient, load: Load, outcome: Outcome) -> None:
+    """Kills and stops, spread over the first part."""
     restarts = RESTARTS + 2 * int(load.seconds // 300)
     for number in range(restarts):
         await asyncio.sleep(load.seconds * FIRST_PART / (restarts + 1))
+        await count(web, outcome)
         await asyncio.to_thread(node.stop, kill=number % 2 == 0)
         began = monotonic()
         node.start()
         await ask(web, "GET", "/readyz", good=(200,))
-        took.append(monotonic() - began)
-    return took
+        outcome.starts.append(monotonic() - began)
 
 
-# --- what is measured ----------------------------------------------------------------------------------------------------------
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The node at one moment."""
-
-    seconds: float
-    appends: int  # acknowledged, in all
-    resident: int
-    files: int
-    journal: int  # bytes
-    disk: int  # bytes of the whole data folder, less the journal
-    objects: int
-    streams: int
-    slices: int
-    hot: int
-
-
-BOUNDS = {  # what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and down by as much)
-    "resident": ("memory", 32 * MIB),
-    "files": ("open files", 16),
-    "journal": ("the journal", 192 * MIB),  # a segment and what snapshots wait for
-    "disk": ("objects and snapshots on the disk", 64 * MIB),
-    "objects": ("objects", 100),
-    "streams": ("streams", 100),
-    "slices": ("slices in the indexes", 500),
-    "hot": ("hot bytes", 16 * MIB),
-}
-RISE = 1.15
-
-
-def judge(samples: Sequence[Sample]) -> list[str]:
-    """What has grown in the second part of the run: the largest values of its last half against those of its first."""
-    steady = [sample for sample in samples if sample.seconds >= FIRST_PART * samples[-1].seconds]
-    first, last = steady[: len(steady) // 2], steady[len(steady) // 2 :]
-    found = []
-    for field, (name, slack) in BOUNDS.items():
-        before, after = (max(getattr(sample, field) for sample in some) for some in (first, last))
-        if after > before * RISE + slack:
-            found.append(f"{name} grew from {before:,} to {after:,}")
-    return found
-
-
-async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], began: float) -> Sample:
+async def count(web: httpx.AsyncClient, outcome: Outcome) -> None:
+    """Add up what this start of the node has counted."""
     text = (await ask(web, "GET", "/metrics", good=(200,))).text
-    core = node.cores()[0]
-    sizes = await asyncio.to_thread(_sizes, node.data)
-    journal = sum(size for path, size in sizes.items() if "/journal/" in path)
-    return Sample(
-        seconds=monotonic() - began,
-        appends=sum(flow.total for flow in flows),
-        resident=core.memory_info().rss,
-        files=core.num_fds(),
-        journal=journal,
-        disk=sum(sizes.values()) - journal,
-        objects=sum("/objects/" in path for path in sizes),
-        streams=_metric(text, "polynya_streams"),
-        slices=_metric(text, "polynya_index_slices"),
-        hot=_metric(text, "polynya_hot_bytes"),
-    )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    found = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                found[str(path)] = path.stat().st_size
-    return found
-
-
-def _metric(text: str, name: str) -> int:
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-    if not found:
-        raise Failed(f"there is no metric {name}")
-    return int(float(found[1]))
-
-
-HEADING = (
-    "| day | appends/s | RSS MiB | files open | journal MiB | objects and snapshots MiB | objects | streams | slices | hot MiB |\n"
-    + "|---" * 10
-    + "|"
-)
-
-
-def row(before: Sample, now: Sample) -> str:
-    rate = (now.appends - before.appends) / max(now.seconds - before.seconds, 0.001)
-    day = now.seconds * SPEED / 86400
-    return (
-        f"| {day:.1f} | {rate:,.0f} | {now.resident / MIB:.0f} | {now.files} | {now.journal / MIB:.0f} | {now.disk / MIB:.0f} "
-        f"| {now.objects} | {now.streams} | {now.slices:,} | {now.hot / MIB:.1f} |"
-    )
+    for name in COUNTERS:
+        outcome.counters[name] = outcome.counters.get(name, 0) + metric(text, name)
 
 
 # --- the run -------------------------------------------------------------------------------------------------------------------
@@ -449,18 +341,19 @@ class Outcome(msgspec.Struct, kw_only=True):
     checked: int = 0  # records read as a whole
     tailed: int = 0  # records seen by tails
     resumed: int = 0  # connections of tails that went on where another had ended
-    expired: int = 0
-    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the last start of the node
+    expired: int = 0  # streams
+    trimmed: int = 0  # records, by hand
+    counters: dict[str, int] = msgspec.field(default_factory=dict)  # of the node, over all its starts
 
     def problems(self) -> list[str]:
         """What grew, and what did not happen that should have: a soak that soaks nothing passes nothing."""
-        missing = [name for name in ("checked", "tailed", "resumed", "expired") if not getattr(self, name)]
+        missing = [name for name in ("checked", "tailed", "resumed", "expired", "trimmed") if not getattr(self, name)]
         missing += [name for name, count in self.counters.items() if not count]
         return judge(self.samples) + [f"nothing was counted as {name}" for name in missing]
 
 
 COUNTERS = (
-    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total",
+    "polynya_flush_packs_total", "polynya_merge_packs_total", "polynya_collect_deleted_total", "polynya_snapshots_total", "polynya_trims_total",
 )  # fmt: skip
 
 
@@ -468,38 +361,56 @@ async def soak(folder: Path, load: Load) -> Outcome:
     """Raises Failed when the node did something wrong."""
     node, outcome, stop = Node(folder), Outcome(), asyncio.Event()
     flows = [Flow(slot, load.record_bytes) for slot in range(load.flows)]
-    tails = [Tail(node, flow, load.record_bytes) for flow in flows[: load.tails]]
+    tails = [Tail(node, flow, load.record_bytes) for flow in flows[RIVERS - load.tails // 2 :][: load.tails]]
     node.start()
     try:
         limits = httpx.Limits(max_connections=load.flows + 8)
         async with httpx.AsyncClient(base_url=node.url, timeout=30, limits=limits) as web:
             await ask(web, "GET", "/readyz", good=(200,))
             for flow in flows:
-                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT)
+                kept: dict[str, Any] = {"stream_retention_age": str(TTL_SECONDS)} if flow.is_river and flow.slot % 2 else {}
+                await ask(web, "PUT", f"/v1/stream/{flow.name}", good=(200, 201), content_type=TEXT, **kept)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(write(node, flows, load.flows / load.appends_per_second, stop))
-                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows]
+                lives = [tasks.create_task(keep_life(web, flow, load, stop)) for flow in flows[RIVERS:]]
+                trims = [tasks.create_task(trim(web, flow, stop)) for flow in flows[:RIVERS:2]]
                 guests = tasks.create_task(invite_guests(web, flows, load, stop))
                 following = [tasks.create_task(tail.run(stop)) for tail in tails]
-                restarts = tasks.create_task(restart_now_and_then(node, web, load))
+                restarts = tasks.create_task(restart_now_and_then(node, web, load, outcome))
                 await watch(node, web, flows, load, outcome)
                 stop.set()
-                outcome.starts = await restarts
+                await restarts
                 outcome.checked = sum([await life for life in lives])
                 outcome.expired = await guests
+                outcome.trimmed = sum([await each for each in trims])
                 for task in following:
                     task.cancel()
-            text = (await ask(web, "GET", "/metrics", good=(200,))).text
-            outcome.counters = {name: _metric(text, name) for name in COUNTERS}
+            await count(web, outcome)
             for flow in flows:
-                found = await read_all(web, flow.name, load.record_bytes)
-                if found != flow.acknowledged:
-                    raise Failed(f"{flow.name} has {found} records of {flow.acknowledged} that were acknowledged")
-                outcome.checked += found
+                outcome.checked += await read_all(web, flow, flow.name, load, flow.acknowledged)
         outcome.tailed, outcome.resumed = (sum(getattr(tail, name) for tail in tails) for name in ("records", "resumed"))
     finally:
         node.stop(kill=True)
     return outcome
+
+
+async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], began: float) -> Sample:
+    text = (await ask(web, "GET", "/metrics", good=(200,))).text
+    core = node.cores()[0]
+    sizes = await asyncio.to_thread(sizes_in, node.data)
+    journal = sum(size for path, size in sizes.items() if "/journal/" in path)
+    return Sample(
+        seconds=monotonic() - began,
+        appends=sum(flow.total for flow in flows),
+        resident=core.memory_info().rss,
+        files=core.num_fds(),
+        journal=journal,
+        disk=sum(sizes.values()) - journal,
+        objects=sum("/objects/" in path for path in sizes),
+        streams=metric(text, "polynya_streams"),
+        slices=metric(text, "polynya_index_slices"),
+        hot=metric(text, "polynya_hot_bytes"),
+    )
 
 
 async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load: Load, outcome: Outcome) -> None:
@@ -517,22 +428,10 @@ async def watch(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], load:
                 shown = now
 
 
-def _two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
-    raise Failed("no two neighbouring ports are free")
-
-
 def report(outcome: Outcome) -> None:
     print(
         f"\n{outcome.samples[-1].appends:,} appends; {outcome.checked:,} records read back, {outcome.tailed:,} followed, {outcome.resumed} resumptions; "
-        f"{outcome.expired:,} streams seen to expire; {len(outcome.starts)} restarts, answering after "
+        f"{outcome.expired:,} streams seen to expire, {outcome.trimmed:,} records trimmed by hand; {len(outcome.starts)} restarts, answering after "
         f"{', '.join(f'{seconds:.1f}' for seconds in outcome.starts)} s; "
         + ", ".join(f"{name.removeprefix('polynya_').removesuffix('_total')} {count:,}" for name, count in outcome.counters.items())
     )

@@ -72,6 +72,7 @@ def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
         assert wheel.read("polynya/commit.txt") == b"cafe\n"
 
 
+@pytest.mark.process
 def test_the_health_check_of_the_container_tells(tmp_path: Path) -> None:
     """The very command, against a node and against none."""
     check = json.loads(dict(stages()[-1])["HEALTHCHECK"].split("CMD", 1)[1])

@@ -45,12 +45,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
-        assert {name.split("/")[0] for name in names} == {"polynya", f"polynya-{__version__}.dist-info"}
-        assert not [name for name in names if re.search(r"test|bench|__pycache__|\.pyc$|\.DS_Store", name.split("/", 1)[1])]
+        info, data = f"polynya-{__version__}.dist-info", f"polynya-{__version__}.data/data/share/man/man1/polynya.1"
+        assert {name.split("/")[0] for name in names if name != data} == {"polynya", info}
+        assert not [name for name in names if re.search(r"(^|/)(tests?|bench)/|test_|conftest|__pycache__|\.pyc$|\.DS_Store", name)]
         modules = {f"polynya/{path.relative_to(ROOT / 'src/polynya').as_posix()}" for path in (ROOT / "src/polynya").rglob("*.py")}
         assert modules <= set(names)
         assert "polynya/py.typed" in names
-        info = f"polynya-{__version__}.dist-info"
         assert packed.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert "polynya = polynya.cli:main" in packed.read(f"{info}/entry_points.txt").decode()
         about = Parser().parsestr(packed.read(f"{info}/METADATA").decode())
