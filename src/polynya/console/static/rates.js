@@ -65,6 +65,10 @@ export class Book {
     return series;
   }
 
+  get count() {
+    return this.#series.size;
+  }
+
   keep(keys) {
     const kept = new Set(keys);
     for (const key of this.#series.keys()) if (!kept.has(key)) this.#series.delete(key);

@@ -9,6 +9,7 @@ from polynya.stream.commands import Encoding
 from polynya.wire.json_records import as_lines
 
 LINES = "application/x-ndjson"
+_INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common ones that no browser runs
 
 
 def render(page: Page, *, lines: bool) -> list[bytes | memoryview]:
@@ -34,4 +35,6 @@ def page_headers(page: Page, *, lines: bool) -> Headers:
             headers.append(("Stream-Closed", "true"))
     if facts.encoding == Encoding.JSON:
         headers.append(("Vary", "Accept"))
+    elif facts.content_type not in _INERT:  # HTML, SVG, … that somebody opens is no page of this origin, whose pages hold tokens
+        headers.append(("Content-Security-Policy", "sandbox"))
     return headers

@@ -1,0 +1,320 @@
+"""The console in a headless Chromium, over a running node: what a person sees and does, and what hostile streams cannot do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from chromium import Browser, Page, browser
+from polling import wait_until
+from product import RunningNode, environment, running_node
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+__all__ = ["browser"]  # the fixture
+
+JSON = {"Content-Type": "application/json"}
+EVIL = "<img src=x onerror=window.pwned=1>"
+EVIL_RECORD = {"<script>window.pwned=2</script>": '<img src=x onerror="window.pwned=3">', "turned": "\u202egpj.exe"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("console") / "data", "--cores", "2") as node:
+        with httpx.Client(base_url=f"{node.url}/v1/stream/") as web:
+            for number in range(60):
+                web.put(f"many/{number:02}", headers=JSON)
+            web.put("orders", headers=JSON)
+            web.post("orders", content=b'[{"item":7,"price":1.50},{"big":12345678901234567890123}]', headers=JSON)
+            web.post("orders", json=[{"n": number} for number in range(2, 250)], headers=JSON)
+            web.put(quote(EVIL), headers=JSON)
+            web.post(quote(EVIL), json=EVIL_RECORD, headers=JSON)
+            web.put("logs/web", headers={"Content-Type": "text/plain"})
+            for number in range(40):
+                web.post("logs/web", content=f"line {number}\n".encode(), headers={"Content-Type": "text/plain"})
+            web.put("blobs/x", headers={"Content-Type": "application/octet-stream"})
+            web.post("blobs/x", content=bytes(range(256)), headers={"Content-Type": "application/octet-stream"})
+            web.post("blobs/x", content=b"\0" * 100_000, headers={"Content-Type": "application/octet-stream"})
+        yield node
+
+
+@pytest.fixture
+def page(browser: Browser, node: RunningNode) -> Iterator[Page]:
+    """A page of the console that nothing hostile has touched at the end, and that has complained of nothing."""
+    page = browser.open(f"{node.url}/console")
+    page.size(1200, 800)
+    page.wait("document.querySelector('#title') !== null")
+    yield page
+    assert page.run("window.pwned") is None
+    assert not [line for line in page.log if "Content Security" in line or "Refused" in line or "Error" in line], page.log
+    page.call("Page.close")
+
+
+def go(page: Page, hash_: str) -> None:
+    page.run(f"location.hash = {json.dumps(hash_)}")
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found: list[str] = page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
+    return found
+
+
+def wait_text(page: Page, selector: str, words: str) -> None:
+    page.wait(f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(words)})")
+
+
+def fill(page: Page, selector: str, text: str) -> None:
+    page.run(
+        f"(() => {{ const field = document.querySelector({json.dumps(selector)}); field.value = {json.dumps(text)};"
+        " field.dispatchEvent(new Event('input', { bubbles: true })); field.form?.requestSubmit(); })()"
+    )
+
+
+def test_streams_are_listed_searched_and_paged(page: Page) -> None:
+    page.wait("document.querySelectorAll('tbody tr').length === 50")
+    assert EVIL in texts(page, "tbody .name"), "a name is text, whatever it spells"
+    page.press("n")
+    page.wait("location.hash.includes('after=')")
+    page.wait("document.querySelectorAll('tbody tr').length > 5 && document.querySelectorAll('tbody tr').length < 50")
+    page.press("p")
+    page.wait("!location.hash.includes('after=') && document.querySelectorAll('tbody tr').length === 50")
+    page.press("/")
+    assert page.run("document.activeElement.id") == "search"
+    fill(page, "#search", "many/5")
+    page.wait("document.querySelectorAll('tbody tr').length === 10")
+    assert texts(page, "tbody .name") == [f"many/5{number}" for number in range(10)]
+    fill(page, "#search", "nothing-like-that")
+    wait_text(page, "#content", "No stream's name begins with")
+
+
+def test_rates_are_seen_while_streams_grow(page: Page, node: RunningNode) -> None:
+    go(page, "#/streams?prefix=many/59")
+    page.wait("document.querySelectorAll('tbody tr').length === 1")
+
+    def append() -> Any:
+        httpx.post(f"{node.url}/v1/stream/many/59", json=[1] * 20, headers=JSON)
+        return page.run("document.querySelector('.rate.busy')?.textContent.endsWith('/s')")
+
+    wait_until(append, what="a rate", seconds=20)
+    page.wait("document.querySelector('.spark .line') !== null")
+
+
+def test_keys_lead_from_a_row_to_its_stream_and_back(page: Page) -> None:
+    go(page, "#/streams?prefix=orders")
+    page.wait("document.querySelectorAll('tbody tr').length === 1")
+    page.press("j")
+    assert page.run("document.activeElement.textContent") == "orders"
+    page.run("document.activeElement.click()")
+    page.wait("document.querySelectorAll('.record').length === 100")
+    page.press("j")
+    page.press("j")
+    page.press("k")
+    page.run("document.activeElement.click()")
+    page.wait("!document.querySelector('.pane').hidden")
+    page.press("Escape")
+    page.wait("document.querySelector('.pane').hidden")
+    page.press("Escape")
+    page.wait("location.hash === '#/streams'")
+    page.press("g")
+    page.press("h")
+    page.wait("location.hash === '#/health'")
+    page.press("?")
+    page.wait("document.querySelector('#help-dialog').open")
+
+
+def test_a_records_numbers_are_not_rounded_and_places_are_found(page: Page, node: RunningNode) -> None:
+    go(page, "#/stream/orders")
+    page.wait("document.querySelectorAll('.record').length === 100")
+    assert texts(page, ".record .at")[0::99] == ["#150", "#249"], "the newest ones first of all"
+    fill(page, "#place", "0")
+    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    page.run("document.querySelectorAll('.record')[1].click()")
+    wait_text(page, ".tree", "12345678901234567890123")
+    page.press("2")
+    assert texts(page, ".record-body") == ['{"big":12345678901234567890123}']
+    page.press("3")
+    wait_text(page, ".hex-view", "7b 22 62 69 67 22 3a")
+    page.press("1")
+    page.press("n")
+    page.wait("document.querySelector('.record .at').textContent === '#100'")
+    fill(page, "#place", "-3")
+    page.wait("document.querySelectorAll('.record').length === 3")
+    fill(page, "#place", "1h")
+    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    fill(page, "#place", "9999")
+    wait_text(page, ".state.wrong", "offset lies beyond the tail")
+    fill(page, "#place", "gibberish")
+    wait_text(page, ".state.wrong", "Type a record's number")
+
+
+def test_copy_as_curl_is_a_command_that_gives_the_record(page: Page) -> None:
+    go(page, "#/stream/orders?at=1")
+    page.wait("document.querySelector('.record .at')?.textContent === '#1'")
+    page.run("document.querySelector('.record').click()")
+    page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+    page.run("[...document.querySelectorAll('.pane button')].find((each) => each.textContent === 'Copy as curl').click()")
+    command = page.wait("window.copied")
+    told = subprocess.run(["bash", "-c", command], env=environment(no_proxy="*"), capture_output=True, text=True, timeout=20, check=True)
+    assert told.stdout == '{"big":12345678901234567890123}\n'
+
+
+def test_what_a_hostile_stream_says_is_text(page: Page) -> None:
+    go(page, f"#/stream/{quote(EVIL)}")
+    page.wait("document.querySelectorAll('.record').length === 1")
+    assert texts(page, "h1") == [EVIL]
+    page.run("document.querySelector('.record').click()")
+    wait_text(page, ".tree", "<script>window.pwned=2</script>: <img src=x")
+    assert "\\u202egpj.exe" in texts(page, ".tree")[0], "what turns text around is shown"
+    assert page.run("document.querySelectorAll('main img, main script').length") == 0
+    assert EVIL in page.run("document.title")
+
+
+def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
+    tried = page.run("(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made' } catch (error) { return error.name } })()")
+    assert tried == "TypeError"
+    page.log.clear()  # the browser says that it refused
+
+
+def test_a_page_that_a_stream_holds_is_not_of_this_origin(browser: Browser, node: RunningNode) -> None:
+    """A record may be HTML, and opened by itself: it must not read the token of the console's tab."""
+    for kind, name in (("text/html", "pages/html"), ("image/svg+xml", "pages/svg"), ("application/xhtml+xml", "pages/xhtml")):
+        httpx.put(f"{node.url}/v1/stream/{name}", headers={"Content-Type": kind})
+        script = "<script>document.documentElement.setAttribute('class', 'pwned')</script>"
+        body = {
+            "text/html": f"<p>hello</p>{script}",
+            "image/svg+xml": f'<svg xmlns="http://www.w3.org/2000/svg">{script}</svg>',
+            "application/xhtml+xml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{script}</body></html>',
+        }[kind]
+        httpx.post(f"{node.url}/v1/stream/{name}", content=body, headers={"Content-Type": kind})
+        page = browser.open(f"{node.url}/v1/stream/{name}")
+        assert page.run("document.documentElement.getAttribute('class')") is None, kind
+        assert page.run("self.origin") == "null", kind
+        page.call("Page.close")
+
+
+def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> None:
+    stream = f"{node.url}/v1/stream/live/one"
+    httpx.put(stream, headers=JSON)
+    httpx.post(stream, json=[{"n": 0}], headers=JSON)
+    go(page, "#/stream/live/one")
+    page.wait("document.querySelectorAll('.record').length === 1")
+    page.press("l")
+    wait_text(page, ".state", "Live")
+    httpx.post(stream, content=b'[{"n":1.50},\n{"n":2}]', headers=JSON)
+    page.wait("document.querySelectorAll('.record').length === 3")
+    assert texts(page, ".record .at") == ["#0", "#1", "#2"]
+    assert texts(page, ".record .preview")[1] == '{"n":1.50}'
+    page.press(" ")
+    wait_text(page, ".state", "Paused")
+    httpx.post(stream, json=[{"n": 3}], headers=JSON)
+    wait_text(page, ".state", "1 held back")
+    assert len(texts(page, ".record")) == 3
+    page.press(" ")
+    page.wait("document.querySelectorAll('.record').length === 4")
+    for begin in range(0, 3000, 500):
+        httpx.post(stream, json=list(range(begin, begin + 500)), headers=JSON)
+    page.wait("document.querySelector('.records li:last-child .at')?.textContent === '#3,003'")
+    assert len(texts(page, ".record")) == 500, "the oldest rows go"
+    httpx.post(stream, headers={"Stream-Closed": "true"})
+    wait_text(page, ".state", "The stream is closed")
+
+
+def test_a_deleted_stream_ends_what_follows_it(page: Page, node: RunningNode) -> None:
+    stream = f"{node.url}/v1/stream/live/gone"
+    httpx.put(stream, headers=JSON)
+    go(page, "#/stream/live/gone")
+    wait_text(page, ".state", "The stream has no records yet")
+    page.press("l")
+    wait_text(page, ".state", "Live")
+    httpx.delete(stream)
+    wait_text(page, ".state", "Following ended")
+    go(page, "#/stream/live/never")
+    wait_text(page, ".state", "There is no stream")
+
+
+def test_streams_that_are_not_json(page: Page) -> None:
+    go(page, "#/stream/logs/web")
+    page.wait("document.querySelectorAll('.record').length === 25")
+    assert texts(page, ".record .preview")[-1] == "line 39"
+    page.press("p")
+    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    fill(page, "#place", "1h")
+    page.wait("document.querySelector('.record .preview').textContent === 'line 0'")
+    go(page, "#/stream/blobs/x")
+    page.wait("document.querySelectorAll('.record').length === 2")
+    assert texts(page, ".record .preview")[0].startswith("00 01 02 03")
+    page.run("document.querySelector('.record').click()")
+    wait_text(page, ".hex-view", "000010  10 11 12 13")
+    page.run("document.querySelectorAll('.record')[1].click()")
+    wait_text(page, ".pane", "its beginning")
+
+
+def test_questions_are_asked_and_answered(page: Page) -> None:
+    question = "select 9007199254740993 as big, '<b>x</b>' as html, null as nothing, [1, 2] as list"
+    go(page, f"#/sql?q={quote(question)}")
+    page.wait("!document.querySelector('#result').hidden")
+    assert texts(page, "#result td") == ["9007199254740993", "<b>x</b>", "null", "[1, 2]"]
+    wait_text(page, "#sql-state", "1 row, in")
+    fill(page, "#question", "select * from read_text('/etc/passwd')")
+    page.run("document.querySelector('#run').click()")
+    wait_text(page, "#sql-state.wrong", "read_text is not allowed")
+
+
+def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
+    httpx.put(f"{node.url}/v1/tables/orders", json={"prefix": "orders"})
+    go(page, "#/tables")
+    wait_text(page, "tbody", "orders")
+    page.press("j")
+    page.run("document.activeElement.click()")
+    wait_text(page, ".panel", "polynya compact orders")
+    go(page, "#/health")
+    wait_text(page, ".verdict", "Ready")
+    page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
+    fill(page, "#metric", "journal_disk")
+    page.wait("document.querySelectorAll('.metrics tbody tr').length === 1")
+
+
+def test_light_and_dark(page: Page) -> None:
+    def ground() -> str:
+        return str(page.run("getComputedStyle(document.documentElement).backgroundColor"))
+
+    light = ground()
+    page.size(1200, 800, dark=True)
+    dark = ground()
+    assert light != dark
+    page.press("t")
+    assert ground() == light
+    page.press("t")
+    assert ground() == dark
+    page.run("localStorage.clear()")
+
+
+@pytest.mark.parametrize("place", ["streams", "stream/orders?at=1", f"stream/{quote(EVIL)}", "tables", "table/orders", "sql", "health"])
+def test_it_fits_a_phone_and_everything_has_a_name(page: Page, place: str) -> None:
+    page.size(360, 740, mobile=True)
+    go(page, f"#/{place}")
+    page.wait("document.querySelector('#title') !== null")
+    page.wait("document.querySelector('tbody tr, .record, .numbers div, textarea') !== null")
+    assert page.run("document.documentElement.scrollWidth") <= 360
+    named = "each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.[0]?.textContent.trim()"
+    nameless = page.run(
+        f"[...document.querySelectorAll('a, button, input, textarea')].filter((each) => !({named})).map((each) => each.outerHTML)"
+    )
+    assert nameless == []
+
+
+def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNode, tmp_path: Path) -> None:
+    go(page, "#/stream/orders?at=7")
+    page.wait("document.querySelector('.record .at')?.textContent === '#7'")
+    again = browser.open(page.run("location.href"))
+    again.wait("document.querySelector('.record .at')?.textContent === '#7'")
+    again.call("Page.close")
+    go(page, "#/stream/..%2F..%2Fhealth")
+    wait_text(page, ".state.wrong", "no empty, '.' or '..' segments")
+    go(page, "#/nowhere/%E0")
+    wait_text(page, "#content", "There is no such page")

@@ -1,0 +1,131 @@
+// The pure modules of the console: formats, places, events, JSON as it was written, rates, metrics.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOLE}/`));
+const { bytes, compact, duration, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
+const { elements, parse, plain } = await from("json");
+const { SseParser } = await from("sse");
+const { Book, Series } = await from("rates");
+const { parseMetrics } = await from("metrics");
+
+test("numbers, sizes and durations", () => {
+  assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);
+  assert.deepEqual([0, 1023, 1024, 1536, 20 << 20].map(bytes), ["0 B", "1023 B", "1.00 KiB", "1.50 KiB", "20.0 MiB"]);
+  assert.deepEqual([0.0004, 0.85, 12, 200, 9000, 400_000].map(duration), ["0 ms", "850 ms", "12 s", "3 min", "2.5 h", "5 d"]);
+});
+
+test("offsets", () => {
+  assert.equal(token(3, 101), "0000000000000003_0000000000000101");
+  assert.deepEqual(parseToken("0000000000000003_0000000000000101"), { record: 3, byte: 101 });
+  for (const wrong of ["3_101", "", null, "now", "0000000000000003_0000000000000101 "]) assert.equal(parseToken(wrong), null);
+});
+
+test("places that people type", () => {
+  const now = Date.parse("2026-11-01T12:00:00Z");
+  const minute = 60_000;
+  assert.deepEqual(parsePlace("", now), { end: true });
+  assert.deepEqual(parsePlace("start", now), { start: true });
+  assert.deepEqual(parsePlace("-1", now), { start: true });
+  assert.deepEqual(parsePlace(" #1,200 ", now), { record: 1200 });
+  assert.deepEqual(parsePlace("0000000000000003_0000000000000101", now), { record: 3 });
+  assert.deepEqual(parsePlace("-20", now), { last: 20 });
+  assert.deepEqual(parsePlace("10m", now), { time: now - 10 * minute });
+  assert.deepEqual(parsePlace("1.5 h ago", now), { time: now - 90 * minute });
+  assert.deepEqual(parsePlace("2026-11-01T00:00Z", now), { time: Date.parse("2026-11-01T00:00:00Z") });
+  for (const wrong of ["nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"]) assert.equal(parsePlace(wrong, now), null);
+});
+
+test("text in which nothing hides", () => {
+  assert.equal(visible("a\nb\t\u0000\u001b[31m\u202eexe.png\u200b\ufeff"), "a\\nb\\t\\0\\u001b[31m\\u202eexe.png\\u200b\\ufeff");
+  assert.equal(visibleLines("a\nb\r\u2066"), "a\nb\\r\\u2066");
+  assert.equal(visible("<b>ä 木 🦭</b>"), "<b>ä 木 🦭</b>");
+});
+
+test("arguments of a shell", () => {
+  assert.equal(quoted("it's $HOME `x` \\"), "'it'\\''s $HOME `x` \\'");
+});
+
+test("JSON keeps what it says", () => {
+  const text = ' {"a": 1.50, "a": 12345678901234567890123, "__proto__": [true, null, "\\u00e9\\n"], "e": {}, "f": [ ]} ';
+  const { kind, entries } = parse(text);
+  assert.equal(kind, "object");
+  assert.deepEqual(entries.map(([key]) => key), ['"a"', '"a"', '"__proto__"', '"e"', '"f"']);
+  assert.deepEqual(entries.slice(0, 2).map(([, value]) => value.source), ["1.50", "12345678901234567890123"]);
+  assert.deepEqual(plain(entries[2][1]), [true, null, "é\n"]);
+  assert.deepEqual(plain(parse("[1.50]")), [{ number: "1.50" }]);
+});
+
+test("what is no JSON is refused", () => {
+  for (const wrong of ["", "{", "[1,]", '{"a"}', '{"a":1,}', "01", "nul", '"\n"', '"\\x"', "1 2", "+1", "[1 2]", "[".repeat(300) + "]".repeat(300)]) {
+    assert.throws(() => parse(wrong), SyntaxError, wrong);
+  }
+});
+
+test("an array's elements by their source", () => {
+  assert.deepEqual(elements('[{"a": [1, "],["]}, 2.0 ,"\\"]", []]'), ['{"a": [1, "],["]}', "2.0", '"\\"]"', "[]"]);
+  assert.deepEqual(elements("[ ]"), []);
+  assert.deepEqual(elements("[\n1\n]"), ["1"]);
+  assert.throws(() => elements("[1, 2"), SyntaxError);
+});
+
+test("events, however they are cut", () => {
+  const text = ':\n\nid:7~a\nevent: data\ndata:[1,\ndata:2]\n\nid:7~a\r\nevent: control\r\ndata: {"x":1}\r\n\r\ndata\r\revent: none\n\n';
+  const wanted = [
+    { event: "data", data: "[1,\n2]", id: "7~a" },
+    { event: "control", data: '{"x":1}', id: "7~a" },
+    { event: "message", data: "", id: "7~a" },
+  ];
+  for (const size of [1, 2, 3, 5, 1000]) {
+    const parser = new SseParser();
+    const events = [];
+    for (let at = 0; at < text.length; at += size) events.push(...parser.feed(text.slice(at, at + size)));
+    assert.deepEqual(events, wanted, `pieces of ${size}`);
+    assert.equal(parser.pending, 0);
+  }
+});
+
+test("a long event is taken in a time that grows with its length alone", () => {
+  const parser = new SseParser();
+  const piece = "x".repeat(1 << 14);
+  parser.feed("data:");
+  for (let count = 0; count < 1024; count += 1) parser.feed(piece);
+  assert.ok(parser.pending > 16 << 20);
+  const [event] = parser.feed("\n\n");
+  assert.equal(event.data.length, 16 << 20);
+});
+
+test("rates of counters, over a restart too", () => {
+  const series = new Series(4);
+  assert.equal(series.rate(), null);
+  series.add(0, 100);
+  assert.equal(series.rate(), null);
+  series.add(2000, 120);
+  series.add(4000, 160);
+  assert.equal(series.rate(), 15);
+  assert.equal(series.rate(2), 20);
+  assert.deepEqual(series.rates, [10, 20]);
+  series.add(6000, 5);
+  assert.equal(series.rate(), null);
+  series.add(8000, 25);
+  assert.equal(series.rate(), 10);
+  assert.deepEqual(series.rates, [20, 0, 10]);
+  assert.equal(series.length, 4);
+});
+
+test("only the series of rows that are shown are kept", () => {
+  const book = new Book();
+  for (let number = 0; number < 1000; number += 1) book.get(`row ${number}`).add(0, number);
+  book.keep(["row 1", "row 2"]);
+  assert.equal(book.count, 2);
+  assert.equal(book.get("row 2").last, 2);
+});
+
+test("metrics as they are scraped", () => {
+  const text = '# HELP a_total What it is.\n# TYPE a_total counter\na_total{class="2xx"} 12\na_total{class="5xx"} 0\n# TYPE b gauge\nb 0.25\n';
+  assert.deepEqual(parseMetrics(text), [
+    { name: "a_total", labels: '{class="2xx"}', value: 12, kind: "counter", help: "What it is." },
+    { name: "a_total", labels: '{class="5xx"}', value: 0, kind: "counter", help: "What it is." },
+    { name: "b", labels: "", value: 0.25, kind: "gauge", help: "" },
+  ]);
+});

@@ -1,0 +1,204 @@
+"""Questions in processes of their own: their answers, their bounds, and that none outlives its asker. And the route before them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
+from polynya.front.http.errors import Failure
+from polynya.front.http.mount import Request
+from polynya.front.http.questions import QuestionRoute
+from polynya.front.http.schemas import columns_of, type_name
+from polynya.node import questions
+from polynya.node.config import ColdConfig, Config, SqlConfig
+from polynya.node.questions import Questions
+
+LONG = "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)"
+
+
+def play(story: Callable[[Questions], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        await story(Questions(Config(sql=SqlConfig(**settings))))
+
+    asyncio.run(main())
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if questions.MODULE in " ".join(child.cmdline())]
+
+
+async def until_asked(count: int) -> None:
+    while len(children()) < count:  # noqa: ASYNC110 (bounded by the test's own time limit)
+        await asyncio.sleep(0.01)
+
+
+def test_a_question_is_answered() -> None:
+    async def story(asker: Questions) -> None:
+        assert await asker.ask("select 1 as one, 'x' as x", 10, []) == {
+            "columns": [{"name": "one", "type": "INTEGER"}, {"name": "x", "type": "VARCHAR"}],
+            "rows": [[1, "x"]],
+            "truncated": False,
+        }
+        assert asker.asked == 1
+        assert children() == []
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"), [("selec 1", "BAD_QUESTION"), ("from nowhere", "BAD_QUESTION"), ("from glob('/*')", "BAD_QUESTION")]
+)
+def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
+    async def story(asker: Questions) -> None:
+        with pytest.raises(Failure) as told:
+            await asker.ask(sql, 10, [])
+        assert told.value.code == code
+
+    play(story)
+
+
+def test_its_time_is_bounded() -> None:
+    async def story(asker: Questions) -> None:
+        with pytest.raises(Failure, match=r"more than the 0\.5 s") as told:
+            await asker.ask(LONG, 10, [])
+        assert told.value.code == "QUESTION_TOO_LARGE"
+        assert children() == []
+
+    play(story, timeout=0.5)
+
+
+def test_it_ends_when_nobody_waits_for_it_any_more() -> None:
+    async def story(asker: Questions) -> None:
+        task = asyncio.create_task(asker.ask(LONG, 10, []))
+        await until_asked(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert children() == []
+        assert (await asker.ask("select 1", 1, []))["rows"] == [[1]], "its place is free again"
+
+    play(story)
+
+
+def test_only_so_many_are_answered_at_once() -> None:
+    async def story(asker: Questions) -> None:
+        tasks = [asyncio.create_task(asker.ask(LONG, 10, [])) for _ in range(SQL_QUESTIONS_PER_CORE_MAX)]
+        await until_asked(SQL_QUESTIONS_PER_CORE_MAX)
+        with pytest.raises(Failure) as told:
+            await asker.ask("select 1", 1, [])
+        assert told.value.code == "QUESTIONS_BUSY"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    play(story)
+
+
+def test_it_may_be_switched_off() -> None:
+    async def story(asker: Questions) -> None:
+        with pytest.raises(Failure, match=r"sql\.enabled") as told:
+            await asker.ask("select 1", 1, [])
+        assert told.value.code == "NO_SQL"
+
+    play(story, enabled=False)
+
+
+def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", "x")
+    config = Config(cold=ColdConfig(backend="s3", s3_bucket="b", s3_secret_access_key="s"))
+    told = json.loads(Questions(config)._question("select 1", 1, []))
+    assert told["environment"]["AWS_REGION"] == "eu-north-1"
+    assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
+    assert "SECRET_OF_THE_SERVER" not in told["environment"]
+    assert json.loads(Questions(Config())._question("select 1", 1, []))["environment"] == {}
+    assert not {name for name in questions.KEPT if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))}
+
+
+def test_a_server_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (tmp_path / "duckdb.py").write_text("raise ModuleNotFoundError('no duckdb', name='duckdb')")
+    source = next(path for path in sys.path if path.endswith("src"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
+
+    async def story(asker: Questions) -> None:
+        with pytest.raises(Failure, match=r"polynya\[lake\]") as told:
+            await asker.ask("select 1", 1, [])
+        assert told.value.code == "NO_SQL"
+
+    play(story)
+
+
+class FakeTables:
+    async def references(self, *_: Any) -> list[dict[str, Any]]:
+        return [{"name": "flights"}]
+
+    async def freshness(self, wanted: Callable[[str], bool], *_: Any) -> list[dict[str, Any]]:
+        return [{"name": name, "records_behind": 0, "behind_seconds": 0.0} for name in ("flights", "orders") if wanted(name)]
+
+
+class FakeAnswerer:
+    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"columns": [], "rows": [[sql, rows, len(tables)]], "truncated": False}
+
+
+def asked(method: str, body: bytes) -> Request:
+    return Request(method, "/v1/sql", (), {}, {}, body, "http://x")
+
+
+def test_the_route_says_how_fresh_the_tables_are_that_a_question_names() -> None:
+    route = QuestionRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
+    answer = asyncio.run(route.handle(asked("POST", b'{"sql": "select * from FLIGHTS__dlq"}')))
+    told = json.loads(answer.body)
+    assert told["rows"] == [["select * from FLIGHTS__dlq", 1000, 1]]
+    assert [table["name"] for table in told["tables"]] == ["flights"]
+    assert ("Cache-Control", "no-store") in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "code"),
+    [
+        ("GET", b"", "METHOD_NOT_ALLOWED"),
+        ("POST", b"select 1", "INVALID_REQUEST"),
+        ("POST", b'{"sql": 7}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "select 1", "rows": 0}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "select 1", "rows": 10001}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "select 1", "more": 1}', "INVALID_REQUEST"),
+        ("POST", b'{"sql": "' + b"x" * 200_000 + b'"}', "BODY_TOO_LARGE"),
+    ],
+)
+def test_the_route_refuses_what_is_no_question(method: str, body: bytes, code: str) -> None:
+    route = QuestionRoute(FakeTables(), FakeAnswerer())  # type: ignore[arg-type]
+    with pytest.raises(Failure) as told:
+        asyncio.run(route.handle(asked(method, body)))
+    assert told.value.code == code
+
+
+def test_a_schema_is_the_current_one() -> None:
+    metadata = {
+        "format-version": 2,
+        "current-schema-id": 1,
+        "schemas": [
+            {"type": "struct", "schema-id": 0, "fields": []},
+            {
+                "type": "struct",
+                "schema-id": 1,
+                "fields": [
+                    {"id": 1, "name": "n", "required": True, "type": "long"},
+                    {"id": 2, "name": "tags", "required": False, "type": {"type": "list", "element-id": 3, "element": "string"}},
+                ],
+            },
+        ],
+    }
+    assert columns_of(json.dumps(metadata).encode()) == [
+        {"name": "n", "type": "long", "required": True},
+        {"name": "tags", "type": "list<string>", "required": False},
+    ]
+    deep = {"type": "map", "key": "string", "value": {"type": "struct", "fields": [{"name": "a", "type": "decimal(4, 2)"}]}}
+    assert type_name(deep) == "map<string, struct<a: decimal(4, 2)>>"
