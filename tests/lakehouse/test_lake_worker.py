@@ -13,9 +13,9 @@ from lake_world import Lake
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.lakehouse.commit import RangesGone
 from polynya.lakehouse.coordinator import NoSuchTable
-from polynya.lakehouse.plan import Plan
+from polynya.lakehouse.plan import Plan, TableRef
 from polynya.lakehouse.worker import LazyRunner, compact, run_worker
-from polynya.wire.tables import StoreRef
+from polynya.wire.tables import CommitRequest, StoreRef
 
 
 class Told:
@@ -131,6 +131,72 @@ def test_sigterm_ends_the_worker(lake: Lake) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
     compact(lake.coordinator, [], lambda: lake.runner, told)
     lake.check_exactly_once()
+
+
+def stopped_at(lake: Lake, step: str, times: int = 1) -> Told:
+    """What a worker told that got SIGTERM, so often, after a step."""
+    told = Told()
+
+    def progress(name: str, message: str) -> None:
+        told(name, message)
+        if name == step:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    lake.source.append("a", [b'{"n":1}'])
+    run_worker(lake.coordinator, [], lambda: lake.runner, progress, interval_seconds=60.0)
+    assert told.names[-1] == "stopped"
+    return told
+
+
+@pytest.mark.parametrize("step", ["pointer", "delta-main"])
+def test_a_pair_of_commits_is_finished_before_the_worker_ends(lake: Lake, step: str) -> None:
+    told = stopped_at(lake, step)
+    assert told.names[-2] == "delta-dlq"
+    assert "asked to stop" in told.steps[-1][1]
+    lake.check_exactly_once()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_pair_of_commits_that_takes_too_long_is_left_and_told(lake: Lake, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05 if times == 1 else 1000.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("polynya.lakehouse.delta.append", lambda *_, **__: threading.Event().wait(60))
+        told = stopped_at(lake, "pointer", times)
+    assert told.steps[-1][1] == "job 1 of 'flights' may be in Iceberg and not yet in Delta; the next run completes it"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert compact(lake.coordinator, [], lambda: lake.runner, Told()) == []
+    lake.check_exactly_once()
+
+
+def test_a_worker_whose_server_is_gone_at_the_commit_stops_in_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.lakehouse.stopping.FINISH_SECONDS", 0.05)
+
+    def commit(name: str, request: CommitRequest) -> TableRef:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(60)
+        raise Unavailable("the server is away")
+
+    lake.source.append("a", [b'{"n":1}'])
+    told = Told()
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.coordinator, "commit", commit)
+        run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
+    assert told.names[-1] == "stopped" and "the next run completes it" in told.steps[-1][1]
+    compact(lake.coordinator, [], lambda: lake.runner, Told())
+    lake.check_exactly_once()
+
+
+def test_a_fault_after_a_signal_does_not_make_the_worker_go_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise Unavailable("the store is away")
+
+    lake.source.append("a", [b'{"n":1}'])
+    told = Told()
+    monkeypatch.setattr("polynya.lakehouse.delta.append", append)
+    run_worker(lake.coordinator, [], lambda: lake.runner, told, interval_seconds=60.0)
+    assert told.names[-1] == "stopped" and "not yet in Delta" in told.steps[-1][1]
 
 
 def test_a_delta_log_that_is_behind_is_repaired_without_a_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

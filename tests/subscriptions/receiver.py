@@ -19,12 +19,14 @@ class Received(msgspec.Struct):
 
 
 class Receiver:
-    """`answers` are used in turn, the last one for ever: (status, body, further header lines)."""
+    """`answers` are used in turn, the last one for ever: (status, body, further header lines). None is given while `free` is cleared."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes, str]] = [(200, b"", "")]
         self.received: asyncio.Queue[Received] = asyncio.Queue()
         self.url = ""
+        self.free = asyncio.Event()
+        self.free.set()
 
     async def next(self) -> Received:
         async with asyncio.timeout(30):
@@ -36,6 +38,7 @@ class Receiver:
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head.split("\r\n")[1:] if line)}
             body = await reader.readexactly(int(headers["content-length"]))
             self.received.put_nowait(Received(headers, body))
+            await self.free.wait()
             status, said, more = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(said)}\r\n{more}\r\n".encode() + said)
             await writer.drain()
@@ -53,4 +56,5 @@ async def receiver() -> AsyncIterator[Receiver]:
     try:
         yield found
     finally:
+        found.free.set()
         server.close()

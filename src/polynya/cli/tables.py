@@ -106,12 +106,15 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     polynya compact flights --master 'local[2]'
     """
     with explained():
-        from polynya.lakehouse.worker import Stopped, compact, stop_on_signals
+        from polynya.lakehouse.stopping import Stopped, stop_on_signals
+        from polynya.lakehouse.worker import compact
 
         try:
             with stop_on_signals(), steps("asking for a plan") as doing:
                 outcomes = compact(coordinator_of(client), tables, spark_factory(master), narrated(doing))
-        except Stopped:
+        except Stopped as stopped:
+            if str(stopped):
+                output.notice(f"stopped: {stopped}")
             raise KeyboardInterrupt from None
     if as_json:
         rows = ({"table": done.table.name, "job": done.job, "rows": done.rows, "dead_rows": done.dead_rows} for done in outcomes)

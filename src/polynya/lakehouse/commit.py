@@ -18,6 +18,7 @@ from polynya.lakehouse.iceberg import StagingCatalog, stage
 from polynya.lakehouse.plan import Job, Plan, TableRef, check_plan
 from polynya.lakehouse.prepare import fix_schema, make_job, widened
 from polynya.lakehouse.schema import Column
+from polynya.lakehouse.stopping import finish_first
 from polynya.lakehouse.task import File, TaskResult, claimed_records
 from polynya.objectstore import NotFound
 from polynya.wire.tables import CommitRequest
@@ -97,10 +98,12 @@ def run_job(plan: Plan, coordinator: Coordinator, runner: Runner, blobs: Blobs, 
         key = _produce(plan, runner, blobs, progress)
     result = load_result(blobs, key)
     request = _staged(plan, result, key, blobs, progress)
-    table = coordinator.commit(plan.table.name, request)
-    ours = table.result == key
-    progress("pointer", f"job {plan.job} is in Iceberg" if ours else f"another driver was first: '{plan.table.name}' is at job {table.job}")
-    repair(blobs, table, progress)
+    with finish_first(f"job {plan.job} of '{plan.table.name}' may be in Iceberg and not yet in Delta; the next run completes it"):
+        table = coordinator.commit(plan.table.name, request)
+        ours = table.result == key
+        another = f"another driver was first: '{plan.table.name}' is at job {table.job}"
+        progress("pointer", f"job {plan.job} is in Iceberg" if ours else another)
+        repair(blobs, table, progress)
     return Outcome(table, plan.job, result.rows, result.dead_rows, sum(part.length for part in plan.ranges), ours)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +82,10 @@ def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     own = {"spark.driver.extraJavaOptions": options} | ({"spark.jars": jars} if jars else {})
     for name, value in (_SETTINGS | (_LOOPBACK if master.startswith("local") else {}) | own | settings).items():
         builder = builder.config(name, value)
+    handler = signal.getsignal(signal.SIGINT)
     session = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)  # Spark puts its own in its place
     session.sparkContext.setLogLevel("ERROR")
     return session
 

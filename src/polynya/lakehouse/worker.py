@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from polynya.base.errors import PolynyaError
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import Outcome, Progress, RangesGone, Runner, repair, run_job
 from polynya.lakehouse.coordinator import Coordinator, NoSuchTable
 from polynya.lakehouse.plan import Job, store_settings
+from polynya.lakehouse.stopping import Stopped, stop_on_signals
 from polynya.lakehouse.task import TaskResult
 
 JOBS_MAX = 1000  # of one table in one shot: streams may grow faster than they are compacted
@@ -21,10 +19,6 @@ NEW_PLANS_MAX = 3  # for one table whose plans name objects that are gone
 BACKOFF_SECONDS_MAX = 60.0
 
 RunnerFactory = Callable[[], Runner]
-
-
-class Stopped(BaseException):
-    """SIGTERM or SIGINT came. Every step of a job can be repeated, so it may come anywhere."""
 
 
 class LazyRunner:
@@ -113,28 +107,10 @@ def run_worker(
                     runner.close()
                     progress("failed", f"{type(fault).__name__}: {fault}; starting Spark anew in {_wait(interval_seconds, faults):.0f} s")
                 stop.wait(_wait(interval_seconds, faults))
-    except Stopped:
-        progress("stopped", "asked to stop; what was not finished the next run repeats")
+    except Stopped as stopped:
+        progress("stopped", str(stopped) or "asked to stop; what was not finished the next run repeats")
     finally:
         runner.close()
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped; only in the main thread, elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def raise_stopped(number: int, frame: Any) -> None:
-        raise Stopped
-
-    before = {number: signal.signal(number, raise_stopped) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, progress: Progress) -> list[Outcome]:

@@ -1,0 +1,293 @@
+"""What happens at the edges of wakes: other lives, other subscriptions, work that goes away or comes meanwhile, slow receivers, schedules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from receiver import receiver
+from shell_world import Shell, shell
+
+from polynya.service.subscriptions import wakes
+from polynya.service.subscriptions.keys import TOKEN_MS
+from polynya.stream.subscriptions_model import State, Subscription
+
+TAIL = "0000000000000001_0000000000000003"
+
+
+async def until(so: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not so():
+            await asyncio.sleep(0.01)
+
+
+def home(node: Shell, key: str = "s") -> Subscription:
+    machines = node.world.local.machines.values()
+    return next(machine.subscriptions.homes[key] for machine in machines if key in machine.subscriptions.homes)
+
+
+def code(answer: tuple[int, Any]) -> tuple[int, str]:
+    return answer[0], answer[1]["error"]["code"]
+
+
+async def pulled(node: Shell, key: str = "s", **more: Any) -> Any:
+    """A pull-wake subscription with one pending stream, claimed."""
+    await node.put(key, type="pull-wake", pattern="test/*", wake_stream="wake/pool", **more)
+    if await node.world.code_of("test/a"):
+        await node.world.create("test/a")
+    await node.world.append("test/a", b"one")
+    status, claimed = await node.ask("POST", f"subscriptions/{key}/claim", {"worker": "w1"})
+    assert status == 200
+    return claimed
+
+
+def without_sweeps(node: Shell) -> None:
+    """Nothing is found later that was not told at once."""
+
+    async def nothing() -> None:
+        pass
+
+    node.subscriptions._sweep = nothing  # type: ignore[method-assign]
+
+
+def test_tokens_are_for_one_subscription_one_life_and_some_time() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            claimed = await pulled(node)
+            said = {"wake_id": claimed["wake_id"], "generation": 1}
+            await pulled(node, "other")
+            assert code(await node.ask("POST", "subscriptions/other/ack", said, claimed["token"])) == (401, "TOKEN_INVALID")
+            assert await node.ask("DELETE", "subscriptions/s") == (204, None)
+            again = await pulled(node)
+            said = {"wake_id": again["wake_id"], "generation": 1}
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (409, "FENCED"), "of the life before"
+            assert (await node.ask("POST", "subscriptions/s/ack", said, again["token"]))[0] == 200
+            assert code(await node.ask("POST", "subscriptions/s/ack", {**said, "generation": 2}, again["token"])) == (409, "FENCED")
+            home(node).lease_until_ms = 1 << 60
+            node.world.clock.ms += TOKEN_MS - 1
+            assert (await node.ask("POST", "subscriptions/s/ack", said, again["token"]))[0] == 200
+            home(node).lease_until_ms = 1 << 60
+            node.world.clock.ms += 10
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, again["token"])) == (401, "TOKEN_EXPIRED")
+
+    asyncio.run(story())
+
+
+def test_a_holder_without_pending_work_still_has_the_lease() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            claimed = await pulled(node)
+            said = {"wake_id": claimed["wake_id"], "generation": 1, "acks": [{"path": "test/a", "offset": TAIL}]}
+            assert (await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))[0] == 200
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (409, "ALREADY_CLAIMED")
+
+    asyncio.run(story())
+
+
+def test_what_is_for_pull_wake_alone_is_refused_for_webhooks() -> None:
+    async def story() -> None:
+        async with receiver() as hook, shell() as node:
+            hook.free.clear()
+            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url})
+            await node.world.create("test/a")
+            await node.world.append("test/a", b"one")
+            wake: Any = (await hook.next()).wake
+            said = {"wake_id": wake["wake_id"], "generation": 1}
+            for verb in ("ack", "release"):
+                assert code(await node.ask("POST", f"subscriptions/s/{verb}", said, wake["callback_token"])) == (400, "INVALID_REQUEST")
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})) == (400, "INVALID_REQUEST")
+            assert (await node.ask("POST", "subscriptions/s/callback", said, wake["callback_token"]))[0] == 200
+
+    asyncio.run(story())
+
+
+def test_a_wake_stream_is_not_followed_by_name_either() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            await node.put("s", type="pull-wake", pattern="**", wake_stream="wake/pool")
+            assert code(await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/pool"]})) == (400, "INVALID_REQUEST")
+            assert (await node.ask("POST", "subscriptions/s/streams", {"streams": ["wake/else"]}))[0] == 204
+
+    asyncio.run(story())
+
+
+def test_a_deleted_subscription_is_forgotten_everywhere_before_its_answer() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            await node.put("s", type="pull-wake", pattern="**", wake_stream="wake/pool")
+            states = [machine.subscriptions for machine in node.world.local.machines.values()]
+            assert sum("s" in state.watches for state in states) == len(states) - 1, "in every group but that without streams"
+            await node.ask("DELETE", "subscriptions/s")
+            assert not any(state.watches or state.graves for state in states)
+
+    asyncio.run(story())
+
+
+def test_work_that_goes_away_ends_the_wake_and_the_next_one_comes() -> None:
+    """For a webhook that fails, a wake event that nobody takes, and a worker that claims."""
+
+    async def story() -> None:
+        async with receiver() as hook, shell() as node:
+            hook.answers = [(500, b"", ""), (200, b'{"done":true}', "")]
+            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url})
+            await node.put("p", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            await node.world.create("test/a")
+            await node.world.append("test/a", b"one")
+            await hook.next()
+            await until(lambda: home(node).attempts == 1 and home(node, "p").attempts == 1)
+            await node.world.delete("test/a")
+            assert code(await node.ask("POST", "subscriptions/p/claim", {"worker": "w"})) == (409, "NO_PENDING_WORK")
+            assert home(node, "p").state == State.IDLE
+            node.world.clock.ms = home(node).next_attempt_ms
+            await until(lambda: home(node).state == State.IDLE)
+            assert hook.received.empty(), "there was nothing to tell"
+            await node.world.create("wake/pool", json=True)
+            await node.world.create("test/a")
+            await node.world.append("test/a", b"two")
+            assert (await hook.next()).wake["generation"] == 2
+            node.world.clock.ms = max(node.world.clock.ms, home(node, "p").next_attempt_ms)
+            await until(lambda: home(node, "p").next_attempt_ms > node.world.clock.ms)
+            assert (await node.world.read("wake/pool")).count(b'"generation":2') == 1
+            await node.world.delete("test/a")
+            node.world.clock.ms = home(node, "p").next_attempt_ms
+            await until(lambda: home(node, "p").state == State.IDLE)
+            assert (await node.world.read("wake/pool")).count(b'"type":"wake"') == 1, "it is not announced again"
+
+    asyncio.run(story())
+
+
+def test_what_comes_while_the_webhook_works_is_told_next() -> None:
+    async def story() -> None:
+        async with receiver() as hook, shell() as node:
+            hook.answers = [(200, b'{"done":true}', "")]
+            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url})
+            without_sweeps(node)
+            await node.world.create("test/a")
+            hook.free.clear()
+            await node.world.append("test/a", b"one")
+            first: Any = (await hook.next()).wake
+            await node.world.append("test/a", b"two")
+            hook.free.set()
+            second: Any = (await hook.next()).wake
+            assert (first["generation"], second["generation"]) == (1, 2)
+            assert second["streams"][0]["acked_offset"] == first["streams"][0]["tail_offset"] == TAIL
+
+    asyncio.run(story())
+
+
+def test_a_lease_that_is_over_wakes_again_at_once() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            without_sweeps(node)
+            await pulled(node, lease_ttl_ms=1000)
+            node.world.clock.ms += 1000
+            await until(lambda: home(node).generation == 2)
+            assert home(node).state == State.WAKING
+
+    asyncio.run(story())
+
+
+def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
+    """A stream grows just when the wake before it is given up as one for nothing."""
+
+    async def story() -> None:
+        async with shell() as node:
+            without_sweeps(node)
+            await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            for name in ("test/a", "test/b"):
+                await node.world.create(name)
+            await node.world.append("test/a", b"one")
+            await until(lambda: home(node).attempts == 1)
+            await node.world.delete("test/a")
+            await asyncio.gather(node.subscriptions._wakes.nothing_pending(home(node)), node.world.append("test/b", b"two"))
+            await until(lambda: home(node).generation == 2)
+
+    asyncio.run(story())
+
+
+def test_a_receiver_that_answers_nothing_in_its_lease_is_tried_again() -> None:
+    async def story() -> None:
+        async with receiver() as hook, shell() as node:
+            hook.free.clear()
+            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url}, lease_ttl_ms=1000)
+            await node.world.create("test/a")
+            await node.world.append("test/a", b"one")
+            await hook.next()
+            await until(lambda: home(node).attempts == 1)
+
+    asyncio.run(story())
+
+
+def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            world = node.world
+            await world.create("wake/pool", json=True)
+            await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            await world.create("test/a")
+            await world.append("test/a", b"one")
+
+            async def pauses(count: int) -> list[int]:
+                """In minutes, after each announcement."""
+                found = []
+                for _ in range(count):
+                    await until(lambda: home(node).next_attempt_ms > world.clock.ms)
+                    found.append((home(node).next_attempt_ms - world.clock.ms) // 60_000)
+                    world.clock.ms = home(node).next_attempt_ms
+                return found
+
+            assert await pauses(6) == [1, 2, 4, 8, 10, 10]
+            await until(lambda: home(node).next_attempt_ms > world.clock.ms)
+            _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
+            said = {"wake_id": claimed["wake_id"], "generation": 1}
+            assert (await node.ask("POST", "subscriptions/s/release", said, claimed["token"]))[0] == 204
+            assert await pauses(2) == [1, 2], "the next wake begins anew"
+            events = msgspec.json.decode(b"[" + (await world.read("wake/pool")).rstrip(b",") + b"]")
+            assert [event["generation"] for event in events][:9] == [1] * 7 + [2] * 2
+
+    asyncio.run(story())
+
+
+def test_retries_come_at_least_once_a_minute() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            subscription, now = home(node), node.world.clock.ms
+            for attempts, delay in ((0, 1000), (1, 2000), (5, 32_000), (6, wakes.RETRY_MS_MAX), (100, wakes.RETRY_MS_MAX)):
+                subscription.attempts = attempts
+                found = [node.subscriptions._wakes._retry_at(subscription) - now for _ in range(50)]
+                assert 0.8 * delay <= min(found) < delay < max(found) <= 1.2 * delay, (attempts, found)
+
+    asyncio.run(story())
+
+
+def test_news_of_another_life_are_over() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            uid = home(node).uid
+            assert node.subscriptions._wakes.news("s", uid, "test/a")
+            assert not node.subscriptions._wakes.news("s", uid + 1, "test/a")
+            assert not node.subscriptions._wakes.news("none", uid, "test/a")
+
+    asyncio.run(story())
+
+
+def test_what_waits_comes_first_whatever_its_group() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            names = [f"test/{number}" for number in range(24)]
+            for name in names:
+                await node.world.create(name)
+            await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+            for name in names[::5]:
+                await node.world.append(name, b"x")
+            _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
+            pending = [link["has_pending"] for link in claimed["streams"]]
+            assert len(pending) == 24 and pending == sorted(pending, reverse=True) and sum(pending) == 5
+            paths = [link["path"] for link in (await node.ask("GET", "subscriptions/s"))[1]["streams"]]
+            assert paths == sorted(names)
+
+    asyncio.run(story())
