@@ -105,10 +105,10 @@ class Doors:
         return checked
 
 
-def _table_handler(route: Callable[[str, list[str], bytes], Awaitable[tuple[int, Any]]]) -> Handler:
+def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            status, value = await route(request.method, list(request.segments), request.body)
+            status, value = await route(request)
         except TableRefused as refused:
             raise Failure(refused.code, str(refused)) from None
         return Response(status, b"" if value is None else msgspec.json.encode(value))
