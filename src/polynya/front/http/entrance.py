@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from polynya.base.limits import URL_TOKEN_SECONDS_MAX
 from polynya.base.names import spelled_name
+from polynya.front.http.buckets import PATH as BUCKETS
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.quotas import StreamQuotas
 from polynya.front.http.routes.table import dispatch
-from polynya.front.http.routing import Kind
+from polynya.front.http.routing import Kind, Route
 from polynya.service.access import Access, Denied, KeysUnknown, Principal
 from polynya.service.access.grants import Verb
 from polynya.wire.http1 import Head
@@ -34,7 +35,8 @@ _ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for w
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
 _WORK = ("/callback", "/ack", "/release")  # these prove themselves by the token of the wake
 _STREAM = {"GET": Verb.READ, "HEAD": Verb.READ, "POST": Verb.APPEND, "PUT": Verb.CREATE, "DELETE": Verb.DELETE}
-_KEPT = {"GET": Verb.READ, "HEAD": Verb.READ}  # what else lies below a stream is about what is kept of it
+_ACTS = {Kind.STREAM: "stream.delete", Kind.RETENTION: "stream.retention"}  # of admins, as the audit log names them …
+_HARMLESS = {Kind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), Kind.RETENTION: ("GET", "HEAD")}  # … but for these methods
 _CHALLENGE = (("WWW-Authenticate", "Bearer"),)
 _CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
 
@@ -99,10 +101,11 @@ class Entrance:
         assert principal is not None
         if principal.meter is not None:
             principal.meter.charge(size)
-        if exchange.head.method == "DELETE" and exchange.route.kind == Kind.STREAM and principal.is_admin:
+        act = _ACTS.get(exchange.route.kind)
+        if act is not None and exchange.head.method not in _HARMLESS[exchange.route.kind] and principal.is_admin:
             who = f"{principal.id} {principal.name}"
             request_id = exchange.request_id or exchange.connection.front.new_request_id()
-            self._audit("stream.delete", spelled_name(exchange.route.name), who, exchange.connection.remote, str(status), request_id)
+            self._audit(act, spelled_name(exchange.route.name), who, exchange.connection.remote, str(status), request_id)
 
     async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
         await self._access.refresh()
@@ -188,9 +191,9 @@ class Entrance:
             return Verb.CREATE, f"{route.name}/"
         if route.kind == Kind.LIST:
             return Verb.READ, None
-        if route.kind not in (Kind.HANDLER, Kind.MOUNT):
-            return _KEPT.get(method, Verb.DELETE), route.name
-        return _asked_of_handler(route.path, method), None
+        if route.kind == Kind.RETENTION:
+            return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
+        return _asked_of_handler(route, method)
 
 
 def is_open(path: str) -> bool:
@@ -200,17 +203,21 @@ def is_open(path: str) -> bool:
     return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
 
 
-def _asked_of_handler(path: str, method: str) -> str:
-    reads = method in ("GET", "HEAD")
+def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
+    path, reads = route.path, method in ("GET", "HEAD")
     if path == "/v1/node":
-        return ""
+        return "", None
     if path == "/metrics":
-        return Verb.METRICS
+        return Verb.METRICS, None
+    if path == "/v1/sql":
+        return Verb.READ, None
     if path == "/v1/tables" or path.startswith("/v1/tables/"):
-        return Verb.READ if reads else Verb.TABLE
+        return (Verb.READ if reads else Verb.TABLE), None
     if path.startswith(_SUBSCRIPTIONS):
-        return Verb.SUBSCRIBE
-    return Verb.ADMIN
+        return Verb.SUBSCRIBE, None
+    if path == BUCKETS or path.startswith(f"{BUCKETS}/"):
+        return (Verb.READ if reads else Verb.DELETE), f"{route.segments[0]}/" if route.segments else ""
+    return Verb.ADMIN, None
 
 
 def _bearer(head: Head) -> str:

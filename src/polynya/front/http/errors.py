@@ -61,6 +61,7 @@ _TABLE = (
     ErrorCode("PRODUCER_STALE", 403, "a newer Producer-Epoch is known; Producer-Epoch names it"),
     ErrorCode("NOT_FOUND", 404, "there is no such stream"),
     ErrorCode("TABLE_NOT_FOUND", 404, "there is no such table"),
+    ErrorCode("TOKEN_NOT_FOUND", 404, "no token that is not revoked has this id or name"),
     ErrorCode("NO_ROUTE", 404, "there is nothing at this path"),
     ErrorCode("METHOD_NOT_ALLOWED", 405, "this path does not take this method; Allow names those it takes"),
     ErrorCode("REQUEST_TIMEOUT", 408, "the request did not arrive in time"),

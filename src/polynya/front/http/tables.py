@@ -44,8 +44,7 @@ class TableRoutes:
         sees the tables of streams that it may read."""
         method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
-            visible = [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
-            return 200, {"tables": [await self._described(table) for table in visible]}
+            return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
         if len(segments) == 1 and method == "GET":
             table = await self._tables.find(segments[0])
             _check(principal, Verb.READ, table.prefix)
@@ -63,15 +62,18 @@ class TableRoutes:
             405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, and GET /v1/tables/NAME/schema"
         )
 
-    async def references(self) -> list[dict[str, Any]]:
-        """All tables, as those who read them need to know them."""
-        return [{**_ref(table), "store": self._store} for table in await self._tables.all()]
+    async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
+        """All tables that the caller may read, as those who read them need to know them."""
+        return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
 
-    async def freshness(self, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    async def freshness(self, principal: Principal | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         """How far the tables whose names are wanted are behind their streams."""
         shown = ("name", "records_behind", "behind_seconds")
-        described = [await self._described(table) for table in await self._tables.all() if wanted(table.name)]
+        described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
         return [{key: table[key] for key in shown} for table in described]
+
+    async def _visible(self, principal: Principal | None) -> list[Table]:
+        return [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
         """Those of the last job; none before the first one."""

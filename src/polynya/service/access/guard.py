@@ -64,6 +64,7 @@ class Access:
         self._living: weakref.WeakSet[Principal] = weakref.WeakSet()
         self._meters: weakref.WeakValueDictionary[str, Meter] = weakref.WeakValueDictionary()
         self._next_expiry = _FOREVER
+        self._has_meters = False
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +105,11 @@ class Access:
     def reload(self) -> None:
         """Look at once: this process has just changed the file."""
         self._reload(self._tokens.stamp())
+
+    @property
+    def has_meters(self) -> bool:
+        """Whether any limit has ever been in force on this core."""
+        return self._has_meters
 
     # --- limits over all cores -------------------------------------------------------------------------------------------------
 
@@ -159,6 +165,7 @@ class Access:
             return None
         known = self._meters.get(key)
         if known is None or known.rates != (limits.requests_per_second, limits.bytes_per_second):
+            self._has_meters = True
             known = self._meters[key] = Meter(limits.requests_per_second, limits.bytes_per_second, self.now())
         return known
 

@@ -157,7 +157,7 @@ class TokenFile:
 
     def _change(self, change: Callable[[list[TokenRecord]], list[TokenRecord]], now_ms: int) -> None:
         try:
-            with self._locked():
+            with locked(self.folder, "tokens.lock"):
                 kept = [each for each in self.read() if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
                 self._replace(msgspec.json.format(msgspec.json.encode(_File(VERSION, change(kept)))))
         except OSError as error:
@@ -171,10 +171,7 @@ class TokenFile:
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
-                if os.geteuid() == 0:  # `docker exec … token create` must not take the file from the node's own user
-                    owner = os.stat(self.folder.parent)
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-                    os.chown(self.folder, owner.st_uid, owner.st_gid)
+                give_to_owner(file.fileno(), self.folder)
                 os.fsync(file.fileno())
             os.replace(fresh, self.path)
         except BaseException:
@@ -197,17 +194,31 @@ class TokenFile:
             raise ConfigError(f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make new tokens") from None
         return found.tokens
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "tokens.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
 
 def _ended_ms(record: TokenRecord, now_ms: int) -> int:
     ends = [at for at in (record.revoked_ms, record.expires_ms) if at is not None]
     return min([*ends, now_ms])
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Alone among all processes that name this lock. The folder is made if it is not there."""
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        give_to_owner(descriptor, folder)
+        os.close(descriptor)
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        give_to_owner(descriptor, folder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner(descriptor: int, folder: Path) -> None:
+    """What root makes, in a container's shell for instance, must be the node's own user's: that of the data folder around `folder`."""
+    if os.geteuid() == 0:
+        owner = os.stat(folder.parent)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
