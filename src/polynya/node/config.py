@@ -296,7 +296,7 @@ def _build(values: dict[str, Any]) -> Config:
 def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
     for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
-        if not listen:
+        if key == "admin_listen" and not listen:
             continue
         origin = f"{key} ({origins[key]})"
         try:
