@@ -12,7 +12,7 @@ import uvloop
 from fake_service import FakeService
 
 from polynya.front.http.mount import Handler
-from polynya.front.http.server import HttpFront
+from polynya.front.http.server import HttpFront, Protection
 from polynya.front.http.settings import HttpSettings
 
 SECONDS = 10.0
@@ -136,12 +136,13 @@ def play(
     handlers: dict[str, Handler] | None = None,
     mounts: dict[str, Handler] | None = None,
     hot_bytes_max: int = 64 << 20,
+    protection: Protection | None = None,
 ) -> None:
     """Run a story against a fresh front."""
 
     async def main() -> None:
         service = FakeService(hot_bytes_max=hot_bytes_max)
-        front = HttpFront(service, settings or HttpSettings(long_poll_seconds=0.05), handlers, mounts)
+        front = HttpFront(service, settings or HttpSettings(long_poll_seconds=0.05), handlers, mounts, protection=protection)
         listener = socket.create_server(("127.0.0.1", 0))
         await front.start([listener])
         wires: list[Wire] = []

@@ -79,7 +79,49 @@ def test_a_named_file_must_be_there_and_be_toml(tmp_path):
 def test_nothing_listens_beyond_loopback_unless_it_is_said(listen):
     assert "--unsafe-no-auth" in refusal({"--listen": listen})
     config = load({"--listen": listen, "--unsafe-no-auth": "true"}, environ={}, folder="/nonexistent").config
-    assert "unsafe-no-auth" in config.unsafe[0]
+    assert "unsafe-no-auth" in config.unsafe[0] and "unsafe-no-tls" in config.unsafe[1]
+    assert not config.needs_token
+
+
+def loaded(**flags):
+    return load({f"--{name.replace('_', '-')}": text for name, text in flags.items()}, environ={}, folder="/nonexistent").config
+
+
+def test_beyond_loopback_there_is_access_control_and_tls():
+    config = loaded(listen="0.0.0.0:4437", tls_self="true")
+    assert config.needs_token and config.tls.is_on and config.unsafe == []
+    assert "auth.required" in refusal({"--listen": "0.0.0.0:4437", "--tls-self": "true", "--auth-required": "false"})
+    assert "TLS" in refusal({"--listen": "0.0.0.0:4437", "--auth-required": "true"})
+    behind_a_proxy = loaded(listen="0.0.0.0:4437", auth_required="true", unsafe_no_auth="true")
+    assert behind_a_proxy.needs_token and [line.split(":")[0] for line in behind_a_proxy.unsafe] == ["unsafe-no-tls"]
+
+
+def test_on_loopback_a_token_is_needed_when_that_is_said():
+    assert not loaded().needs_token
+    assert loaded(auth_required="true").needs_token
+
+
+def test_the_admin_port_beyond_loopback_has_tls():
+    assert "admin port has no TLS" in refusal({"--admin-listen": "0.0.0.0:4438"})
+    assert loaded(admin_listen="0.0.0.0:4438", tls_self="true").unsafe == []
+    assert loaded(admin_listen="127.0.0.1:4450").unsafe == []
+
+
+def test_settings_of_access_go_together():
+    assert "tls.cert and tls.key" in refusal({"--tls-cert": "x.pem"})
+    assert "of its own" in refusal({"--tls-cert": "x.pem", "--tls-key": "x.key", "--tls-self": "true"})
+    assert "go together" in refusal({"--auth-jwt-issuer": "https://i"})
+    three = {"--auth-jwt-issuer": "https://i", "--auth-jwt-audience": "a"}
+    assert "unencrypted" in refusal({**three, "--auth-jwt-keys": "http://issuer.invalid/jwks"})
+    assert load({**three, "--auth-jwt-keys": "http://127.0.0.1:1/jwks"}, environ={}, folder="/nonexistent").config.auth.jwt_keys
+
+
+def test_origins_are_a_list():
+    assert loaded().origins == ["*"]
+    assert loaded(cors_origins="none").origins == []
+    assert loaded(cors_origins="https://a.example, http://localhost:3000").origins == ["https://a.example", "http://localhost:3000"]
+    for bad in ("a.example", "https://a.example/", "https://a.example/path", "https://user@a.example"):
+        assert "no origin" in refusal({"--cors-origins": bad})
 
 
 def test_loopback_is_not_unsafe():

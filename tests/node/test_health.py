@@ -17,7 +17,7 @@ from polynya.transport import Transport
 
 def start_of(core: int, directory: str, *, cores: int = 2, listen: str = "127.0.0.1:1") -> CoreStart:
     return CoreStart(
-        config=Config(listen=listen, cores=cores, groups=4),
+        config=Config(listen=listen, cores=cores, groups=4, unsafe_no_auth=True),
         birth=Birth(cluster_id="c" * 32, groups=4, cores=cores, created_ms=0),
         core=core,
         start_id="s",

@@ -61,3 +61,13 @@ SUBSCRIPTION_TEXT_BYTES_MAX = 4 * KIB  # a description, a worker's name: they co
 SUBSCRIPTION_BODY_BYTES_MAX = 2 * MIB  # one request: all explicit links at their longest fit
 WEBHOOK_URL_BYTES_MAX = 2 * KIB
 WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # all that a receiver may say is whether it is done
+
+TOKENS_MAX = 10_000  # of a node: every core holds them all, and the file is written whole; more callers take an issuer of JWTs
+TOKEN_NAME_BYTES_MAX = 200
+TOKEN_SCOPES_MAX = 16  # of one token or JWT: each request may look at all of them
+CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are refused unread
+CREDENTIALS_KEPT_MAX = 4096  # proven ones that a core remembers, so that each is proven once
+URL_TOKEN_SECONDS_MAX = 3600  # what is left of the life of a token in `?access_token=`: URLs end up in histories and in logs of proxies
+JWKS_BYTES_MAX = 1 * MIB  # the key set of an issuer
+AUDIT_FILE_BYTES_MAX = 8 * MIB  # then a new file of the audit log begins …
+AUDIT_FILES_MAX = 8  # … and so many older ones are kept

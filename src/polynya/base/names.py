@@ -46,6 +46,16 @@ def canonical_name(path: str) -> str:
     return name
 
 
+def canonical_prefix(prefix: str) -> str:
+    """The prefix of canonical names for one spelled as under `/v1/stream/`. A bucket is named with its slash: `flights/`. Raises `BadName`."""
+    if prefix == "":
+        return ""
+    bucket, slash, _ = prefix.partition("/")
+    if slash and is_bucket(bucket):
+        return prefix
+    return canonical_name(prefix.rstrip("/")) + ("/" if prefix.endswith("/") else "")
+
+
 def spelled_name(name: str) -> str:
     """The name as it is shown, and as globs match it, under `/v1/stream/`: without the bucket `default`."""
     rest = name.removeprefix(DEFAULT_BUCKET + "/")

@@ -32,6 +32,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
+    "token": ("tokens", "Make, list and revoke access tokens."),
     "config": ("configuration", "Show and check the settings of a node."),
     "context": ("contexts", "Give servers names, and choose one of them."),
     "doctor": ("doctor", "Check machine, settings and server; say what to do."),

@@ -29,15 +29,16 @@ NAMES_LOOKED_AT = 1000  # for a suggestion
 
 
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command `--server` and `--context`, and in their place a `Client` as first argument."""
+    """Gives a command `--server`, `--context` and `--token`, and in their place a `Client` as first argument."""
 
     @click.option("--server", metavar="URL", help=f"The node to talk to. Default: that of the context in use, else {SERVER_DEFAULT}.")
     @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
+    @click.option("--token", metavar="TOKEN", help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.")
     @wraps(command)
-    def with_client(*args: Any, server: str | None, context: str | None, **options: Any) -> Any:
+    def with_client(*args: Any, server: str | None, context: str | None, token: str | None, **options: Any) -> Any:
         import httpx
 
-        with Client.of(find_target(server, context, os.environ)) as client:
+        with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
             try:
                 return command(client, *args, **options)
             except httpx.TransportError as error:
@@ -91,6 +92,15 @@ class Client:
     @classmethod
     def of(cls, target: Target) -> Client:
         return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
+
+    def admin(self) -> Client:
+        """For the node's admin port, which it tells, on the same host. Raises `exits.Ended`."""
+        told = self.call("GET", "/v1/node").json()
+        import httpx
+
+        url = httpx.URL(self.server)
+        admin = url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"])
+        return Client(str(admin), token=self.token, ca_file=self.ca_file, origin=self.origin)
 
     def __enter__(self) -> Client:
         return self

@@ -23,6 +23,7 @@ SERVER_VARIABLE = "POLYNYA_SERVER"
 CONTEXT_VARIABLE = "POLYNYA_CONTEXT"
 TOKEN_VARIABLE = "POLYNYA_TOKEN"  # noqa: S105 (the name of a variable)
 TOKEN_FILE_VARIABLE = "POLYNYA_TOKEN_FILE"  # noqa: S105
+CA_VARIABLE = "POLYNYA_CA_FILE"
 TOKEN_BYTES_MAX = 16_384
 CONTEXTS_MAX = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -104,18 +105,19 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
         raise exits.Refused(f"{path} cannot be written: {error.strerror}") from None
 
 
-def find_target(server: str | None, context: str | None, environ: Mapping[str, str]) -> Target:
+def find_target(server: str | None, context: str | None, environ: Mapping[str, str], *, token: str = "") -> Target:
     """The server of the flags `--server` and `--context`, else of the environment, else of the context in use, else the default.
 
-    A token of a context goes to the server of that context only. Raises `exits.Misused`.
+    `token` is that of the flag `--token`. A token of a context goes to the server of that context only. Raises `exits.Misused`.
     """
     if server and context:
         raise exits.Misused("--server and --context both name a server; give one of them")
-    token = _token_of_environment(environ)
+    token = checked_token(token, "--token") if token else _token_of_environment(environ)
+    ca_file = environ.get(CA_VARIABLE, "")
     if server:
-        return Target(server, "--server", token)
+        return Target(server, "--server", token, ca_file)
     if not context and environ.get(SERVER_VARIABLE):
-        return Target(environ[SERVER_VARIABLE], SERVER_VARIABLE, token)
+        return Target(environ[SERVER_VARIABLE], SERVER_VARIABLE, token, ca_file)
     path = contexts_path(environ)
     contexts = load_contexts(path)
     wanted = [(context, "--context"), (environ.get(CONTEXT_VARIABLE), CONTEXT_VARIABLE), (contexts.current, str(path))]
@@ -123,8 +125,8 @@ def find_target(server: str | None, context: str | None, environ: Mapping[str, s
         if name:
             found = contexts.get(name, origin)
             token = token or (read_token(found.token_file) if found.token_file else "")
-            return Target(found.server, f"context {name} ({origin})", token, found.ca_file)
-    return Target(SERVER_DEFAULT, "default", token)
+            return Target(found.server, f"context {name} ({origin})", token, found.ca_file or ca_file)
+    return Target(SERVER_DEFAULT, "default", token, ca_file)
 
 
 def read_token(file: str) -> str:

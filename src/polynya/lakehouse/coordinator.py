@@ -56,6 +56,7 @@ class _Ports(msgspec.Struct):
 
 class _Node(msgspec.Struct):
     ports: _Ports
+    admin_tls: bool = False
 
 
 class _State(msgspec.Struct):
@@ -103,8 +104,9 @@ class HttpCoordinator:
 
     def _url(self, name: str, verb: str) -> str:
         if not self._admin:
-            ports = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node").ports
-            self._admin = str(httpx.URL(self._base).copy_with(port=ports.admin)).rstrip("/")  # on the host of the base port
+            told = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node")
+            scheme = "https" if told.admin_tls else "http"
+            self._admin = str(httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)).rstrip("/")  # on the same host
         return f"{self._admin}/v1/admin/tables/{quote(name, safe='')}/{verb}"
 
     def _state(self, answer: httpx.Response) -> TableRef:

@@ -13,9 +13,10 @@ from polynya.base.errors import CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
+from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
-from polynya.node.doors import Doors
+from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.health import Health
 from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
@@ -50,9 +51,11 @@ class Assembly:
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
         self._engine = Engine(storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop)
-        self._subscriptions = Subscriptions(self.service, allow_loopback=not start.config.unsafe)
+        trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
+        self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
+        self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,6 +75,8 @@ class Assembly:
         if self._tier is not None:
             for task in self._tier.tasks():
                 self._spawn(task)
+        await self._keeper.start()
+        self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
         self._spawn(self._snapshot())
@@ -79,7 +84,7 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, tables, self._health, mounts, read_object, checks)
+        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
 
@@ -97,6 +102,11 @@ class Assembly:
         if self._transport is not None:
             await self._transport.close()
         self._engine.close()
+        self._keeper.close()
+
+    def reload(self) -> None:
+        """Read again what may change while the node runs: certificates, tokens, an issuer's keys."""
+        self._keeper.reload()
 
     def _register_samples(self) -> None:
         registry = self._health.registry
@@ -105,6 +115,7 @@ class Assembly:
         registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
         registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
         registry.add(sources.counted(self._engine.retainer.counters, sources.RETENTION))
+        registry.add(self._keeper.samples)
         registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))

@@ -14,7 +14,7 @@ from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
 FORMAT_VERSION = 1
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "lost+found"}  # what may be there already
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "lost+found", "access", "tls"}  # what may be there already
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ log = logging.getLogger("polynya.core")
 
 def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     keep_heap_small()
     start = read_start()
     logs.setup(start.config.log.level, start.config.log.format, core=start.core)
@@ -73,6 +74,7 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
     assembly = Assembly(start, storage)
     try:
         await assembly.start()
+        loop.add_signal_handler(signal.SIGHUP, assembly.reload)
         report_ready(start)
         await stopping.wait()
     finally:

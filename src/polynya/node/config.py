@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +24,7 @@ from polynya.objectstore.settings import StoreSettings
 DEFAULT_FILE = "polynya.toml"
 GROUPS_DEFAULT = 16
 REDACTED = "***"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
 
 
 class ColdConfig(StoreSettings, frozen=True, kw_only=True):
@@ -63,6 +66,32 @@ class SqlConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 512 * limits.MIB
 
 
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of PEM files, or a certificate of our own."""
+
+    cert: str = ""
+    key: str = ""
+    self: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.cert) or self.self
+
+
+class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may enter. The limits are those of tokens without their own; 0 is none."""
+
+    required: bool | None = None
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_keys: str = ""
+    jwt_claim: str = "scope"
+    requests_per_second: int = 0
+    bytes_per_second: int = 0
+    streams: int = 0
+    connections: int = 0
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `cores` and `groups` are None until the data folder has been consulted (`polynya.node.birth`); a core process
     always gets numbers. `data` is an absolute path when `load` made this."""
@@ -73,6 +102,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     groups: int | None = None
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
     unsafe_no_auth: bool = False
+    admin_listen: str = ""
+    cors_origins: str = "*"
+    tls: TlsConfig = TlsConfig()
+    auth: AuthConfig = AuthConfig()
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
@@ -92,10 +125,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return StoreSettings(root=root, **shared)
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the base port."""
+        return is_loopback(split_listen(self.listen)[0])
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether requests on the base port need a token."""
+        return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
+
+    @property
+    def origins(self) -> list[str]:
+        """Of pages that may read answers."""
+        return [] if self.cors_origins.strip() == "none" else [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
+
+    @property
     def unsafe(self) -> list[str]:
         """What an operator must not forget: shown by `/readyz` and `/v1/node`."""
-        host = split_listen(self.listen)[0]
-        return [] if is_loopback(host) else [f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete"]
+        found = []
+        if not self.is_local and not self.needs_token:
+            found.append(f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete")
+        if not self.is_local and not self.tls.is_on:
+            found.append(f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on its way, tokens too")
+        if self.admin_listen and not self.tls.is_on and not is_loopback(split_listen(self.admin_listen)[0]):
+            found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
+        return found
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -230,27 +284,61 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
 
 
 def _build(values: dict[str, Any]) -> Config:
-    rooms: dict[str, dict[str, Any]] = {"": {}, "log": {}, "lake": {}, "cold": {}}
+    shapes = {"tls": TlsConfig, "auth": AuthConfig, "log": LogConfig, "lake": LakeConfig, "sql": SqlConfig, "cold": ColdConfig}
+    rooms: dict[str, dict[str, Any]] = {room: {} for room in ("", *shapes)}
     for key, value in values.items():
         room, _, name = key.rpartition(".")
         rooms[room][name] = value
     top = rooms[""]
     top["data"] = str(Path(top.get("data", BY_KEY["data"].default)).expanduser().absolute())
-    return Config(**top, log=LogConfig(**rooms["log"]), lake=LakeConfig(**rooms["lake"]), cold=ColdConfig(**rooms["cold"]))
+    return Config(**top, **{room: shape(**rooms[room]) for room, shape in shapes.items()})
+
+
+def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
+    for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
+        if key == "admin_listen" and not listen:
+            continue
+        origin = f"{key} ({origins[key]})"
+        try:
+            is_local = is_loopback(split_listen(listen)[0])
+        except ValueError as error:
+            yield f"{origin}: {listen!r}: {error}"
+            continue
+        if is_local or config.unsafe_no_auth:
+            continue
+        if config.auth.required is False and key == "listen":
+            yield f"{origin}: {listen} is reachable from other machines, but auth.required is false; remove that, or add --unsafe-no-auth"
+        if not config.tls.is_on:
+            yield (
+                f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set tls.cert and tls.key, or --tls-self for "
+                "a trial, or listen on 127.0.0.1 behind a proxy, or add --unsafe-no-auth"
+            )
+    tls, auth = config.tls, config.auth
+    if bool(tls.cert) != bool(tls.key):
+        yield "tls.cert and tls.key go together; one of them is not set"
+    if tls.self and tls.cert:
+        yield "tls.self makes a certificate of its own: leave it out, or tls.cert and tls.key"
+    if any((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)) and not all((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)):
+        yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
+    if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
+        yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
+    for origin in config.origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            yield f"cors_origins ({origins['cors_origins']}): {origin!r} is no origin; one looks like https://app.example.com, without a path"
+
+
+def _is_local_url(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return is_loopback(host)
+    except ValueError:
+        return False
 
 
 def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """What is wrong with settings that are each well-formed."""
-    origin = f"listen ({origins['listen']})"
-    try:
-        host, _ = split_listen(config.listen)
-        if not is_loopback(host) and not config.unsafe_no_auth:
-            yield (
-                f"{origin}: {config.listen} is reachable from other machines and this release has no access control; "
-                "listen on 127.0.0.1 behind a proxy that authenticates, or add --unsafe-no-auth"
-            )
-    except ValueError as error:
-        yield f"{origin}: {config.listen!r}: {error}"
+    yield from _access_problems(config, origins)
     cold = config.cold
     if cold.backend == "s3" and not cold.s3_bucket:
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"

@@ -1,66 +1,92 @@
-"""The doors of a core: the base port (streams, tables, health) and the admin port (plans and commits, metrics), composed here (F7)."""
+"""The doors of a core: the base port (streams, tables, health) and the admin port (plans, commits, tokens, metrics), composed here (F7)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from polynya.base.limits import MIB
 from polynya.front.http.buckets import PATH as BUCKETS
 from polynya.front.http.buckets import BucketRoutes
+from polynya.front.http.cors import Cors
+from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Handler, Request, Response
 from polynya.front.http.questions import PATH as SQL_PATH
 from polynya.front.http.questions import QuestionRoute
-from polynya.front.http.server import HttpFront
+from polynya.front.http.server import HttpFront, Protection
 from polynya.front.http.settings import HttpSettings
 from polynya.front.http.tables import ReadObject, TableRoutes
+from polynya.front.http.tokens import TokenRoutes
 from polynya.node import sources
+from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
 from polynya.node.health import Answer, Health
 from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
 from polynya.node.questions import Questions
 from polynya.node.start import CoreStart
+from polynya.service.access import Access
 from polynya.service.node import NodeService
 from polynya.service.tables import TableRefused, Tables
 from polynya.wire.tables import StoreRef
 
 STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only readers that do not read need to be cut
+ActOf = Callable[[Request], str]
+"""The name of the act that a request is in the audit log; empty for none."""
+
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
+class Behind(NamedTuple):
+    """What the routes lead to, beside streams."""
+
+    tables: Tables
+    mounts: Mapping[str, Handler]
+    read_object: ReadObject | None  # None: there is no object store
+    checks: StoreChecks | None
+
+
 class Doors:
-    """Both fronts of one core."""
+    """The fronts of one core."""
 
     def __init__(
         self,
         start: CoreStart,
         service: NodeService,
-        tables: Tables,
+        behind: Behind,
         health: Health,
-        mounts: Mapping[str, Handler] | None = None,
-        read_object: ReadObject | None = None,
-        checks: StoreChecks | None = None,
+        keeper: Keeper,
     ) -> None:
         self._start = start
         self._health = health
-        routes = TableRoutes(tables, _store_ref(start), service.now_ms, read_object)
+        self._audit = keeper.audit.record
+        routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
         questions = Questions(start.config)
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
-        base = {"/v1/tables": _table_handler(routes.user), BUCKETS: buckets.list, **self._health_handlers(), **console_handlers()}
-        base[SQL_PATH] = QuestionRoute(routes, questions).handle
-        mounts = {"/v1/tables/": _table_handler(routes.user), BUCKETS + "/": buckets.handle, **console_mounts(), **(mounts or {})}
-        self.base = HttpFront(service, settings, base, mounts)
-        admin = {path: self._local_only(handler) for path, handler in self._health_handlers().items()}
-        mount = {"/v1/admin/": self._local_only(_admin_handler(routes, service, checks))}
-        self.admin = HttpFront(service, settings, admin, mount, streams=False)
-
+        user = self._audited(_table_act, _table_handler(routes.user))
+        handlers = {"/v1/tables": user, **self._health_handlers()}
+        only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
+        below = {"/v1/tables/": user, BUCKETS + "/": self._audited(_bucket_act, buckets.handle), **console_mounts(), **behind.mounts}
+        context = keeper.tls.context if keeper.tls is not None else None
+        protection = Protection(entrance=self._entrance(keeper.access), cors=Cors(start.config.origins), tls=context)
+        self.base = HttpFront(service, settings, {**handlers, **only_base}, below, protection=protection)
+        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind.checks))
+        near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
+        within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user)}
+        self.admin = HttpFront(service, settings, near, within, streams=False, protection=Protection(cors=Cors(())))
+        self.far_admin: HttpFront | None = None
+        if start.far_admin_port:
+            guarded = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
+            far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user)}
+            self.far_admin = HttpFront(service, settings, handlers, far, streams=False, protection=guarded)
+        if keeper.known is not None:
+            keeper.known.on_deaths += [front.let_go for front in self._fronts()]
         health.registry.add(sources.of_front(self.base))
         health.registry.add(lambda: {"polynya_sql_questions_total": questions.asked})
 
@@ -68,12 +94,42 @@ class Doors:
         start = self._start
         await self.base.start([shared_listener(start.host, start.port)])
         await self.admin.start([shared_listener(start.admin_host, start.admin_port)])
+        if self.far_admin is not None:
+            await self.far_admin.start([shared_listener(start.far_admin_host, start.far_admin_port)])
 
     async def close(self) -> None:
         """Answer what is in flight, in bounded time."""
-        await asyncio.gather(self.base.stop(STOP_SECONDS), self.admin.stop(STOP_SECONDS))
+        await asyncio.gather(*(front.stop(STOP_SECONDS) for front in self._fronts()))
 
-    def _health_handlers(self) -> dict[str, Handler]:
+    def _fronts(self) -> list[HttpFront]:
+        return [front for front in (self.base, self.admin, self.far_admin) if front is not None]
+
+    def _entrance(self, access: Access | None, *, admin_only: bool = False) -> Entrance | None:
+        return None if access is None else Entrance(access, audit=self._audit, admin_only=admin_only, cores=self._start.cores)
+
+    def _audited(self, act_of: ActOf, handler: Handler) -> Handler:
+        """Notes the requests that are acts, whatever became of them."""
+
+        async def noted(request: Request) -> Response:
+            name = act_of(request)
+            if not name:
+                return await handler(request)
+            outcome = "failed"
+            try:
+                response = await handler(request)
+                outcome = str(response.status)
+                return response
+            except Failure as failure:
+                outcome = failure.code
+                raise
+            finally:
+                principal = request.principal
+                who = "anybody" if principal is None else f"{principal.id} {principal.name}"
+                self._audit(name, request.path, who, request.remote, outcome, request.request_id)
+
+        return noted
+
+    def _health_handlers(self, *, near: bool = False) -> dict[str, Handler]:
         health = self._health
 
         async def livez(request: Request) -> Response:
@@ -86,7 +142,7 @@ class Doors:
             return _response(await health.health())
 
         async def node(request: Request) -> Response:
-            return _response(health.node())
+            return _response(health.node(near=near))
 
         async def metrics(request: Request) -> Response:
             return _response(await health.metrics())
@@ -95,22 +151,46 @@ class Doors:
 
     def _local_only(self, handler: Handler) -> Handler:
         """The admin port listens on loopback; a page in a browser that resolves its own name to it must not reach it either."""
-        allowed = {f"{host}:{self._start.admin_port}" for host in LOCAL_HOSTS}
+        allowed = {f"{host}:{self._start.admin_port}" for host in (*LOCAL_HOSTS, self._start.admin_host)}
+        within = _bounded(handler)
 
         async def checked(request: Request) -> Response:
             if request.headers.get("host", "").lower() not in allowed:
                 raise Failure("FORBIDDEN_HOST")
-            if len(request.body) > ADMIN_BODY_BYTES_MAX:
-                raise Failure("BODY_TOO_LARGE")
-            return await handler(request)
+            return await within(request)
 
         return checked
 
 
-def _table_handler(route: Callable[[str, list[str], bytes], Awaitable[tuple[int, Any]]]) -> Handler:
+def _bounded(handler: Handler) -> Handler:
+    async def checked(request: Request) -> Response:
+        if len(request.body) > ADMIN_BODY_BYTES_MAX:
+            raise Failure("BODY_TOO_LARGE")
+        return await handler(request)
+
+    return checked
+
+
+def _table_act(request: Request) -> str:
+    return "table.create" if request.method == "PUT" else ""
+
+
+def _bucket_act(request: Request) -> str:
+    return "" if request.method in ("GET", "HEAD") else "bucket.retention"
+
+
+def _admin_act(request: Request) -> str:
+    """Plans and commits are work, not administration: they come by the thousand."""
+    first = request.segments[0]
+    if first == "flush":
+        return "flush"
+    return {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "") if first == "tokens" else ""
+
+
+def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Handler:
     async def handle(request: Request) -> Response:
         try:
-            status, value = await route(request.method, list(request.segments), request.body)
+            status, value = await route(request)
         except TableRefused as refused:
             raise Failure(refused.code, str(refused)) from None
         return Response(status, b"" if value is None else msgspec.json.encode(value))
@@ -118,8 +198,9 @@ def _table_handler(route: Callable[[str, list[str], bytes], Awaitable[tuple[int,
     return handle
 
 
-def _admin_handler(routes: TableRoutes, service: NodeService, checks: StoreChecks | None) -> Handler:
-    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
+def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, checks: StoreChecks | None) -> Handler:
+    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `/v1/admin/tokens`; `POST /v1/admin/flush?prefix=`: what is hot
+    becomes cold before this answers."""
     tables = _table_handler(routes.admin)
 
     async def handle(request: Request) -> Response:
@@ -128,6 +209,8 @@ def _admin_handler(routes: TableRoutes, service: NodeService, checks: StoreCheck
             return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "store" and checks is not None:
             return await checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "tokens":
+            return await tokens.handle(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")

@@ -116,9 +116,11 @@ class Health:
         body = {"status": "fail" if failed else "pass", "version": __version__, "failed": failed, "unsafe": self._start.config.unsafe}
         return Answer(503 if failed else 200, JSON, msgspec.json.encode(body))
 
-    def node(self) -> Answer:
-        """`/v1/node`: who this is, and where its other ports are."""
+    def node(self, *, near: bool = False) -> Answer:
+        """`/v1/node`: who this is, and where its other ports are. `near`: asked on the admin port of this machine, which is then told
+        instead of the one that others reach."""
         start = self._start
+        is_far = bool(start.far_admin_port) and not near
         body = {
             "version": __version__,
             "commit": commit(),
@@ -127,7 +129,8 @@ class Health:
             "start": start.start_id,
             "cores": start.cores,
             "groups": start.groups,
-            "ports": {"http": start.port, "admin": start.admin_port},
+            "ports": {"http": start.port, "admin": start.far_admin_port if is_far else start.admin_port},
+            "admin_tls": is_far and start.tls is not None,
             "objects": start.config.cold.backend,
             "unsafe": start.config.unsafe,
         }

@@ -26,6 +26,7 @@ CLIENT_VARIABLES = {  # known, but no settings of the node
     "POLYNYA_CONTEXT": "the context (`polynya context`) that they take it from; `POLYNYA_SERVER` goes before it",
     "POLYNYA_TOKEN": "the access token that they send",
     "POLYNYA_TOKEN_FILE": "a file that holds it",
+    "POLYNYA_CA_FILE": "a file of certificates that they trust, such as that of `--tls-self`",
 }
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SECONDS_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -164,8 +165,49 @@ SETTINGS = (
         "unsafe_no_auth",
         parse_switch,
         False,
-        "Allow a `listen` address beyond loopback although this release has no access control; `/readyz` then says so.",
+        "Allow a `listen` address beyond loopback without access control or without TLS; `/readyz?verbose` then says so.",
     ),
+    Setting(
+        "admin_listen",
+        parse_text,
+        "",
+        "Open the admin port at this address and port too, for holders of a token with `admin`. Default: on loopback alone, without tokens.",
+    ),
+    Setting(
+        "cors_origins",
+        parse_text,
+        "*",
+        "Origins of pages that may read answers in a browser, with commas between them; `*` is any, `none` is none.",
+    ),
+    Setting(
+        "tls.cert", parse_text, "", "A file with the certificate and those between it and its root (PEM). It is read again when it changes."
+    ),
+    Setting("tls.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting(
+        "tls.self",
+        parse_switch,
+        False,
+        "Speak TLS with a self-signed certificate, made in the data folder; its fingerprint is printed. For development.",
+    ),
+    Setting(
+        "auth.required",
+        parse_switch,
+        None,
+        "Whether requests need a token. Default: when `listen` reaches beyond loopback, unless `unsafe_no_auth`.",
+    ),
+    Setting("auth.jwt_issuer", parse_text, "", "Take JWTs with this `iss` as tokens."),
+    Setting("auth.jwt_audience", parse_text, "", "What their `aud` must hold."),
+    Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is asked every five minutes."),
+    Setting("auth.jwt_claim", parse_text, "scope", "The claim that holds their scopes."),
+    Setting(
+        "auth.requests_per_second",
+        parse_count,
+        0,
+        "Requests in a second that a token may make which has no limit of its own; 0 is no limit.",
+    ),
+    Setting("auth.bytes_per_second", parse_size, 0, "Likewise bytes of bodies, of requests and answers together."),
+    Setting("auth.streams", parse_count, 0, "Likewise streams that may exist under a token's prefixes, when it creates one."),
+    Setting("auth.connections", parse_count, 0, "Likewise open connections."),
     Setting("log.level", parse_text, "info", "The least severe log lines that are written.", ("debug", "info", "warning", "error")),
     Setting("log.format", parse_text, "logfmt", "The shape of log lines on stderr.", ("logfmt", "json")),
     Setting(

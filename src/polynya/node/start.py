@@ -17,6 +17,7 @@ import msgspec
 
 from polynya.node.birth import Birth
 from polynya.node.config import Config
+from polynya.node.tls import TlsFiles
 
 READY = b"R"
 EXIT_CLEAN = 0
@@ -42,6 +43,9 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     admin_host: str  # loopback
     admin_port: int
+    far_admin_host: str = ""  # of `admin_listen`, if that is set
+    far_admin_port: int = 0
+    tls: TlsFiles | None = None
     run_directory: str  # of the sockets between cores
     supervisor_pid: int
     report_fd: int

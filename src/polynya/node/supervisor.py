@@ -21,6 +21,8 @@ import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.node import logs
+from polynya.node.access import check_access
+from polynya.node.audit import AuditFile, act
 from polynya.node.birth import Birth, birth_of
 from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
@@ -28,6 +30,7 @@ from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import lake_command, lake_environment
 from polynya.node.ports import spelled, take_port
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, READY, CoreStart
+from polynya.node.tls import prepare as prepare_tls
 
 ENTRY = "polynya.node.bootstrap"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
@@ -61,6 +64,7 @@ def serve(config: Config, *, entry: str = ENTRY, out: TextIO | None = None) -> i
 class _Prepared(msgspec.Struct, frozen=True):
     start: CoreStart  # of core 0 but for its pipe: the others differ in the number only
     lock_fd: int  # inherited by the cores: no second node starts while one of them lives
+    notice: str = ""  # what the operator should do first
 
 
 def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
@@ -73,6 +77,14 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     chosen = base.getsockname()[1]
     admin_host = host if is_loopback(host) else "127.0.0.1"
     admin = held.enter_context(_take_admin(admin_host, 0 if port == 0 else port + 1))
+    far_host, far_port = "", 0
+    if config.admin_listen:
+        far_host, far_port = split_listen(config.admin_listen)
+        far_host = resolve(far_host)[0]
+        far = held.enter_context(take_port(far_host, far_port, name="admin_listen"))
+        far_port = far.getsockname()[1]
+    tls = prepare_tls(config)
+    notice = check_access(config)
     write_pid(config.data, held)
     start = CoreStart(
         config=msgspec.structs.replace(config, cores=birth.cores, groups=birth.groups),
@@ -83,11 +95,14 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         port=chosen,
         admin_host=admin_host,
         admin_port=admin.getsockname()[1],
+        far_admin_host=far_host,
+        far_admin_port=far_port,
+        tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),
         report_fd=-1,
     )
-    return _Prepared(start, lock_fd)
+    return _Prepared(start, lock_fd, notice or "")
 
 
 def _take_admin(host: str, port: int) -> socket.socket:
@@ -102,6 +117,8 @@ class _Node:
     def __init__(self, prepared: _Prepared, entry: str, out: TextIO) -> None:
         self._start = prepared.start
         self._lock_fd = prepared.lock_fd
+        self._notice = prepared.notice
+        self._has_terminal = _terminal_is_there()
         self._entry = entry
         self._out = out
         self._ready: set[int] = set()  # cores that serve now
@@ -114,6 +131,7 @@ class _Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         async with asyncio.TaskGroup() as tasks:
             for core in range(self._start.cores):
                 tasks.create_task(self._keep_core(core))
@@ -130,6 +148,19 @@ class _Node:
         else:
             log.info("stopping", extra={"signal": number.name})
             self._stopping.set()
+
+    def _hung_up(self) -> None:
+        """Read again what may change; but when the terminal that this node was started in is gone, so is who wanted it."""
+        if self._has_terminal and not _terminal_is_there():
+            self._signalled(signal.SIGHUP)
+            return
+        log.info("reading certificates, tokens and keys again")
+        for core in self._ready:
+            _send(self._processes[f"core {core}"], signal.SIGHUP)
+        try:
+            AuditFile(self._start.config.data).write(act("config.reload", "certificates, tokens, keys", "SIGHUP"))
+        except OSError as error:
+            log.error("the audit log cannot be written", extra={"error": str(error)})
 
     def _fail(self, code: int, reason: str) -> None:
         if not self._stopping.is_set():
@@ -220,7 +251,7 @@ class _Node:
         log.info("a core serves", extra={"ready": core, "of": self._start.cores})
         if len(self._ready) == self._start.cores and not self._served.is_set():
             self._served.set()
-            self._out.write(banner(self._start))
+            self._out.write(banner(self._start, self._notice))
             self._out.flush()
 
     async def _keep_lake(self) -> None:
@@ -229,7 +260,7 @@ class _Node:
         await asyncio.wait((served, stopping), return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
         stopping.cancel()
-        url = f"http://{spelled(self._start.host, self._start.port)}"
+        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"  # it needs neither a token nor trust in a certificate
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
                 *lake_command(self._start.config, url, os.getpid()),
@@ -246,25 +277,42 @@ class _Node:
                 await self._pause(LAKE_RESTART_SECONDS)
 
 
-def banner(start: CoreStart) -> str:
+def banner(start: CoreStart, notice: str = "") -> str:
     """What a person pastes next. The two lines that end in a URL are also read by scripts: their words do not change."""
-    url = f"http://{spelled(start.host, start.port)}"
+    scheme = "https" if start.tls else "http"
+    url = f"{scheme}://{spelled(start.host, start.port)}"
     stream = f"{url}/v1/stream/hello"
     json_type = "-H 'Content-Type: application/json'"
-    warnings = "".join(f"WARNING {line}\n" for line in start.config.unsafe)
-    return (
-        f"polynya {described()}\n"
-        f"listening on {url}\n"
-        f"admin on http://{spelled(start.admin_host, start.admin_port)}\n"
-        f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})\n"
-        f"{warnings}"
-        "\n"
-        f"  create  curl -X PUT {json_type} {stream}\n"
-        f'  append  curl {json_type} -d \'{{"hello": "world"}}\' {stream}\n'
-        f"  read    curl '{stream}?offset=-1'\n"
-        f"  tail    curl -N '{stream}?offset=-1&live=sse'\n"
-        "\n"
-    )
+    lines = [f"polynya {described()}", f"listening on {url}", f"admin on http://{spelled(start.admin_host, start.admin_port)}"]
+    if start.far_admin_port:
+        lines.append(f"admin, with a token, on {scheme}://{spelled(start.far_admin_host, start.far_admin_port)}")
+    lines.append(f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})")
+    options = ""
+    if start.tls is not None and start.tls.fingerprint:
+        lines += [f"certificate of its own: {start.tls.cert}", f"SHA-256 {start.tls.fingerprint}"]
+        options += f" --cacert {start.tls.cert}"
+    if start.config.needs_token:
+        options += ' -H "Authorization: Bearer $POLYNYA_TOKEN"'
+    lines += [f"NOTE {notice}"] if notice else []
+    lines += [f"WARNING {line}" for line in start.config.unsafe]
+    lines += [
+        "",
+        f"  create  curl{options} -X PUT {json_type} {stream}",
+        f'  append  curl{options} {json_type} -d \'{{"hello": "world"}}\' {stream}',
+        f"  read    curl{options} '{stream}?offset=-1'",
+        f"  tail    curl{options} -N '{stream}?offset=-1&live=sse'",
+        "",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _terminal_is_there() -> bool:
+    """Whether this process has a terminal that can still be opened."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _counted(birth: Birth) -> str:

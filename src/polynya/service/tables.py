@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from polynya.base.names import canonical_name, is_bucket
+from polynya.base.names import canonical_prefix
 from polynya.service import messages
 from polynya.service.node import NodeService
 from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
@@ -39,16 +39,6 @@ class PlannedJob(msgspec.Struct, frozen=True):
     job: int
     attempt: str
     ranges: list[Range]
-
-
-def canonical_prefix(prefix: str) -> str:
-    """The prefix of canonical names for one spelled as under `/v1/stream/`. A bucket is named with its slash: `flights/`."""
-    if prefix == "":
-        return ""
-    bucket, slash, _ = prefix.partition("/")
-    if slash and is_bucket(bucket):
-        return prefix
-    return canonical_name(prefix.rstrip("/")) + ("/" if prefix.endswith("/") else "")
 
 
 class Tables:

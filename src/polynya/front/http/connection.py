@@ -10,7 +10,7 @@ from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELI
 from polynya.front.http.errors import ERRORS, error_body
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.repeat import Repeat, learn
-from polynya.front.http.responses import CLOSE, COMMON, CORS, STATUS_LINES
+from polynya.front.http.responses import CLOSE, COMMON, STATUS_LINES
 from polynya.front.http.routes.append import append_again, appended_again
 from polynya.front.http.settings import (
     BODY_BYTES_PER_CORE,
@@ -26,6 +26,8 @@ from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront
+    from polynya.service.access import Principal
+    from polynya.service.access.meters import Meter
 
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
 _LARGE_BODY_BYTES = 64 * 1024  # from here a body counts against the core's budget
@@ -36,8 +38,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused",
-        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "front", "on_lost", "transport", "waiting_task",
-        "write_paused"
+        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
+        "transport", "waiting_task", "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
@@ -46,6 +48,9 @@ class Connection(asyncio.Protocol):
         self.waiting_task: asyncio.Task[None] | None = None
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
         self.write_paused = False
+        self.admitted = True  # whether the last request was let in: what was not is no shape to repeat
+        self.principal: Principal | None = None  # who sent it; `_repeat` is of the same
+        self.meter: Meter | None = None  # of the principal, if what it may send in a second is limited
         self._since = front.tick  # when what is awaited from the client began
         self._unsent = 0  # bytes of answers that the client had not taken at the last sweep
         self._buffer = b""
@@ -71,7 +76,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         if not self.front.admit(self):
             self._finished = True
-            self.transport.write(_bare_error("CONNECTION_LIMIT", self.front.new_request_id()))
+            self.transport.write(_bare_error(self.front, "CONNECTION_LIMIT"))
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -164,7 +169,7 @@ class Connection(asyncio.Protocol):
                     break
                 if length > 0 and begin == 0 and position == size and head.method == "POST":  # it was alone in `data`
                     self._appends += 1
-                    if self._appends > 1:
+                    if self._appends > 1 and self.admitted:
                         self._repeat = learn(self.front, head, data[: size - length - 4])
         except BadRequest as bad:
             self.refuse(bad.code, bad.message)
@@ -226,6 +231,9 @@ class Connection(asyncio.Protocol):
         length = head.length
         if length > APPEND_BYTES_MAX:
             self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
+            return
+        if self.front.entrance is not None and not self.front.entrance.welcomes(head):
+            self.refuse("UNAUTHORIZED", "")
             return
         if not self._expectation_met(head, first):
             return
@@ -321,7 +329,7 @@ class Connection(asyncio.Protocol):
         self.front.counters.statuses[error.status] += 1
         number = self._next
         self._next = number + 1
-        self.send(number, _bare_error(code, self.front.new_request_id(), message), close=True)
+        self.send(number, _bare_error(self.front, code, message), close=True)
 
     def finish(self) -> None:
         """The last answer is written. What still arrives is dropped for a while, so that no reset overtakes the answer."""
@@ -338,6 +346,17 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
         self.front.linger(self)
         transport.write_eof()
+
+    def forget_repeat(self) -> None:
+        """The next request takes the general way."""
+        self._repeat = None
+        self._appends = 0
+
+    @property
+    def remote(self) -> str:
+        """The address of the other side; empty when it is gone."""
+        found = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(found[0]) if isinstance(found, tuple) else ""
 
     def close(self) -> None:
         if self.transport is not None:
@@ -397,11 +416,13 @@ class Connection(asyncio.Protocol):
             drain.set_result(None)
 
 
-def _bare_error(code: str, request_id: str, message: str = "") -> bytes:
+def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
     """An answer to what could not be read as a request."""
-    error = ERRORS[code]
+    error, request_id = ERRORS[code], front.new_request_id()
     body = error_body(code, message or error.message, request_id)
     retry = b"Retry-After: %d\r\n" % error.retry_after if error.retry_after is not None else b""
+    if error.status == 401:
+        retry = b"WWW-Authenticate: Bearer\r\n"
     head = b"Content-Type: application/json\r\nCache-Control: no-store\r\nStream-Outcome: %b\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n"
     lines = head % (error.outcome.encode(), request_id.encode(), len(body))
-    return STATUS_LINES[error.status] + lines + retry + COMMON + CORS + CLOSE + b"\r\n" + body
+    return STATUS_LINES[error.status] + lines + retry + COMMON + front.cors.lines(None) + CLOSE + b"\r\n" + body

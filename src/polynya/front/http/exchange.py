@@ -12,8 +12,9 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.front.http.errors import ERRORS, Failure, error_body
-from polynya.front.http.responses import CLOSE, COMMON, CORS, KEEP_ALIVE, STATUS_LINES, has_body, header_lines
+from polynya.front.http.responses import CLOSE, COMMON, KEEP_ALIVE, STATUS_LINES, has_body, header_lines
 from polynya.front.http.routing import Route
+from polynya.service.access import Principal
 from polynya.wire.http1 import Head
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Headers = list[tuple[str, str]]
 class Exchange:
     """Answered exactly once, by `answer` or `fail`, at any later time; an answer after the connection is gone goes nowhere."""
 
-    __slots__ = ("body", "connection", "head", "keep_alive", "number", "query", "request_id", "route")
+    __slots__ = ("body", "connection", "head", "keep_alive", "number", "principal", "query", "request_id", "route")
 
     def __init__(self, connection: Connection, number: int, head: Head, body: bytes) -> None:
         self.connection = connection
@@ -38,6 +39,7 @@ class Exchange:
         self.head = head
         self.body = body
         self.keep_alive = head.keep_alive
+        self.principal: Principal | None = None  # who asks, once that is proven
         self.request_id = ""
         if "x-request-id" in head.headers and _REQUEST_ID.fullmatch(head.headers["x-request-id"]):
             self.request_id = head.headers["x-request-id"]
@@ -53,15 +55,25 @@ class Exchange:
     @property
     def base_url(self) -> str:
         headers = self.head.headers
-        scheme = "https" if headers.get("x-forwarded-proto", "").lower() == "https" else "http"
+        is_https = self.connection.front.is_tls or headers.get("x-forwarded-proto", "").lower() == "https"
+        scheme = "https" if is_https else "http"
         return f"{scheme}://{headers.get('host') or 'localhost'}"
+
+    @property
+    def shown_target(self) -> str:
+        """The target as it may be logged: without a token."""
+        path, _, query = self.head.target.partition("?")
+        return f"{path}?…" if "access_token" in query else self.head.target
 
     def send(self, data: bytes) -> None:
         """A complete answer, already encoded."""
         self.connection.send(self.number, data, close=not self.keep_alive)
 
     def answer(self, status: int, headers: Headers, body: bytes = b"") -> None:
-        self.connection.front.counters.statuses[status] += 1
+        front = self.connection.front
+        front.counters.statuses[status] += 1
+        if self.principal is not None:
+            front.answered(self, status, len(body))
         lines = self.head_lines(status, headers)
         if not has_body(status) or self.head.method == "HEAD":
             self.send(lines + b"\r\n")
@@ -74,7 +86,10 @@ class Exchange:
         if size <= _JOINED_BYTES_MAX or self.head.method == "HEAD":
             self.answer(status, headers, b"".join(parts))
             return
-        self.connection.front.counters.statuses[status] += 1
+        front = self.connection.front
+        front.counters.statuses[status] += 1
+        if self.principal is not None:
+            front.answered(self, status, size)
         lines = self.head_lines(status, headers) + b"Content-Length: %d\r\n\r\n" % size
         self.connection.send(self.number, lines, close=not self.keep_alive, body=parts)
 
@@ -82,7 +97,7 @@ class Exchange:
         """The status line and all headers but the length."""
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
-            parts.append(CORS)
+            parts.append(self.connection.front.cors.lines(self.head.headers.get("origin")))
         if self.request_id:
             parts.append(header_lines([("X-Request-Id", self.request_id)]))
         if not self.keep_alive:
@@ -122,7 +137,7 @@ class Exchange:
             self.fail("OUTCOME_UNKNOWN", str(error))
         else:
             self.fail("INTERNAL")
-            log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.head.target})
+            log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})
 
     def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False) -> None:
         """Run what may block. `waits`: it changes nothing, so it is cancelled when the client goes."""

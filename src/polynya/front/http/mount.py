@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from polynya.service.access import Principal
+
 
 class Request(msgspec.Struct, gc=False):
     """A complete request, as a handler or a mount gets it."""
@@ -17,6 +19,9 @@ class Request(msgspec.Struct, gc=False):
     headers: dict[str, str]  # names in lower case
     body: bytes
     base_url: str  # "http://host:port", as the client spelled the host
+    principal: Principal | None = None  # who asks, where access is controlled
+    remote: str = ""  # the address it comes from
+    request_id: str = ""
 
 
 class Response(msgspec.Struct, gc=False):

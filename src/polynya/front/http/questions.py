@@ -45,10 +45,15 @@ class QuestionRoute:
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
         asked = _read(request.body)
         begun = time.perf_counter()
-        answer = await self._answerer.ask(asked.sql, asked.rows, await self._tables.references())
+        principal = request.principal
+        answer = await self._answerer.ask(asked.sql, asked.rows, await self._tables.references(principal))
         words = set(re.findall(r"\w+", asked.sql.casefold()))
         answer["seconds"] = round(time.perf_counter() - begun, 3)
-        answer["tables"] = await self._tables.freshness(lambda name: not words.isdisjoint((name.casefold(), f"{name.casefold()}__dlq")))
+
+        def named(name: str) -> bool:
+            return not words.isdisjoint((name.casefold(), f"{name.casefold()}__dlq"))
+
+        answer["tables"] = await self._tables.freshness(principal, named)
         return Response(200, msgspec.json.encode(answer), headers=(("Cache-Control", "no-store"),))
 
 

@@ -6,23 +6,37 @@ import asyncio
 import random
 import secrets
 import socket
+import ssl
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.front.http.connection import Connection
+from polynya.front.http.cors import Cors
 from polynya.front.http.counters import HttpCounters
+from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.mount import Handler
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.table import dispatch
 from polynya.front.http.routing import Router
-from polynya.front.http.settings import UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
+from polynya.front.http.settings import HEAD_SECONDS, UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 
 _SWEEP_SECONDS = 2.0
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before a front: who may enter (None: everybody), from pages of which origins, and whether it speaks TLS."""
+
+    entrance: Entrance | None = None
+    cors: Cors = Cors()
+    tls: ssl.SSLContext | None = None
 
 
 class HttpFront:
@@ -37,12 +51,19 @@ class HttpFront:
         mounts: Mapping[str, Handler] | None = None,
         *,
         streams: bool = True,
+        protection: Protection | None = None,
     ) -> None:
         self.service = service
         self.settings = settings or HttpSettings()
         self.counters = HttpCounters()
         self.parser = HeadParser()
         self.router = Router(handlers or {}, mounts or {}, streams=streams)
+        protection = protection or Protection()
+        self.entrance = protection.entrance
+        self.cors = protection.cors
+        self.is_tls = protection.tls is not None
+        self.now = time.monotonic
+        self._tls = protection.tls
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self.tick = 0  # seconds, coarse: moved by the sweep
         self.body_bytes = 0
@@ -63,7 +84,11 @@ class HttpFront:
         """Serve on listening sockets; they are closed by `stop`."""
         loop = asyncio.get_running_loop()
         for listener in sockets:
-            self._servers.append(await loop.create_server(lambda: Connection(self), sock=listener, backlog=1024))
+            patience = float(HEAD_SECONDS) if self._tls is not None else None
+            server = await loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=1024, ssl=self._tls, ssl_handshake_timeout=patience
+            )
+            self._servers.append(server)
         self.tick = int(loop.time())
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -109,6 +134,8 @@ class HttpFront:
         self.connections.discard(connection)
         self._lingering.discard(connection)
         self.unread.discard(connection)
+        if self.entrance is not None:
+            self.entrance.release(connection)
         if self._drained is not None and not self.connections:
             self._drained.set()
 
@@ -140,12 +167,30 @@ class HttpFront:
         """Find the route and start it; every way out answers the exchange, now or later."""
         try:
             exchange.route, exchange.query = self.router.resolve(exchange.head.target)
-            dispatch(self, exchange)
+            if self.entrance is None or self.entrance.admit(self, exchange):
+                dispatch(self, exchange)
         except Exception as error:  # noqa: BLE001 (the client must get an answer; what is unexpected is logged)
             if exchange.head.method == "OPTIONS" and isinstance(error, Failure):
                 exchange.send(exchange.head_lines(204, []) + PREFLIGHT + b"\r\n")
             else:
                 exchange.fault(error)
+
+    def answered(self, exchange: Exchange, status: int, size: int) -> None:
+        """Of an exchange with a principal."""
+        if self.entrance is not None:
+            self.entrance.answered(exchange, status, size)
+
+    def let_go(self) -> None:
+        """Principals died: what goes on in their name ends, and their next request is looked at anew."""
+        for connection in self.connections:
+            if connection.principal is not None and not connection.principal.alive:
+                connection.forget_repeat()
+        for subscriber in tuple(self.live):
+            principal = subscriber.exchange.principal
+            if principal is not None and not principal.alive:
+                subscriber.finish()
+        for waiter in tuple(self.waiters):
+            waiter.expire()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ from polynya.base.limits import (
     SUBSCRIPTION_STREAMS_MAX,
     SUBSCRIPTION_TEXT_BYTES_MAX,
 )
-from polynya.base.names import BadName, canonical_name
+from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
 from polynya.front.http.mount import Request, Response
+from polynya.service.access import Principal
+from polynya.service.access.grants import Verb
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.subscriptions.messages import Answer, AnyOperation, Claim, Delete, Get, Members, Put, Work, refuse
 from polynya.stream.commands import SubscriptionConfig
@@ -83,7 +86,7 @@ class SubscriptionRoutes:
             if request.segments == ("jwks.json",):
                 return await self._jwks(request)
             listed = request.segments in (("subscriptions",), ("subscriptions", ""))
-            answer = await (self._list(request) if listed else self._subscriptions.operate(_operation(request)))
+            answer = await (self._list(request) if listed else self._operate(request))
         except _Refused as refused:
             answer = refused.answer
         if answer.status == 405:
@@ -92,18 +95,70 @@ class SubscriptionRoutes:
         body = b"" if answer.value is None else _ENCODER.encode(answer.value)
         return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
 
+    async def _operate(self, request: Request) -> Answer:
+        operation = _operation(request)
+        if request.principal is not None and not isinstance(operation, Work):  # work proves itself by the token of the wake
+            await self._check(request.principal, operation)
+        return await self._subscriptions.operate(operation)
+
     async def _list(self, request: Request) -> Answer:
         """Not in the protocol: all subscriptions by id, in pages."""
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
+        if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
+            raise _forbidden("'subscribe' on all streams, which the list of all subscriptions needs")
         limit = min(_limit(request) or LISTED, LISTED_MAX)
         return await self._subscriptions.listed(request.query.get("prefix", ""), request.query.get("after", ""), limit)
+
+    async def _check(self, principal: Principal, operation: AnyOperation) -> None:
+        """Whether all that the subscription watches, or will, is the caller's to watch. Raises `_Refused`."""
+        if principal.may(Verb.SUBSCRIBE, "") and not isinstance(operation, Put):
+            return
+        if isinstance(operation, Put):
+            config = operation.config
+            watched = [*_stem(config.pattern), *config.streams]
+            if config.wake_stream and not principal.may(Verb.APPEND, config.wake_stream):
+                raise _forbidden(f"'append' on the wake_stream '{spelled_name(config.wake_stream)}'")
+        else:
+            watched = [*(operation.add if isinstance(operation, Members) else ()), *await self._watched(operation.id)]
+        for name in watched:
+            if not principal.may(Verb.SUBSCRIBE, name):
+                raise _forbidden(f"'subscribe' on all that the subscription watches, such as '{spelled_name(name)}'")
+
+    async def _watched(self, key: str) -> list[str]:
+        """Names and prefixes of names that a subscription watches; none if there is none."""
+        found: list[str] = []
+        after = ""
+        while True:
+            shown = await self._subscriptions.operate(Get(key, "", after))
+            if shown.status != 200 or shown.value is None:
+                return found
+            if not after:
+                found += _stem(shown.value["pattern"] or "")
+            found += [canonical_name(link["path"]) for link in shown.value["streams"] if link["link_type"] == "explicit"]
+            after = shown.value.get("streams_after", "") if shown.value["explicit_streams"] else ""
+            if not after:
+                return found
 
     async def _jwks(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             raise _Refused(_not_allowed("GET"))
         body = _ENCODER.encode(await self._subscriptions.jwks())
         return Response(200, body, "application/jwk-set+json", (("Cache-Control", "public, max-age=300"),))
+
+
+def _stem(pattern: str) -> list[str]:
+    """The prefix of all names that a pattern can match, as a list of one; none for no pattern."""
+    if not pattern:
+        return []
+    segments = pattern.split("/")
+    fixed = list(takewhile(lambda segment: segment not in ("*", "**"), segments))
+    text = "/".join(fixed).replace("%2a", "*").replace("%2A", "*")
+    return [canonical_name(text) if len(fixed) == len(segments) else canonical_prefix(f"{text}/" if fixed else "")]
+
+
+def _forbidden(what: str) -> _Refused:
+    return _Refused(refuse(403, "FORBIDDEN", f"the token does not allow {what}"))
 
 
 def _operation(request: Request) -> AnyOperation:

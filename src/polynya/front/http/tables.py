@@ -10,8 +10,11 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.names import spelled_name
+from polynya.base.names import BadName, canonical_prefix, spelled_name
+from polynya.front.http.mount import Request
 from polynya.front.http.schemas import columns_of
+from polynya.service.access import Principal
+from polynya.service.access.grants import Verb
 from polynya.service.tables import PlannedJob, TableRefused, Tables
 from polynya.stream.commands import TableCommit
 from polynya.stream.tables import Range, Table
@@ -36,31 +39,41 @@ class TableRoutes:
         self._now_ms = now_ms
         self._read_object = read_object
 
-    async def user(self, method: str, segments: list[str], body: bytes) -> Answer:
-        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; `segments` are those after `/v1/tables`."""
+    async def user(self, request: Request) -> Answer:
+        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; its segments are those after `/v1/tables`. A caller
+        sees the tables of streams that it may read."""
+        method, segments, principal = request.method, request.segments, request.principal
         if not segments and method == "GET":
-            return 200, {"tables": [await self._described(table) for table in await self._tables.all()]}
+            return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
         if len(segments) == 1 and method == "GET":
-            return 200, {"table": await self._described(await self._tables.find(segments[0]))}
+            table = await self._tables.find(segments[0])
+            _check(principal, Verb.READ, table.prefix)
+            return 200, {"table": await self._described(table)}
         if len(segments) == 1 and method == "PUT":
-            wanted = _read(body, _Create)
+            wanted = _read(request.body, _Create)
+            _check(principal, Verb.TABLE, wanted.prefix, spelled=True)
             table, new = await self._tables.create(segments[0], wanted.prefix)
             return 201 if new else 200, {"table": await self._described(table)}
         if len(segments) == 2 and segments[1] == "schema" and method == "GET":
-            return 200, {"columns": await self._columns(await self._tables.find(segments[0]))}
+            table = await self._tables.find(segments[0])
+            _check(principal, Verb.READ, table.prefix)
+            return 200, {"columns": await self._columns(table)}
         raise TableRefused(
             405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, and GET /v1/tables/NAME/schema"
         )
 
-    async def references(self) -> list[dict[str, Any]]:
-        """All tables, as those who read them need to know them."""
-        return [{**_ref(table), "store": self._store} for table in await self._tables.all()]
+    async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
+        """All tables that the caller may read, as those who read them need to know them."""
+        return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
 
-    async def freshness(self, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    async def freshness(self, principal: Principal | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         """How far the tables whose names are wanted are behind their streams."""
         shown = ("name", "records_behind", "behind_seconds")
-        described = [await self._described(table) for table in await self._tables.all() if wanted(table.name)]
+        described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
         return [{key: table[key] for key in shown} for table in described]
+
+    async def _visible(self, principal: Principal | None) -> list[Table]:
+        return [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
 
     async def _columns(self, table: Table) -> list[dict[str, Any]]:
         """Those of the last job; none before the first one."""
@@ -68,8 +81,9 @@ class TableRoutes:
             return []
         return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
 
-    async def admin(self, method: str, segments: list[str], body: bytes) -> Answer:
-        """`POST /v1/admin/tables/NAME/plan|commit|abandon`; `segments` are those after `/v1/admin/tables`."""
+    async def admin(self, request: Request) -> Answer:
+        """`POST /v1/admin/tables/NAME/plan|commit|abandon`; its segments are those after `/v1/admin/tables`."""
+        method, segments, body = request.method, request.segments, request.body
         if len(segments) != 2 or method != "POST":
             raise TableRefused(404, "NO_ROUTE", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
         name, verb = segments
@@ -129,6 +143,16 @@ class TableRoutes:
             "behind_seconds": round(behind, 3),
             "committed_ms": table.committed_ms,
         }
+
+
+def _check(principal: Principal | None, verb: str, prefix: str, *, spelled: bool = False) -> None:
+    """Whether the caller may do it with all streams under a prefix. Raises `TableRefused`."""
+    try:
+        canonical = canonical_prefix(prefix) if spelled else prefix
+    except BadName as bad:
+        raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
+    if principal is not None and not principal.may(verb, canonical):
+        raise TableRefused(403, "FORBIDDEN", f"the token does not allow '{verb}' on all streams under '{prefix}'")
 
 
 def _ref(table: Table) -> dict[str, Any]:

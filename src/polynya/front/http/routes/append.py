@@ -96,6 +96,9 @@ def success(status: int, reply: Reply) -> bytes:
 def append_again(connection: Connection, repeat: Repeat, body: bytes, producer: Producer | None) -> bool:
     """An append of a known shape, on a connection with nothing in flight. False: take the general way."""
     front = connection.front
+    meter = connection.meter
+    if meter is not None and meter.take(front.now(), len(body)):
+        return False  # over its limits: the general way says so
     if repeat.encoding == Encoding.BYTES:
         batch = Batch(Encoding.BYTES, 1, body, crc32c(body))
     else:

@@ -11,6 +11,8 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import NO_STORE
+from polynya.service.access import Principal
+from polynya.service.access.grants import Verb
 from polynya.service.api import Facts
 from polynya.wire.headers import format_instant
 
@@ -36,7 +38,7 @@ def list_streams(front: HttpFront, exchange: Exchange) -> None:
 
 async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int) -> None:
     prefix = exchange.query.get("prefix", "")
-    found = await _find(front, prefix, after, limit + 1)
+    found = await _find(front, exchange.principal, prefix, after, limit + 1)
     shown = found[:limit]
     answer = {
         "streams": [_entry(facts) for facts in shown],
@@ -45,11 +47,20 @@ async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int) ->
     exchange.answer(200, [("Content-Type", "application/json"), ("Cache-Control", NO_STORE)], msgspec.json.encode(answer))
 
 
-async def _find(front: HttpFront, prefix: str, after: str, limit: int) -> list[Facts]:
-    """A prefix counts for canonical names, and for those in the bucket `default` without it. Both parts come in one order."""
-    found = await front.service.list_streams(prefix, after, limit)
-    if prefix:
-        found += await front.service.list_streams(f"{DEFAULT_BUCKET}/{prefix}", after, limit)
+def _visible(principal: Principal | None, prefix: str) -> list[str]:
+    """The prefixes that together are what the caller may read of this one."""
+    if principal is None:
+        return [prefix]
+    granted = principal.prefixes(Verb.READ)
+    return [max(prefix, each, key=len) for each in granted if each.startswith(prefix) or prefix.startswith(each)]
+
+
+async def _find(front: HttpFront, principal: Principal | None, prefix: str, after: str, limit: int) -> list[Facts]:
+    """A prefix counts for canonical names, and for those in the bucket `default` without it. All parts come in one order."""
+    found: list[Facts] = []
+    for part in (prefix, f"{DEFAULT_BUCKET}/{prefix}") if prefix else ("",):
+        for visible in _visible(principal, part):
+            found += await front.service.list_streams(visible, after, limit)
     by_name = {facts.name: facts for facts in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
 

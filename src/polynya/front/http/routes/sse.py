@@ -126,6 +126,10 @@ class Subscriber:
         self._ends_at = 0
         self._finished = False
 
+    @property
+    def exchange(self) -> Exchange:
+        return self._exchange
+
     # --- opening and catching up -----------------------------------------------------------------------------------------------
 
     def open(self, facts: Facts) -> None:
@@ -163,7 +167,7 @@ class Subscriber:
             await self._catch_up(page, asked)
         except Exception as error:  # noqa: BLE001 (the response has begun: there is no other answer)
             if not isinstance(error, Unavailable):
-                log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.head.target})
+                log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.shown_target})
             self.finish()
 
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:

@@ -40,7 +40,20 @@ def call_handler(front: HttpFront, exchange: Exchange) -> None:
 async def _call(exchange: Exchange, handler: Handler) -> None:
     head = exchange.head
     path, segments = exchange.route.path, exchange.route.segments
-    request = Request(head.method, path, segments, exchange.query, head.headers, exchange.body, exchange.base_url)
+    connection = exchange.connection
+    exchange.request_id = exchange.request_id or connection.front.new_request_id()
+    request = Request(
+        head.method,
+        path,
+        segments,
+        exchange.query,
+        head.headers,
+        exchange.body,
+        exchange.base_url,
+        exchange.principal,
+        connection.remote,
+        exchange.request_id,
+    )
     response = await handler(request)
     headers, body = list(response.headers), response.body
     if response.status >= 400 and body.startswith(b'{"error"'):

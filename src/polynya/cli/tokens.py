@@ -1,0 +1,240 @@
+"""`polynya token`: make, list and revoke access tokens, in the data folder of a node or over its admin port."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import click
+
+from polynya.base.errors import ConfigError
+from polynya.cli import exits, output
+from polynya.cli.client import JSON_TYPE, Client
+from polynya.cli.completing import complete_context
+from polynya.cli.setting_flags import config_option
+from polynya.cli.targets import find_target
+from polynya.cli.values import SECONDS
+
+_PATH = "/v1/admin/tokens"
+_LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "streams": "streams", "connections": "connections"}
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Tokens(Protocol):
+    """Where the tokens are. Tokens are as the admin port shows them."""
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The token, with `secret`."""
+        ...
+
+    def all(self) -> list[dict[str, Any]]: ...
+
+    def revoke(self, which: str) -> dict[str, Any]: ...
+
+
+def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the places to find a node's tokens in, and in their stead a `Tokens` as first argument."""
+
+    @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: that of its settings, as 'polynya serve' finds it.")
+    @config_option
+    @click.option("--server", metavar="URL", help="Ask this node, with a token that has 'admin', instead of writing to its data folder.")
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Likewise, the node of this context.")
+    @wraps(command)
+    def with_tokens(*args: Any, data: str | None, file: str | None, server: str | None, context: str | None, **options: Any) -> Any:
+        if (server or context) and (data or file):
+            raise click.UsageError("--server and --context ask a node, --data and --config name its folder: give one of them")
+        if not (server or context):
+            return command(_Folder(_data_folder(data, file)), *args, **options)
+        with Client.of(find_target(server, context, os.environ)) as client, client.admin() as admin:
+            return command(_Node(admin), *args, **options)
+
+    return with_tokens
+
+
+@click.group("token")
+def token_command() -> None:
+    """Make, list and revoke access tokens.
+
+    They are made where the node's data folder is, by whoever may write there, whether the node runs or not; it knows them within a
+    quarter of a second. With --server they are made over its admin port. Access control is on when the node listens beyond loopback, or
+    with auth.required.
+    """
+
+
+@token_command.command("create")
+@click.argument("name")
+@click.option("--allow", "scopes", metavar="SCOPE", multiple=True, required=True, help="VERB[,VERB][:PREFIX]; may be repeated.")
+@click.option("--expires", metavar="DURATION", type=SECONDS, help="When it stops being valid: 12h, 30d.  [default: never]")
+@click.option("--requests", metavar="N", type=click.FloatRange(0), default=0, help="Requests in a second at most.")
+@click.option("--bytes", metavar="N", type=click.IntRange(0), default=0, help="Bytes of bodies in a second at most, both ways.")
+@click.option("--streams", metavar="N", type=click.IntRange(0), default=0, help="Streams under its prefixes at most, for it to create one.")
+@click.option("--connections", metavar="N", type=click.IntRange(0), default=0, help="Open connections at most.")
+@as_json
+@tokens_option
+def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], expires: float | None, as_json: bool, **limits: float) -> None:
+    """Make a token and print it, this once: it is kept as a hash alone.
+
+    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that can be limited to a prefix. A prefix is
+    written as names are: 'orders/' is the bucket, 'orders' every name in the default bucket that begins so; without one it is all streams.
+
+    \b
+    polynya token create shop --allow read,append:orders/ --expires 30d
+    polynya token create root --allow all,admin
+    export POLYNYA_TOKEN=$(polynya token create reader --allow read)
+    """
+    wanted = {
+        "name": name,
+        "scopes": list(scopes),
+        "expires_in_seconds": expires,
+        "limits": {_LIMITS[key]: value for key, value in limits.items() if value},
+    }
+    token = tokens.create(wanted)
+    if as_json:
+        output.json_line(token)
+        return
+    click.echo(token["secret"])
+    until = f"until {_moment(token['expires_ms'])}" if token["expires_ms"] else "until it is revoked"
+    output.notice(f"token {token['id']} ({name}) is valid {until}; keep it now, it is not shown again")
+
+
+@token_command.command("ls")
+@click.option("--all", "everything", is_flag=True, help="Also those that were revoked or have expired in the last 30 days.")
+@as_json
+@tokens_option
+def token_ls_command(tokens: Tokens, everything: bool, as_json: bool) -> None:
+    """List the tokens, without their secrets."""
+    found = [token for token in tokens.all() if everything or token["state"] == "active"]
+    if as_json:
+        output.json_line(found)
+        return
+    rows = [
+        (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
+        for token in sorted(found, key=lambda token: str(token["name"]))
+    ]
+    output.table(("id", "name", "state", "allowed", "created", "expires"), rows)
+
+
+@token_command.command("revoke")
+@click.argument("token")
+@as_json
+@tokens_option
+def token_revoke_command(tokens: Tokens, token: str, as_json: bool) -> None:
+    """Revoke a token, by its id or its name: it is refused within a quarter of a second, and what follows a stream with it is cut off."""
+    revoked = tokens.revoke(token)
+    if as_json:
+        output.json_line(revoked)
+    else:
+        output.notice(f"token {revoked['id']} ({revoked['name']}) is revoked")
+
+
+class _Folder:
+    """The file in a data folder."""
+
+    def __init__(self, data: Path) -> None:
+        from polynya.node.audit import AuditFile
+        from polynya.service.access.store import TokenFile
+
+        self._tokens = TokenFile(data)
+        self._audit = AuditFile(data)
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        import msgspec
+
+        from polynya.front.http.tokens import shown
+        from polynya.service.access.store import Wanted
+
+        with self._noted("token.create", str(wanted["name"])):
+            record, text = self._tokens.add(msgspec.convert(wanted, Wanted), int(time.time() * 1000))
+        return {**shown(record), "secret": text}
+
+    def all(self) -> list[dict[str, Any]]:
+        from polynya.front.http.tokens import shown
+
+        with _explained():
+            return [shown(record) for record in self._tokens.read()]
+
+    def revoke(self, which: str) -> dict[str, Any]:
+        from polynya.front.http.tokens import shown
+
+        with self._noted("token.revoke", which):
+            return shown(self._tokens.revoke(which, int(time.time() * 1000)))
+
+    @contextlib.contextmanager
+    def _noted(self, act_name: str, target: str) -> Iterator[None]:
+        from polynya.node.audit import act
+
+        outcome = "failed"
+        try:
+            with _explained():
+                yield
+                outcome = "ok"
+        finally:
+            with contextlib.suppress(OSError):
+                self._audit.write(act(act_name, target, f"{getpass.getuser()} on this machine", outcome=outcome))
+
+
+class _Node:
+    """The admin port of a node."""
+
+    def __init__(self, admin: Client) -> None:
+        self._admin = admin
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        import msgspec
+
+        return self._told("POST", _PATH, msgspec.json.encode(wanted))
+
+    def all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._admin.call("GET", _PATH).json()["tokens"]
+        return found
+
+    def revoke(self, which: str) -> dict[str, Any]:
+        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}")
+
+    def _told(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
+        token: dict[str, Any] = self._admin.call(method, path, headers={"content-type": JSON_TYPE}, content=content).json()["token"]
+        return token
+
+
+def _data_folder(data: str | None, file: str | None) -> Path:
+    """The folder that is meant. Raises `exits.Misused` when it is no node's, unless it is named."""
+    if data:
+        return Path(data).expanduser().absolute()
+    from polynya.node.config import load
+
+    try:
+        folder = Path(load({}, environ=os.environ, path=file).config.data)
+    except ConfigError as error:
+        raise exits.Misused(str(error), hint="With --data the settings are not looked at.") from None
+    if not (folder / "node.json").exists():
+        hint = "Name the folder with --data (it may be one that 'polynya serve' has yet to make), or a node with --server."
+        raise exits.Misused(f"there is no node's data in {folder}", hint=hint)
+    return folder
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from polynya.service.access.grants import BadScope
+    from polynya.service.access.store import NoToken
+
+    try:
+        yield
+    except BadScope as bad:
+        raise exits.Misused(str(bad)) from None
+    except NoToken as none:
+        raise exits.Refused(str(none), code="TOKEN_NOT_FOUND", hint="'polynya token ls' lists them.") from None
+    except ConfigError as error:
+        raise exits.Refused(str(error)) from None
+
+
+def _moment(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

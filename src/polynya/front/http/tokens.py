@@ -1,0 +1,103 @@
+"""`/v1/admin/tokens`: make, list and revoke tokens, for holders of a token with `admin`; on this machine there is `polynya token`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import ConfigError, Unavailable
+from polynya.front.http.errors import Failure
+from polynya.front.http.mount import Request, Response
+from polynya.service.access import Access, BadScope, Denied, Principal
+from polynya.service.access.store import NoToken, TokenFile, TokenRecord, Wanted
+
+_NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class TokenRoutes:
+    """Proves its callers itself: also on loopback, where the rest of the admin port asks nobody, a token comes from a token."""
+
+    def __init__(self, tokens: TokenFile, access: Access | None) -> None:
+        self._tokens = tokens
+        self._access = access
+
+    async def handle(self, request: Request) -> Response:
+        """The segments are those after `/v1/admin/tokens`. Raises `Failure` and `Unavailable`."""
+        self.admin_of(request)
+        method, segments = request.method, request.segments
+        try:
+            if not segments and method == "GET":
+                records = await asyncio.to_thread(self._tokens.read)
+                return _json(200, {"tokens": [shown(record) for record in records]})
+            if not segments and method == "POST":
+                return await self._create(request)
+            if len(segments) == 1 and method == "DELETE":
+                record = await asyncio.to_thread(self._tokens.revoke, segments[0], _now_ms())
+                self._changed()
+                return _json(200, {"token": shown(record)})
+        except BadScope as bad:
+            raise Failure("INVALID_REQUEST", str(bad)) from None
+        except NoToken as none:
+            raise Failure("TOKEN_NOT_FOUND", str(none)) from None
+        except ConfigError as error:
+            raise Unavailable(str(error)) from None
+        raise Failure("METHOD_NOT_ALLOWED", "tokens know GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
+
+    def admin_of(self, request: Request) -> Principal:
+        """Who asks, if that is an admin. Raises `Failure`."""
+        if self._access is None:
+            raise Failure(
+                "FORBIDDEN", "requests need no tokens here: set auth.required, or make tokens with 'polynya token' on the machine"
+            )
+        if request.principal is not None:
+            principal = request.principal
+        else:
+            scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer":
+                raise Failure("UNAUTHORIZED", headers=(("WWW-Authenticate", "Bearer"),))
+            try:
+                principal = self._access.identify(credential.strip())
+            except Denied as denied:
+                raise Failure("TOKEN_REFUSED", str(denied), (("WWW-Authenticate", 'Bearer error="invalid_token"'),)) from None
+        if not principal.is_admin:
+            raise Failure("FORBIDDEN", "the token does not allow 'admin'")
+        return principal
+
+    async def _create(self, request: Request) -> Response:
+        try:
+            wanted = msgspec.json.decode(request.body, type=Wanted)
+        except msgspec.DecodeError as error:
+            raise Failure("INVALID_REQUEST", f"the body is not what this route takes: {error}") from None
+        record, text = await asyncio.to_thread(self._tokens.add, wanted, _now_ms())
+        self._changed()
+        return _json(201, {"token": {**shown(record), "secret": text}})
+
+    def _changed(self) -> None:
+        """This core knows at once, the others a quarter of a second later."""
+        if self._access is not None:
+            self._access.reload()
+
+
+def shown(record: TokenRecord) -> dict[str, Any]:
+    """A token as it is listed: all but its hash."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state(_now_ms()),
+        "scopes": list(record.scopes),
+        "created_ms": record.created_ms,
+        "expires_ms": record.expires_ms,
+        "revoked_ms": record.revoked_ms,
+        "limits": record.limits,
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _json(status: int, value: Any) -> Response:
+    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

@@ -1,0 +1,167 @@
+"""JWTs of a configured issuer: what is checked, what is refused, and how keys are rolled over."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from polynya.service.access import Access, Denied, KeysUnknown
+from polynya.service.access.issuer import BadJwt, Issuer, KeyUnknown
+from polynya.service.access.store import TokenFile
+
+ISSUER, AUDIENCE = "https://issuer.example", "polynya"
+RSA = rsa.generate_private_key(65537, 2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+KEYS: dict[str, tuple[Any, str]] = {"rsa": (RSA, "RS256"), "ec": (EC, "ES256"), "ed": (ED, "EdDSA")}
+
+
+def jwk(kid: str, **more: Any) -> dict[str, Any]:
+    private, algorithm = KEYS[kid]
+    maker = jwt.get_algorithm_by_name(algorithm)
+    return {**json.loads(maker.to_jwk(private.public_key())), "kid": kid, **more}
+
+
+def key_set(path: Path, *keys: dict[str, Any]) -> str:
+    path.write_text(json.dumps({"keys": list(keys)}))
+    return str(path)
+
+
+def signed(kid: str = "rsa", *, algorithm: str = "", headers: dict[str, Any] | None = None, **claims: Any) -> str:
+    private, usual = KEYS[kid]
+    full = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": int(time.time()) + 60, "scope": "openid read:orders/", **claims}
+    full = {name: value for name, value in full.items() if value is not None}
+    return jwt.encode(full, private, algorithm=algorithm or usual, headers={"kid": kid, **(headers or {})})
+
+
+def issuer_of(source: str, clock: Callable[[], float] = time.monotonic) -> Issuer:
+    issuer = Issuer(ISSUER, AUDIENCE, source, "scope", clock=clock)
+    assert asyncio.run(issuer.refresh())
+    return issuer
+
+
+@pytest.mark.parametrize("kid", ["rsa", "ec", "ed"])
+def test_a_signed_token_says_who_and_what(kid: str, tmp_path: Path) -> None:
+    issuer = issuer_of(key_set(tmp_path / "keys", *(jwk(each) for each in KEYS)))
+    proven = issuer.prove(signed(kid))
+    assert proven.subject == "alice" and len(proven.grants) == 1
+    assert proven.grants[0].prefix == "orders/"
+
+
+@pytest.mark.parametrize("scope", ["read,append:orders/ profile", ["read,append:orders/", "email", 7]])
+def test_scopes_come_as_text_or_as_a_list(scope: Any, tmp_path: Path) -> None:
+    issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa")))
+    assert issuer.prove(signed(scope=scope)).grants[0].verbs == {"read", "append"}
+
+
+@pytest.mark.parametrize("scope", [None, "", "openid", {"read": True}, 5])
+def test_without_scopes_it_allows_nothing(scope: Any, tmp_path: Path) -> None:
+    assert issuer_of(key_set(tmp_path / "keys", jwk("rsa"))).prove(signed(scope=scope)).grants == ()
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"iss": "https://evil.example"},
+        {"iss": None},
+        {"aud": "another"},
+        {"aud": None},
+        {"exp": 1},
+        {"exp": None},
+        {"exp": "soon"},
+        {"sub": None},
+        {"nbf": 99_999_999_999},
+    ],
+)
+def test_every_claim_is_checked(claims: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadJwt):
+        issuer_of(key_set(tmp_path / "keys", jwk("rsa"))).prove(signed(**claims))
+
+
+def part(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def test_what_is_forged_is_refused(tmp_path: Path) -> None:
+    issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa"), jwk("ec")))
+    good = signed()
+    head, body, signature = good.split(".")
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "root", "exp": int(time.time()) + 60, "scope": "admin"}
+    pem = b"-----BEGIN PUBLIC KEY-----"
+    forged = [
+        f"{head}.{part(claims)}.{signature}",  # other claims
+        f"{part({'alg': 'none', 'kid': 'rsa'})}.{part(claims)}.",  # no signature at all
+        f"{part({'alg': 'HS256', 'kid': 'rsa'})}.{part(claims)}.{base64.urlsafe_b64encode(pem).decode()}",  # the public key as a secret
+        signed("rsa", headers={"kid": "ec"}),  # one key's signature under another's name
+        signed("ed"),  # a key that is not in the set
+        f"{part({'alg': 'RS256', 'kid': ['rsa']})}.{body}.{signature}",
+        f"{part({'alg': ['RS256'], 'kid': 'rsa'})}.{body}.{signature}",
+        f"{part({'alg': 'RS256', 'kid': 'rsa', 'crit': ['b64'], 'b64': False})}.{body}.{signature}",
+        *("", ".", "..", "a.b.c", good + "x", good[:-4], "x" * 5000, "é.é.é"),
+    ]
+    for text in forged:
+        with pytest.raises(BadJwt):
+            issuer.prove(text)
+    assert issuer.prove(good).subject == "alice"
+
+
+def test_private_and_foreign_keys_are_left_out(tmp_path: Path) -> None:
+    secret = {"kty": "oct", "k": part("secret"), "kid": "s", "alg": "HS256"}
+    issuer = Issuer(ISSUER, AUDIENCE, key_set(tmp_path / "keys", secret, jwk("rsa", use="enc"), jwk("ec", d="AAAA")), "scope")
+    assert not asyncio.run(issuer.refresh()) and not issuer.has_keys
+    pinned = issuer_of(key_set(tmp_path / "pinned", jwk("rsa", alg="RS512")))
+    with pytest.raises(KeyUnknown):
+        pinned.prove(signed())
+    assert pinned.prove(signed(algorithm="RS512")).subject == "alice"
+
+
+def test_a_new_key_is_fetched_when_it_is_met_but_not_for_every_forgery(tmp_path: Path) -> None:
+    now = [1000.0]
+    source = key_set(tmp_path / "keys", jwk("rsa"))
+
+    async def story() -> None:
+        issuer = Issuer(ISSUER, AUDIENCE, source, "scope", clock=lambda: now[0])
+        access = Access(TokenFile(tmp_path), issuer=issuer)
+        await access.refresh()
+        key_set(tmp_path / "keys", jwk("ec"))
+        with pytest.raises(Denied) as soon:
+            access.identify(signed("ec"))
+        assert not isinstance(soon.value, KeysUnknown), "just looked: not again for every unknown key"
+        now[0] += 11
+        with pytest.raises(KeysUnknown):
+            access.identify(signed("ec"))
+        assert await access.refresh()
+        assert access.identify(signed("ec")).id == "jwt:alice"
+        with pytest.raises(Denied):
+            access.identify(signed("rsa"))
+        (tmp_path / "keys").write_text("no json")
+        now[0] += 11
+        assert not await issuer.refresh()
+        assert access.identify(signed("ec")).name == "alice", "the keys that were known stay"
+
+    asyncio.run(story())
+
+
+def test_a_jwt_is_proven_once_and_dies_with_its_time(tmp_path: Path) -> None:
+    wall = [time.time()]
+    access = Access(TokenFile(tmp_path), issuer=issuer_of(key_set(tmp_path / "keys", jwk("rsa"))), wall=lambda: wall[0])
+    text = signed(exp=int(wall[0]) + 10)
+    caller = access.identify(text)
+    assert access.identify(text) is caller and access.counters.proven == 1
+    wall[0] += 41  # the leeway is over too
+    access.tick()
+    assert not caller.alive
+
+
+def test_a_key_set_has_a_size(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b" " * (1 << 20) + b"{}")
+    assert not asyncio.run(Issuer(ISSUER, AUDIENCE, str(tmp_path / "keys"), "scope").refresh())

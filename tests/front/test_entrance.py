@@ -1,0 +1,417 @@
+"""The entrance: who may do what over HTTP, on the short way as on the general one, and what limits do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from front_world import Answer, Wire, World, play, request
+
+from polynya.front.http.cors import Cors
+from polynya.front.http.entrance import Entrance
+from polynya.front.http.mount import Request, Response
+from polynya.front.http.server import Protection
+from polynya.service.access import Access, Limits
+from polynya.service.access.store import TokenFile, Wanted
+
+
+class Gate:
+    """Tokens by name, the access that knows them, and what was noted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokens = TokenFile(folder)
+        self.wall = time.time()
+        self.notes: list[tuple[str, ...]] = []
+        self._texts: dict[str, str] = {}
+        self.access: Access
+
+    def token(self, name: str, *scopes: str, seconds: float | None = None, **limits: float) -> str:
+        wanted = Wanted(name=name, scopes=list(scopes), expires_in_seconds=seconds, limits=Limits(**limits))
+        self._texts[name] = self.tokens.add(wanted, int(self.wall * 1000))[1]
+        return self._texts[name]
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._texts[name]}"}
+
+    def revoke(self, name: str) -> None:
+        self.tokens.revoke(name, int(self.wall * 1000))
+        self.access.tick()
+
+
+def guarded(
+    folder: Path, story: Callable[[World, Gate], object], *, origins: tuple[str, ...] = ("*",), setup: Callable[[Gate], None]
+) -> None:
+    gate = Gate(folder)
+    setup(gate)
+
+    async def told(world: World) -> None:
+        gate.access.on_deaths.append(world.front.let_go)
+        await story(world, gate)  # type: ignore[misc]
+
+    async def handler(request: Request) -> Response:
+        return Response(200, b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode())
+
+    gate.access = Access(gate.tokens, wall=lambda: gate.wall)
+    entrance = Entrance(gate.access, audit=lambda *note: gate.notes.append(note))
+    handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret"), handler)
+    play(told, handlers=handlers, protection=Protection(entrance=entrance, cors=Cors(origins)))
+
+
+def both(gate: Gate) -> None:
+    gate.token("writer", "create,append:orders/")
+    gate.token("reader", "read:orders/")
+    gate.token("root", "admin")
+
+
+JSON = {"content_type": "application/json"}
+
+
+async def keep(wire: Wire, gate: Gate, name: str, body: bytes = b"1", target: str = "/v1/stream/orders/a") -> Answer:
+    """One append on a kept connection, always of the same shape."""
+    wire.send(request("POST", target, body, content_type="application/json", **gate.bearer(name)))
+    return await wire.answer()
+
+
+def test_without_a_token_nothing_but_health_is_answered(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        for method, target in (
+            ("GET", "/v1/streams"),
+            ("PUT", "/v1/stream/x"),
+            ("POST", "/v1/stream/x"),
+            ("DELETE", "/v1/stream/x"),
+            ("GET", "/v1/node"),
+        ):
+            answer = await world.ask(method, target, b"1" if method == "POST" else None)
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer"), target
+            assert answer.error == "UNAUTHORIZED"
+        for bad in ("Bearer", "Bearer ", "Basic dTpw", "bearer polynya_x_y", "Token x", "Bearer " + "x" * 9000):
+            assert (await world.ask("GET", "/v1/streams", authorization=bad)).status == 401
+        assert (await world.ask("GET", "/livez")).status == 200
+        assert (await world.ask("OPTIONS", "/v1/stream/x", origin="https://a.example")).status == 204
+        assert gate.access.counters.denied == 11
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_each_verb_on_each_name(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        writer, reader, root = (gate.bearer(name) for name in ("writer", "reader", "root"))
+        assert (await world.put("orders/a", **reader)).error == "FORBIDDEN"
+        assert (await world.put("jobs", **writer)).error == "FORBIDDEN"
+        assert (await world.put("orders/a", **writer)).status == 201
+        assert (await world.post("orders/a", b"1", **reader)).status == 403
+        assert (await world.post("orders/a", b"1", **writer)).status == 204
+        assert (await world.get("orders/a", **writer)).status == 403
+        assert (await world.get("orders/a", "?offset=-1", **reader)).body == b"[1]"
+        assert (await world.ask("GET", "/orders/a?offset=-1", **reader)).status == 200, "on Ursula's spelling it is the same name"
+        assert (await world.ask("GET", "/v1/stream/default/orders/a?offset=-1", **reader)).status == 403, "this is another one"
+        for target in ("/v1/stream/orders%2fa", "/v1/stream/orders/../jobs", "/v1/stream//orders/a", "/v1/stream/orders/./a"):
+            assert (await world.ask("GET", target, **reader)).status == 400, target
+        assert (await world.ask("DELETE", "/v1/stream/orders/a", **writer)).status == 403
+        assert (await world.ask("PUT", "/orders", **writer)).status == 201
+        assert (await world.ask("PUT", "/jobs", **writer)).status == 403
+        assert (await world.ask("GET", "/v1/secret", **writer)).status == 403, "a route without a rule is for admins"
+        assert (await world.ask("GET", "/v1/secret", **root)).body == b'{"who": "root"}'
+        assert (await world.ask("GET", "/metrics", **reader)).status == 403
+        assert (await world.ask("GET", "/v1/node", **reader)).body == b'{"who": "reader"}'
+        assert (await world.ask("DELETE", "/v1/stream/orders/a", **root)).status == 204
+        [(act, target, who, remote, outcome, request_id)] = gate.notes
+        assert (act, target, who.split()[1], remote, outcome) == ("stream.delete", "orders/a", "root", "127.0.0.1", "204")
+        assert request_id
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_the_list_shows_what_may_be_read(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("root", "admin")
+        gate.token("some", "read:orders/", "read:jobs", "append")
+
+    async def story(world: World, gate: Gate) -> None:
+        for name in ("orders/a", "orders/b", "orders-eu/a", "jobs", "jobs-2", "other", "abc/x"):
+            assert (await world.put(name, **gate.bearer("root"))).status == 201
+
+        async def listed(query: str, who: str = "some") -> list[str]:
+            answer = await world.ask("GET", f"/v1/streams{query}", **gate.bearer(who))
+            return [row["name"] for row in __import__("json").loads(answer.body)["streams"]]
+
+        assert len(await listed("", "root")) == 7
+        assert await listed("") == ["jobs", "jobs-2", "orders/a", "orders/b"]
+        assert await listed("?prefix=orders") == ["orders/a", "orders/b"]
+        assert await listed("?prefix=orders/b") == ["orders/b"]
+        assert await listed("?prefix=jobs-") == ["jobs-2"]
+        assert await listed("?prefix=other") == []
+        assert await listed("?prefix=default/") == ["jobs", "jobs-2"]
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_a_fork_needs_its_source_to_be_readable(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("root", "admin")
+        gate.token("forker", "create:copies/", "read:orders/")
+
+    async def story(world: World, gate: Gate) -> None:
+        for name in ("orders/a", "secret/a"):
+            await world.put(name, **gate.bearer("root"))
+        forker = gate.bearer("forker")
+        refused = await world.put("copies/a", stream_forked_from="/v1/stream/secret/a", **forker)
+        assert refused.error == "FORBIDDEN"
+        assert (await world.put("copies/b", stream_forked_from="/v1/stream/orders/a", **forker)).status == 201
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_a_repeated_append_goes_the_short_way_until_its_token_is_revoked(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("orders/a", **gate.bearer("writer"))
+        wire = await world.wire()
+        for _ in range(4):
+            assert (await keep(wire, gate, "writer")).status == 204
+        [connection] = [each for each in world.front.connections if each.principal is not None and each._repeat is not None]
+        gate.revoke("writer")
+        assert connection._repeat is None
+        for _ in range(3):
+            assert (await keep(wire, gate, "writer")).error == "TOKEN_REFUSED"
+        assert connection._repeat is None, "what is refused is no shape to repeat"
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_a_repeated_append_ends_with_the_life_of_its_token(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        gate.token("brief", "create,append", seconds=60)
+        gate.access.tick()
+        await world.put("orders/a", **gate.bearer("brief"))
+        wire = await world.wire()
+        for _ in range(4):
+            assert (await keep(wire, gate, "brief")).status == 204
+        gate.wall += 61
+        gate.access.tick()
+        assert (await keep(wire, gate, "brief")).status == 401
+
+    guarded(tmp_path, story, setup=both)
+
+
+@pytest.mark.parametrize("refused", ["reader", "nobody"])
+def test_what_was_refused_is_never_learned(refused: str, tmp_path: Path) -> None:
+    """The same bytes again and again must not become a shape that is let in unseen."""
+
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("orders/a", **gate.bearer("writer"))
+        gate._texts["nobody"] = "polynya_0123_x"
+        wire = await world.wire()
+        for _ in range(6):
+            assert (await keep(wire, gate, refused)).status in (401, 403)
+        assert (await keep(wire, gate, "writer")).status == 204
+        for _ in range(6):
+            assert (await keep(wire, gate, refused)).status in (401, 403)
+        assert (await world.get("orders/a", "?offset=-1", **gate.bearer("reader"))).body == b"[1]"
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_two_principals_on_one_connection_do_not_become_one(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("a", "create,append:orders/")
+        gate.token("b", "create,append:orders/")
+
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("orders/a", **gate.bearer("a"))
+        wire = await world.wire()
+        for _ in range(3):
+            assert (await keep(wire, gate, "a")).status == 204
+        assert (await keep(wire, gate, "b")).status == 204
+        gate.revoke("a")
+        assert (await keep(wire, gate, "a")).status == 401
+        assert (await keep(wire, gate, "b")).status == 204
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_a_live_reader_is_cut_when_its_token_is_revoked(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        writer = gate.bearer("writer")
+        await world.put("orders/a", **writer)
+        sse = await world.sse("orders/a", **gate.bearer("reader"))
+        assert b"upToDate" in await sse.chunk()
+        gate.revoke("reader")
+        await world.post("orders/a", b"1", **writer)
+        assert await sse.chunk() == b"", "nothing that came after the revocation"
+        assert await sse.ended()
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_a_token_in_the_url_is_for_event_streams_and_short_lives(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        both(gate)
+        gate.token("browser", "read:orders/", seconds=600)
+        gate.token("too-long", "read:orders/", seconds=7200)
+
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("orders/a", **gate.bearer("writer"))
+        text = gate._texts["browser"]
+        sse = await world.sse("orders/a", f"?live=sse&offset=-1&access_token={text}")
+        assert b"upToDate" in await sse.chunk()
+        for query in (
+            f"?live=sse&offset=-1&access_token={gate._texts['too-long']}",
+            f"?live=sse&offset=-1&access_token={gate._texts['reader']}",
+            f"?offset=-1&access_token={text}",
+            f"?live=long-poll&offset=-1&access_token={text}",
+        ):
+            assert (await world.get("orders/a", query)).error == "TOKEN_IN_URL", query
+        assert (await world.ask("DELETE", f"/v1/stream/orders/a?live=sse&access_token={text}")).error == "TOKEN_IN_URL"
+        assert (await world.get("orders/a", "?live=sse&offset=-1&access_token=polynya_x_y")).error == "TOKEN_REFUSED"
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_a_large_body_of_a_stranger_is_not_read(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        for extra in (b"Content-Length: 20000000\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 9\r\nExpect: 100-continue\r\n"):
+            wire = await world.wire()
+            wire.send(b"POST /v1/stream/orders/a HTTP/1.1\r\nHost: x\r\n" + extra + b"\r\n")
+            answer = await wire.answer()
+            assert (answer.status, answer.error, answer.headers["www-authenticate"]) == (401, "UNAUTHORIZED", "Bearer")
+            assert world.front.body_bytes == 0
+        wire = await world.wire()
+        wire.send(b"POST /v1/stream/__ds/subscriptions/x/ack HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer w\r\nContent-Length: 2\r\n\r\n")
+        wire.send(b"{}")
+        assert (await wire.answer()).status != 401, "the token of a wake is for the route to check"
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_requests_over_the_limit_are_told_when_to_come_back(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("slow", "all", requests_per_second=20)
+        gate.token("other", "all")
+
+    async def story(world: World, gate: Gate) -> None:
+        now = [0.0]
+        world.front.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+        gate.access.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+        await world.put("orders/a", **gate.bearer("other"))
+        wire = await world.wire()
+        answers = [await keep(wire, gate, "slow") for _ in range(30)]
+        statuses = [answer.status for answer in answers]
+        assert statuses == [204] * 20 + [429] * 10, "also on the short way"
+        assert answers[-1].error == "RATE_LIMIT" and answers[-1].headers["retry-after"] == "1"
+        assert (await keep(wire, gate, "other")).status == 204
+        now[0] += 0.5
+        statuses = [(await keep(wire, gate, "slow")).status for _ in range(12)]
+        assert statuses == [204] * 10 + [429] * 2
+        assert gate.access.counters.limited == 12
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_bytes_are_counted_both_ways(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("slow", "all", bytes_per_second=10_000)
+
+    async def story(world: World, gate: Gate) -> None:
+        now = [0.0]
+        gate.access.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+        world.front.now = gate.access.now
+        slow = gate.bearer("slow")
+        await world.put("orders/a", **slow)
+        assert (await world.post("orders/a", b'"' + b"x" * 9_000 + b'"', **slow)).status == 204
+        assert (await world.get("orders/a", "?offset=-1", **slow)).status == 200
+        refused = await world.get("orders/a", "?offset=-1", **slow)
+        assert refused.status == 429
+        now[0] += 1.0
+        assert (await world.get("orders/a", "?offset=-1", **slow)).status == 200
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_connections_over_the_limit_are_closed_with_a_reason(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("few", "all", connections=2)
+
+    async def story(world: World, gate: Gate) -> None:
+        few = gate.bearer("few")
+        wires = [await world.wire() for _ in range(3)]
+        for wire in wires[:2]:
+            wire.send(request("GET", "/v1/streams", **few))
+            assert (await wire.answer()).status == 200
+        wires[2].send(request("GET", "/v1/streams", **few))
+        refused = await wires[2].answer()
+        assert (refused.status, refused.error, refused.headers["retry-after"]) == (429, "CONNECTION_QUOTA", "5")
+        assert await wires[2].ended()
+        wires[0].send(request("GET", "/v1/streams", **few))
+        assert (await wires[0].answer()).status == 200, "those that are open go on"
+        wires[0].close()
+        await world.until(lambda: gate.access.identify(gate._texts["few"]).meter.connections == 1)  # type: ignore[union-attr]
+        wire = await world.wire()
+        wire.send(request("GET", "/v1/streams", **few))
+        assert (await wire.answer()).status == 200
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_streams_over_the_limit_are_not_created(tmp_path: Path) -> None:
+    def setup(gate: Gate) -> None:
+        gate.token("few", "create,delete:orders/", streams=5)
+        gate.token("root", "admin")
+
+    async def story(world: World, gate: Gate) -> None:
+        few = gate.bearer("few")
+        statuses = [(await world.put(f"orders/{number}", **few)).status for number in range(8)]
+        assert statuses == [201] * 5 + [429] * 3
+        refused = await world.put("orders/9", **few)
+        assert (refused.error, refused.headers["retry-after"]) == ("STREAM_QUOTA", "60")
+        assert (await world.put("orders/0", **few)).status == 200, "one that exists may be asked for again"
+        assert (await world.put("jobs/0", **gate.bearer("root"))).status == 201
+        assert (await world.ask("DELETE", "/v1/stream/orders/0", **few)).status == 204
+        assert (await world.put("orders/9", **few)).status == 201
+        assert (await world.put("orders/10", **few)).status == 429
+
+    guarded(tmp_path, story, setup=setup)
+
+
+@pytest.mark.parametrize("origins", [("https://a.example", "https://b.example"), ()])
+def test_only_pages_of_known_origins_may_read_answers(origins: tuple[str, ...], tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        known = await world.get("orders/a", origin="https://a.example", **gate.bearer("root"))
+        stranger = await world.get("orders/a", origin="https://evil.example", **gate.bearer("root"))
+        plain = await world.get("orders/a", **gate.bearer("root"))
+        preflight = await world.ask("OPTIONS", "/v1/stream/orders/a", origin="https://evil.example")
+        denied = await world.get("orders/a", origin="https://a.example")
+        assert denied.status == 401
+        if origins:
+            assert known.headers["access-control-allow-origin"] == denied.headers["access-control-allow-origin"] == "https://a.example"
+            assert "retry-after" in known.headers["access-control-expose-headers"]
+            assert {known.headers["vary"], stranger.headers["vary"], plain.headers["vary"]} == {"Origin"}
+        for answer in (stranger, plain, preflight, *(() if origins else (known,))):
+            assert "access-control-allow-origin" not in answer.headers
+
+    guarded(tmp_path, story, origins=origins, setup=both)
+
+
+def test_by_default_all_origins_may(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        answer = await world.get("orders/a", origin="https://evil.example", **gate.bearer("root"))
+        assert answer.headers["access-control-allow-origin"] == "*" and "vary" not in answer.headers
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_pipelined_appends_are_each_looked_at(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        await world.put("orders/a", **gate.bearer("writer"))
+        wire = await world.wire()
+        gate._texts["nobody"] = "polynya_0123_x"
+        one = request("POST", "/v1/stream/orders/a", b"1", content_type="application/json", **gate.bearer("writer"))
+        bad = request("POST", "/v1/stream/orders/a", b"2", content_type="application/json", **gate.bearer("nobody"))
+        wire.send(one + bad + one + one + bad)
+        assert [(await wire.answer()).status for _ in range(5)] == [204, 401, 204, 204, 401]
+        await asyncio.sleep(0)
+        assert (await world.get("orders/a", "?offset=-1", **gate.bearer("reader"))).body == b"[1,1,1]"
+
+    guarded(tmp_path, story, setup=both)
