@@ -139,7 +139,7 @@ class FakeTables:
     async def references(self, *_: Any) -> list[dict[str, Any]]:
         return [{"name": "flights"}]
 
-    async def freshness(self, wanted: Callable[[str], bool], *_: Any) -> list[dict[str, Any]]:
+    async def freshness(self, _: object, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
         return [{"name": name, "records_behind": 0, "behind_seconds": 0.0} for name in ("flights", "orders") if wanted(name)]
 
 
