@@ -135,6 +135,31 @@ def test_tokens_are_made_over_the_admin_port_by_admins(guarded: Guarded) -> None
     near.close()
 
 
+def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_told_another_port(guarded: Guarded) -> None:
+    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=30)
+    told = json.loads(ask_on(near, "GET", "/v1/node").body)
+    assert (told["ports"]["admin"], told["admin_tls"]) == (address(guarded.world.admin)[1], False)
+    assert ask_on(near, "GET", "/v1/tables").status == 200
+    assert ask_on(near, "GET", "/v1/tables", Host="evil.example").status == 403
+    near.close()
+    far = json.loads(guarded.ask("GET", "/v1/node", token=guarded.root).body)
+    assert far["admin_tls"] and far["ports"]["admin"] != told["ports"]["admin"]
+    connection = http.client.HTTPSConnection("127.0.0.1", far["ports"]["admin"], context=ssl.create_default_context(cafile=guarded.ca))
+    scraper = guarded.token("scraper", "--allow", "metrics")
+    time.sleep(0.6)
+    for path, token, status in (
+        ("/metrics", scraper, 200),
+        ("/v1/node", scraper, 403),
+        ("/v1/admin/tokens", "", 401),
+        ("/livez", "", 200),
+        ("/v1/tables", guarded.root, 200),
+    ):
+        assert ask_on(connection, "GET", path, token=token).status == status, path
+    assert ask_on(connection, "POST", "/v1/admin/flush", token=scraper).status == 403
+    assert ask_on(connection, "POST", "/v1/admin/flush", token=guarded.root).status == 200
+    connection.close()
+
+
 def test_acts_are_in_the_audit_log(guarded: Guarded) -> None:
     assert guarded.ask("PUT", "/v1/stream/audited", token=guarded.root).status == 201
     assert guarded.ask("PUT", "/v1/tables/audited", b'{"prefix": "audited"}', token=guarded.root).status == 201

@@ -450,3 +450,18 @@ def test_a_request_waits_for_the_keys_of_the_issuer_once(tmp_path: Path) -> None
         assert (await world.put("jobs/a", **gate.bearer("alice"))).status == 403
 
     guarded(tmp_path, story, setup=setup)
+
+
+def test_what_needs_a_token_is_kept_by_no_shared_cache(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        root = gate.bearer("root")
+        await world.put("orders/a", **root)
+        await world.post("orders/a", b"1", stream_closed="true", **root)
+        for query in ("?offset=-1", "?live=long-poll&offset=-1"):
+            answer = await world.get("orders/a", query, **root)
+            assert answer.headers["cache-control"].startswith("private"), query
+            assert answer.headers["vary"] == "Authorization"
+        denied = await world.get("orders/a", "?offset=-1")
+        assert denied.headers["cache-control"] == "no-store"
+
+    guarded(tmp_path, story, setup=both)
