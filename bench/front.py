@@ -11,14 +11,19 @@ import asyncio
 import gc
 import statistics
 import sys
+import tempfile
 import time
 from typing import Any
 
 from polynya.front.http.connection import Connection
-from polynya.front.http.server import HttpFront
+from polynya.front.http.entrance import Entrance
+from polynya.front.http.server import HttpFront, Protection
+from polynya.service.access import Access, Limits
+from polynya.service.access.store import TokenFile, Wanted
 from polynya.stream.replies import Reply
 
 STREAMS = 500
+_AMPLE = Limits(requests_per_second=10**9, bytes_per_second=10**15)
 ROUNDS = 5
 
 
@@ -43,23 +48,32 @@ class _Service:
         done(Reply(0, 1 << 48 | 7, 12345, 3160320, False, producer.epoch, producer.sequence))
 
 
-def _requests(content_type: str, body: bytes) -> list[bytes]:
+def _requests(content_type: str, body: bytes, token: str) -> list[bytes]:
     lines = "POST /v1/stream/s{:08d} HTTP/1.1\r\ncontent-type: {}\r\nproducer-id: bench-{}\r\nproducer-epoch: 0\r\nproducer-seq: {}\r\n"
-    rest = f"accept: */*\r\nhost: 127.0.0.1:4437\r\ncontent-length: {len(body)}\r\n\r\n"
+    proof = f"authorization: Bearer {token}\r\n" if token else ""
+    rest = f"{proof}accept: */*\r\nhost: 127.0.0.1:4437\r\ncontent-length: {len(body)}\r\n\r\n"
     return [
         (lines.format(stream, content_type, stream, sequence) + rest).encode() + body for sequence in range(4) for stream in range(STREAMS)
     ]
 
 
-def measure(content_type: str, body: bytes, requests: int) -> float:
-    """Microseconds of CPU per append: the median of the rounds."""
-    front = HttpFront(_Service())  # type: ignore[arg-type]
+def _protected(folder: str, limits: Limits) -> tuple[Protection, str]:
+    tokens = TokenFile(folder)
+    _, token = tokens.add(Wanted(name="bench", scopes=["append"], limits=limits), 0)
+    return Protection(entrance=Entrance(Access(tokens), audit=lambda *act: None)), token
+
+
+def measure(content_type: str, body: bytes, requests: int, limits: Limits | None = None) -> float:
+    """Microseconds of CPU per append: the median of the rounds. With `limits`, each needs a token, of which all connections have one."""
+    with tempfile.TemporaryDirectory() as folder:
+        protection, token = _protected(folder, limits) if limits is not None else (None, "")
+    front = HttpFront(_Service(), protection=protection)  # type: ignore[arg-type]
     receivers = []
     for _ in range(STREAMS):
         connection = Connection(front)
         connection.connection_made(_Transport())
         receivers.append(connection.data_received)
-    sent = _requests(content_type, body)
+    sent = _requests(content_type, body, token)
     took: list[float] = []
     for _ in range(ROUNDS):
         begin = time.process_time()
@@ -75,6 +89,8 @@ def main(requests: int = 200_000) -> dict[str, float]:
     payload = b'{"id":123,"name":"' + b"x" * 220 + b'","v":1.5}'
     return {
         "binary_us": round(measure("application/octet-stream", b"x" * 256, requests), 2),
+        "binary_with_token_us": round(measure("application/octet-stream", b"x" * 256, requests, Limits()), 2),
+        "binary_with_limits_us": round(measure("application/octet-stream", b"x" * 256, requests, _AMPLE), 2),
         "json_us": round(measure("application/json", payload, requests), 2),
     }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from front_world import Answer, Wire, World, play, request
 
 from polynya.front.http.cors import Cors
@@ -15,6 +18,7 @@ from polynya.front.http.entrance import Entrance
 from polynya.front.http.mount import Request, Response
 from polynya.front.http.server import Protection
 from polynya.service.access import Access, Limits
+from polynya.service.access.issuer import Issuer
 from polynya.service.access.store import TokenFile, Wanted
 
 
@@ -27,6 +31,7 @@ class Gate:
         self.notes: list[tuple[str, ...]] = []
         self._texts: dict[str, str] = {}
         self.access: Access
+        self.issuer: Issuer | None = None
 
     def token(self, name: str, *scopes: str, seconds: float | None = None, **limits: float) -> str:
         wanted = Wanted(name=name, scopes=list(scopes), expires_in_seconds=seconds, limits=Limits(**limits))
@@ -54,7 +59,7 @@ def guarded(
     async def handler(request: Request) -> Response:
         return Response(200, b'{"who": "%b"}' % (request.principal.name if request.principal else "nobody").encode())
 
-    gate.access = Access(gate.tokens, wall=lambda: gate.wall)
+    gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     entrance = Entrance(gate.access, audit=lambda *note: gate.notes.append(note))
     handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret"), handler)
     play(told, handlers=handlers, protection=Protection(entrance=entrance, cors=Cors(origins)))
@@ -136,7 +141,7 @@ def test_the_list_shows_what_may_be_read(tmp_path: Path) -> None:
 
         async def listed(query: str, who: str = "some") -> list[str]:
             answer = await world.ask("GET", f"/v1/streams{query}", **gate.bearer(who))
-            return [row["name"] for row in __import__("json").loads(answer.body)["streams"]]
+            return [row["name"] for row in json.loads(answer.body)["streams"]]
 
         assert len(await listed("", "root")) == 7
         assert await listed("") == ["jobs", "jobs-2", "orders/a", "orders/b"]
@@ -413,5 +418,50 @@ def test_pipelined_appends_are_each_looked_at(tmp_path: Path) -> None:
         assert [(await wire.answer()).status for _ in range(5)] == [204, 401, 204, 204, 401]
         await asyncio.sleep(0)
         assert (await world.get("orders/a", "?offset=-1", **gate.bearer("reader"))).body == b"[1,1,1]"
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_a_request_waits_for_the_keys_of_the_issuer_once(tmp_path: Path) -> None:
+    private = ed25519.Ed25519PrivateKey.generate()
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{**json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key())), "kid": "1"}]}))
+
+    def setup(gate: Gate) -> None:
+        gate.issuer = Issuer("https://i.example", "streams", str(keys), "scope")
+        claims = {
+            "iss": "https://i.example",
+            "aud": "streams",
+            "sub": "alice",
+            "exp": int(gate.wall) + 60,
+            "scope": "create,append:orders/",
+        }
+        gate._texts["alice"] = jwt.encode(claims, private, algorithm="EdDSA", headers={"kid": "1"})
+        gate._texts["forged"] = jwt.encode(claims, ed25519.Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": "1"})
+        gate._texts["stranger"] = jwt.encode(claims, private, algorithm="EdDSA", headers={"kid": "2"})
+
+    async def story(world: World, gate: Gate) -> None:
+        answers = await asyncio.gather(*(world.put("orders/a", **gate.bearer("alice")) for _ in range(5)))
+        assert sorted(answer.status for answer in answers) == [200] * 4 + [201]
+        wire = await world.wire()
+        assert [(await keep(wire, gate, "alice")).status for _ in range(4)] == [204] * 4
+        for other in ("forged", "stranger"):
+            assert [(await keep(wire, gate, other)).error for _ in range(3)] == ["TOKEN_REFUSED"] * 3
+        assert (await world.put("jobs/a", **gate.bearer("alice"))).status == 403
+
+    guarded(tmp_path, story, setup=setup)
+
+
+def test_what_needs_a_token_is_kept_by_no_shared_cache(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        root = gate.bearer("root")
+        await world.put("orders/a", **root)
+        await world.post("orders/a", b"1", stream_closed="true", **root)
+        for query in ("?offset=-1", "?live=long-poll&offset=-1"):
+            answer = await world.get("orders/a", query, **root)
+            assert answer.headers["cache-control"].startswith("private"), query
+            assert answer.headers["vary"] == "Authorization"
+        denied = await world.get("orders/a", "?offset=-1")
+        assert denied.headers["cache-control"] == "no-store"
 
     guarded(tmp_path, story, setup=both)

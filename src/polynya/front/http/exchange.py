@@ -95,6 +95,8 @@ class Exchange:
 
     def head_lines(self, status: int, headers: Headers) -> bytes:
         """The status line and all headers but the length."""
+        if self.principal is not None:
+            headers = _for_one(headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
             parts.append(self.connection.front.cors.lines(self.head.headers.get("origin")))
@@ -153,3 +155,14 @@ class Exchange:
         finally:
             if self.connection.waiting_task is asyncio.current_task():
                 self.connection.waiting_task = None
+
+
+def _for_one(headers: Headers) -> Headers:
+    """What a token was needed for must not be given to others by a cache, which `public` would allow (RFC 9111 3.5)."""
+    found: Headers = []
+    for name, value in headers:
+        if name == "Cache-Control" and value.startswith("public"):
+            found += [(name, value.replace("public", "private", 1)), ("Vary", "Authorization")]
+        else:
+            found.append((name, value))
+    return found

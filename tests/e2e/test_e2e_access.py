@@ -1,0 +1,341 @@
+"""Access control of the real server: TLS, tokens on every core, reload, limits, the audit log, and hostile clients at the door."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import signal
+import ssl
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from e2e_world import Answer, World, address, raw, read_until, resident
+from polling import wait_until
+from product import Ran, polynya
+
+pytestmark = pytest.mark.process
+JSON = {"Content_Type": "application/json"}
+
+
+class Guarded:
+    """A node of two cores with access control and TLS, and what its clients need."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.ca = self.data / "tls" / "self.crt"
+        self.root = self.token("root", "--allow", "all,admin")
+        self.world = World(self.data)
+        self.world.start("--cores", "2", "--auth-required", "--tls-self", "--admin-listen", "127.0.0.1:0", "--long-poll-timeout", "0.5")
+
+    def token(self, name: str, *options: str) -> str:
+        ran = polynya("token", "create", name, *options, "--data", str(self.data))
+        assert ran.code == 0, ran.err
+        return ran.out.strip()
+
+    def revoke(self, name: str) -> None:
+        assert polynya("token", "revoke", name, "--data", str(self.data)).code == 0
+
+    def connect(self) -> http.client.HTTPSConnection:
+        parts = urlsplit(self.world.url)
+        assert parts.scheme == "https" and parts.hostname is not None
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=30, context=ssl.create_default_context(cafile=self.ca))
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, token: str = "", **headers: str) -> Answer:
+        with contextlib.closing(self.connect()) as connection:
+            return ask_on(connection, method, path, body, token=token, **headers)
+
+    def cli(self, *arguments: str, token: str, **variables: str) -> Ran:
+        return polynya(*arguments, server=self.world.url, POLYNYA_TOKEN=token, POLYNYA_CA_FILE=str(self.ca), **variables)
+
+    def acts(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in (self.data / "access" / "audit.jsonl").read_text().splitlines()]
+
+
+def ask_on(
+    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None, *, token: str = "", **headers: str
+) -> Answer:
+    spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+    if token:
+        spelled["Authorization"] = f"Bearer {token}"
+    connection.request(method, path, body, spelled)
+    response = connection.getresponse()
+    return Answer(response.status, dict(response.getheaders()), response.read())
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    made = Guarded(Path(tmp_path_factory.mktemp("guarded")))
+    try:
+        yield made
+        assert made.world.stop() == 0
+        assert "Traceback" not in made.world.log, made.world.log
+        assert "polynya_" not in made.world.log, "no token in the log"
+    finally:
+        made.world.close()
+
+
+def test_a_token_made_while_the_node_runs_is_known_to_all_cores_and_a_revoked_one_to_none(guarded: Guarded) -> None:
+    token = guarded.token("brief", "--allow", "create,append,read:orders/")
+    time.sleep(0.6)
+    connections = [guarded.connect() for _ in range(16)]  # the kernel spreads them over the cores
+    try:
+        assert guarded.ask("PUT", "/v1/stream/orders/brief", token=token, **JSON).status == 201
+        for connection in connections:
+            for _ in range(4):  # the later ones go the short way
+                assert ask_on(connection, "POST", "/v1/stream/orders/brief", b"1", token=token, **JSON).status == 204
+        guarded.revoke("brief")
+        revoked = time.monotonic()
+        wait_until(
+            lambda: all(ask_on(each, "POST", "/v1/stream/orders/brief", b"2", token=token, **JSON).status == 401 for each in connections),
+            what="every core to refuse the token",
+        )
+        assert time.monotonic() - revoked < 2
+        page = guarded.ask("GET", "/v1/stream/orders/brief?offset=-1", token=guarded.root)
+        assert json.loads(page.body).count(1) == 64
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_the_command_line_sends_the_token(guarded: Guarded) -> None:
+    reader = guarded.token("cli-reader", "--allow", "read:cli/")  # not a bucket's name: it is in the default bucket
+    assert guarded.cli("create", "cli/a", token=guarded.root).code == 0
+    assert guarded.cli("append", "cli/a", '{"a":1}', token=guarded.root).code == 0
+    time.sleep(0.6)
+    assert guarded.cli("read", "cli/a", token=reader).out == '{"a":1}\n'
+    assert "FORBIDDEN" in guarded.cli("append", "cli/a", "1", token=reader).err
+    assert guarded.cli("read", "cli/a", token="").code == 1
+    flagged = polynya("read", "cli/a", "--token", reader, server=guarded.world.url, POLYNYA_CA_FILE=str(guarded.ca))
+    assert flagged.out == '{"a":1}\n'
+    untrusting = polynya("read", "cli/a", server=guarded.world.url, POLYNYA_TOKEN=reader)
+    assert untrusting.code == 3 and "certificate" in untrusting.err.lower()
+
+
+def test_tokens_are_made_over_the_admin_port_by_admins(guarded: Guarded) -> None:
+    made = guarded.cli("token", "create", "remote", "--allow", "read", "--expires", "1h", "--server", guarded.world.url, token=guarded.root)
+    assert made.code == 0, made.err
+    secret = made.out.strip()
+    wait_until(lambda: guarded.ask("GET", "/v1/streams", token=secret).status == 200, what="the token to be known")
+    listed = guarded.cli("token", "ls", "--json", "--server", guarded.world.url, token=guarded.root)
+    assert secret.rsplit("_", 1)[1] not in listed.out and "remote" in listed.out
+    refused = guarded.cli("token", "ls", "--server", guarded.world.url, token=secret)
+    assert "FORBIDDEN" in refused.err
+    assert guarded.cli("token", "revoke", "remote", "--server", guarded.world.url, token=guarded.root).code == 0
+    wait_until(lambda: guarded.ask("GET", "/v1/streams", token=secret).status == 401, what="the token to be refused")
+    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=30)
+    assert ask_on(near, "GET", "/v1/admin/tokens").status == 401, "on loopback the admin port gives no tokens away either"
+    assert ask_on(near, "POST", "/v1/admin/flush").status == 200
+    near.close()
+
+
+def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_told_another_port(guarded: Guarded) -> None:
+    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=30)
+    told = json.loads(ask_on(near, "GET", "/v1/node").body)
+    assert (told["ports"]["admin"], told["admin_tls"]) == (address(guarded.world.admin)[1], False)
+    assert ask_on(near, "GET", "/v1/tables").status == 200
+    assert ask_on(near, "GET", "/v1/tables", Host="evil.example").status == 403
+    near.close()
+    far = json.loads(guarded.ask("GET", "/v1/node", token=guarded.root).body)
+    assert far["admin_tls"] and far["ports"]["admin"] != told["ports"]["admin"]
+    connection = http.client.HTTPSConnection("127.0.0.1", far["ports"]["admin"], context=ssl.create_default_context(cafile=guarded.ca))
+    scraper = guarded.token("scraper", "--allow", "metrics")
+    time.sleep(0.6)
+    for path, token, status in (
+        ("/metrics", scraper, 200),
+        ("/v1/node", scraper, 403),
+        ("/v1/admin/tokens", "", 401),
+        ("/livez", "", 200),
+        ("/v1/tables", guarded.root, 200),
+    ):
+        assert ask_on(connection, "GET", path, token=token).status == status, path
+    assert ask_on(connection, "POST", "/v1/admin/flush", token=scraper).status == 403
+    assert ask_on(connection, "POST", "/v1/admin/flush", token=guarded.root).status == 200
+    connection.close()
+
+
+def test_acts_are_in_the_audit_log(guarded: Guarded) -> None:
+    assert guarded.ask("PUT", "/v1/stream/audited", token=guarded.root).status == 201
+    assert guarded.ask("PUT", "/v1/tables/audited", b'{"prefix": "audited"}', token=guarded.root).status == 201
+    assert guarded.ask("DELETE", "/v1/stream/audited", token=guarded.root).status == 204
+    found = wait_until(
+        lambda: (
+            [line for line in guarded.acts() if line["target"] in ("audited", "/v1/tables/audited")] if len(guarded.acts()) > 2 else None
+        ),
+        what="the lines of the audit log",
+    )
+    assert {(line["act"], line["outcome"]) for line in found} >= {("stream.delete", "204"), ("table.create", "201")}
+    assert all(line["from"] == "127.0.0.1" and line["who"].endswith(" root") and line["request_id"] for line in found)
+    assert "token.create" in {line["act"] for line in guarded.acts()}
+
+
+def test_hangup_reads_certificates_again_and_open_connections_go_on(guarded: Guarded) -> None:
+    assert guarded.world.node is not None
+    connection = guarded.connect()
+    assert ask_on(connection, "GET", "/v1/streams", token=guarded.root).status == 200
+    before = len([line for line in guarded.acts() if line["act"] == "tls.reload"])
+    guarded.world.node.process.send_signal(signal.SIGHUP)
+    wait_until(
+        lambda: len([line for line in guarded.acts() if line["act"] == "tls.reload"]) > before, what="the certificate to be read again"
+    )
+    assert "config.reload" in {line["act"] for line in guarded.acts()}
+    assert ask_on(connection, "GET", "/v1/streams", token=guarded.root).status == 200
+    connection.close()
+    assert guarded.ask("GET", "/v1/streams", token=guarded.root).status == 200
+    assert len(guarded.world.cores()) == 2
+
+
+def test_a_limit_holds_over_both_cores(guarded: Guarded) -> None:
+    token = guarded.token("slow", "--allow", "read", "--requests", "40")
+    time.sleep(0.6)
+    counts = {200: 0, 429: 0}
+    waits: set[str] = set()
+    guard = threading.Lock()
+    end = time.monotonic() + 4
+
+    def flood() -> None:
+        with contextlib.closing(guarded.connect()) as connection:
+            while time.monotonic() < end:
+                answer = ask_on(connection, "GET", "/v1/streams", token=token)
+                with guard:
+                    counts[answer.status] += 1
+                    waits.add(answer.headers.get("retry-after", ""))
+
+    threads = [threading.Thread(target=flood) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts[429] > 50 and "1" in waits
+    assert 100 <= counts[200] <= 40 * 4 * 1.7 + 80, "once for the node, but for what passes between two reports"
+
+
+def test_tls_hostilities(guarded: Guarded) -> None:
+    """Plain HTTP, garbage, half a handshake and old protocols at the port of TLS: closed, and others are served."""
+    for data in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 5000, b"\0" * 100_000, b"\x16\x03\x01"):
+        with raw(guarded.world.url) as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(data)
+            if len(data) > 3:
+                connection.settimeout(20)
+                assert b"HTTP/1.1 2" not in read_until(connection, b"never")
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with raw(guarded.world.url) as connection, pytest.raises((ssl.SSLError, OSError)):
+        old.wrap_socket(connection)
+    idle = [raw(guarded.world.url).__enter__() for _ in range(200)]  # handshakes that never begin
+    assert guarded.ask("GET", "/v1/streams", token=guarded.root).status == 200
+    for each in idle:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/stream/orders/../cli/a",
+        "/v1/stream/orders/%2e%2e/cli/a",
+        "/v1/stream/orders%2fa",
+        "/v1/stream/orders/%00",
+        "/v1/stream/orders//a",
+        "//v1/stream/orders/a",
+        "/v1/stream/orders/a%0d%0aX-Evil:%201",
+        "/v1/stream/" + "a" * 3000,
+        "/v1/stream/orders/\xff",
+        "http://evil.example/v1/stream/orders/a",
+    ],
+)
+def test_path_tricks_lead_nowhere(guarded: Guarded, target: str) -> None:
+    token = guarded.root
+    with contextlib.closing(guarded.connect()) as connection:
+        connection.putrequest("GET", "/", skip_host=True)
+        connection._buffer[0] = f"GET {target} HTTP/1.1".encode("latin-1")  # type: ignore[attr-defined]
+        connection.putheader("Host", "x")
+        connection.putheader("Authorization", f"Bearer {token}")
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert 400 <= answer.status < 500, answer.status
+        assert "x-evil" not in {name.lower() for name, _ in answer.getheaders()}
+        assert b"Traceback" not in answer.read()
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rX-Evil: 1", "a\0"])
+@pytest.mark.parametrize("name", ["X-Request-Id", "Content-Type", "Stream-Seq", "Origin", "Producer-Id", "Authorization", "Last-Event-ID"])
+def test_no_header_can_be_put_into_an_answer(guarded: Guarded, name: str, value: str) -> None:
+    with contextlib.closing(guarded.connect()) as connection:
+        connection.connect()
+        head = f"POST /v1/stream/orders/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n{name}: {value}\r\n\r\n1"
+        connection.sock.sendall(head.encode("latin-1"))
+        answer = read_until(connection.sock, b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 4") and b"\r\nX-Evil" not in answer
+
+
+def test_compressed_bodies_are_never_unpacked(guarded: Guarded) -> None:
+    """A bomb is bytes like others: it costs what was sent, and as JSON it is none."""
+    bomb = gzip.compress(b"[" + b"0," * (64 << 20) + b"0]")
+    assert len(bomb) < 1 << 20
+    for name, kind in (("bombs/json", "application/json"), ("bombs/raw", "application/octet-stream")):
+        assert guarded.ask("PUT", f"/v1/stream/{name}", token=guarded.root, Content_Type=kind).status == 201
+    before = resident(guarded.world.cores())
+    refused = guarded.ask("POST", "/v1/stream/bombs/json", bomb, token=guarded.root, Content_Encoding="gzip", **JSON)
+    assert refused.code == "INVALID_JSON"
+    kind = "application/octet-stream"
+    assert guarded.ask("POST", "/v1/stream/bombs/raw", bomb, token=guarded.root, Content_Encoding="gzip", Content_Type=kind).status == 204
+    assert guarded.ask("GET", "/v1/stream/bombs/raw?offset=-1", token=guarded.root).body == bomb
+    assert resident(guarded.world.cores()) - before < 32 << 20
+
+
+def test_bodies_of_strangers_are_not_read(guarded: Guarded) -> None:
+    before = resident(guarded.world.cores())
+    connections = []
+    for _ in range(30):
+        connection = guarded.connect()
+        connection.connect()
+        connection.sock.sendall(b"POST /v1/stream/orders/x HTTP/1.1\r\nHost: x\r\nContent-Length: 33000000\r\n\r\n")
+        with contextlib.suppress(OSError):
+            connection.sock.sendall(b"x" * (1 << 20))
+        connections.append(connection)
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            assert read_until(connection.sock, b"\r\n\r\n").startswith(b"HTTP/1.1 401")
+        connection.close()
+    assert resident(guarded.world.cores()) - before < 32 << 20
+    assert guarded.ask("GET", "/v1/streams", token=guarded.root).status == 200
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({}, "--tls-self"),
+        ({"POLYNYA_AUTH_REQUIRED": "true"}, "--tls-self"),
+        ({"POLYNYA_TLS_SELF": "true", "POLYNYA_AUTH_REQUIRED": "false"}, "auth.required is false"),
+        ({"POLYNYA_TLS_SELF": "true", "POLYNYA_ADMIN_LISTEN": "nowhere"}, "admin_listen"),
+    ],
+)
+def test_beyond_loopback_nothing_is_served_without_both(world: World, variables: dict[str, str], said: str) -> None:
+    code, told = world.refused("--listen", "0.0.0.0:0", **variables)
+    assert code == 2 and said in told, told
+    assert not (world.data / "node.json").exists()
+
+
+def test_what_is_unsafe_by_choice_is_said(world: World) -> None:
+    world.start("--listen", "0.0.0.0:0", "--cores", "1", "--unsafe-no-auth")
+    verbose = world.ask("GET", "/readyz?verbose").body
+    assert b"[!] unsafe-no-auth: anybody" in verbose and b"[!] unsafe-no-tls" in verbose
+    assert "WARNING unsafe-no-auth" in world.log
+
+
+def test_without_a_token_the_start_says_how_to_make_one(world: World) -> None:
+    world.start("--cores", "1", "--auth-required")
+    assert f"NOTE nobody has a token yet: polynya token create admin --allow all,admin --data {world.data}" in world.log
+    assert world.ask("GET", "/v1/streams").status == 401
+    assert world.ask("GET", "/readyz").status == 200
+    assert world.stop() == 0
