@@ -8,6 +8,8 @@ import pytest
 from stream_world import World, raw_batch
 from subscription_script import check_links
 
+from polynya.base.limits import PATH_BYTES_MAX
+from polynya.base.names import canonical_name
 from polynya.stream import subscriptions, subscriptions_links
 from polynya.stream.commands import (
     AckLinks,
@@ -28,6 +30,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.replies import Code
 from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.subscriptions_globs import BadPattern, check_pattern, compile_pattern
 from polynya.stream.subscriptions_links import named_links, oldest_links, page_of_links
 from polynya.stream.subscriptions_model import State, Subscription
 
@@ -224,6 +227,10 @@ def test_a_stream_that_only_forks_still_need_is_not_linked(one: One) -> None:
     one.apply(Delete(A, 0))
     assert one.world.machines[1].streams[A].deleted
     assert one.link(1, pattern="test/*", streams=(A,)) == Code.OK
+    one.create(B, b"x")
+    one.apply(PinSource(B, "b" * 32, "test/fork", 0))
+    one.apply(Delete(B, 0))
+    assert one.world.machines[1].streams[B].links is None, "nor is it followed on"
     assert one.world.machines[1].streams[A].links is None
     assert [(info.name, info.stream_uid) for info in oldest_links(one.world.machines[1], "s", 1, 10)] == [(A, 0)]
 
@@ -317,3 +324,38 @@ def test_a_restart_counts_what_is_pending_and_nothing_else(one: One) -> None:
     again = one.world.restored(one.world.machines[1]).subscriptions.watches["s"]
     assert (len(again.linked), len(again.pending)) == (2, 1)
     assert not again.matches("test/wake") and again.matches("test/x")
+
+
+# --- patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("test/*", ["test/a"], ["test", "test/a/b", "other/a"]),
+        ("test/**", ["test/a", "test/a/b", "test"], ["tests/a", "a/test/b"]),
+        ("**/end", ["end", "a/end", "a/b/end", "end/end"], ["end/a", "a/ends"]),
+        ("a/**/b/**/c", ["a/b/c", "a/x/b/c", "a/b/b/x/c/c"], ["a/b", "a/c/b", "a/x/c"]),
+        ("*/*", ["a/b"], ["a", "a/b/c"]),
+        ("**", ["a", "a/b/c"], []),
+        ("%2A/x", ["*/x"], ["a/x", "%2A/x"]),
+        ("a/%2a", ["a/*"], ["a/b", "a/%2a"]),
+        ("a/**/*", ["a/b", "a/b/c"], ["a"]),
+    ],
+)
+def test_patterns(one: One, pattern: str, matching: list[str], others: list[str]) -> None:
+    check_pattern(pattern)
+    matches = compile_pattern(pattern)
+    assert [name for name in matching if not matches(canonical_name(name))] == []
+    assert [name for name in others if matches(canonical_name(name))] == []
+    one.link(1, pattern=pattern)  # and so are they found when they come
+    for name in dict.fromkeys(matching + others):
+        one.create(canonical_name(name))
+    assert one.linked(1) == {canonical_name(name) for name in matching}
+
+
+def test_what_is_no_pattern_is_told() -> None:
+    check_pattern("x" * PATH_BYTES_MAX)
+    for wrong in ("", "a//b", "a/.", "..", "a*", "***", "é" * (PATH_BYTES_MAX // 2) + "x"):
+        with pytest.raises(BadPattern):
+            check_pattern(wrong)

@@ -192,7 +192,7 @@ class NodeService:
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
         """A table's lag in each group of the node."""
-        lags = self.local.lags(query)
+        lags = await self.local.lags(query)
         for core in range(self._cores):
             if core != self._core:
                 lags += await self._ask(core, messages.LAG, query)
@@ -260,7 +260,7 @@ class NodeService:
         return await self.buckets()
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
-        return self.local.lags(question)
+        return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
         return self.local.facts(question.group, question.name)
