@@ -19,6 +19,7 @@ const by = (id) => document.getElementById(id);
 const content = by("content");
 let view = null;
 let chordUntil = 0;
+let declined = null; // the token with which the dialog was closed: it is not opened again by itself for the same one
 
 const shell = {
   go(hash) {
@@ -130,10 +131,17 @@ function askToken() {
 
 function useToken(text) {
   keepToken(text.trim());
+  by("token-dialog").addEventListener(
+    "close",
+    () => {
+      declined = null;
+      markToken();
+      show();
+      status();
+    },
+    { once: true },
+  );
   by("token-dialog").close();
-  markToken();
-  show();
-  status();
 }
 
 function markToken() {
@@ -171,7 +179,8 @@ by("skip").addEventListener("click", (event) => {
   content.focus();
 });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
-denied.addEventListener("token", askToken);
+denied.addEventListener("token", () => accessToken() !== declined && askToken());
+by("token-dialog").addEventListener("close", () => (declined = accessToken()));
 document.addEventListener("keydown", key);
 window.addEventListener("hashchange", show);
 markToken();

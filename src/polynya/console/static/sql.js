@@ -6,6 +6,7 @@ import { count, visible } from "./format.js";
 import { parse, plain, unquoted } from "./json.js";
 
 const ROWS = 1000;
+const NUMBERS = /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL.*)$/;
 const DRAFT = "polynya.question";
 
 export function open(place, shell) {
@@ -65,7 +66,7 @@ export function open(place, shell) {
     const columns = plain(answer.columns);
     const rows = answer.rows.items;
     const truncated = plain(answer.truncated);
-    const heads = columns.map((column) => h("th", { scope: "col", title: visible(column.type) }, visible(column.name), h("span", { class: "kind" }, visible(column.type.toLowerCase()))));
+    const heads = columns.map((column) => h("th", { scope: "col", class: NUMBERS.test(column.type) ? "number" : null, title: visible(column.type) }, visible(column.name), h("span", { class: "kind" }, visible(column.type.toLowerCase()))));
     put(result, h("table", { class: "list answer" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows.map((row) => h("tr", {}, row.items.map(cell))))));
     result.hidden = false;
     tell(`${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? ", the first ones of more" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`);

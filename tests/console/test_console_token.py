@@ -1,0 +1,122 @@
+"""The access token of the console: asked for when the server wants one, sent with everything, kept in the tab alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from chromium import Browser, browser
+from polling import wait_until
+
+from polynya.console.assets import Assets
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+__all__ = ["browser"]  # the fixture
+
+TOKEN = "sesame"
+OFFSET = "0000000000000001_0000000000000010"
+ENTRY = {
+    "name": "secret",
+    "content_type": "application/json",
+    "next_offset": OFFSET,
+    "closed": False,
+    "incarnation": "7",
+    "created_at": "2026-01-01T00:00:00Z",
+}
+EVENTS = (
+    b'id: x\nevent: data\ndata:[{"n":1}]\n\n'
+    b'id: x\nevent: control\ndata:{"streamNextOffset":"0000000000000002_0000000000000018","upToDate":true,"streamClosed":true}\n\n'
+)
+
+
+class Guarded(BaseHTTPRequestHandler):
+    """A server that shows its console to anybody, and the rest to those who know the word."""
+
+    assets = Assets()
+    asked: list[tuple[str, str]] = []  # noqa: RUF012 (path and authorization of every request below /v1)
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if path.startswith("/console/"):
+            answer = self.assets.answer("GET", path.removeprefix("/console/"), {})
+            assert answer is not None
+            self._answer(answer.status, answer.content_type, answer.body, dict(answer.headers))
+        elif path == "/readyz":
+            self._answer(200, "text/plain", b"ready\n")
+        else:
+            self._guarded(path, query)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _guarded(self, path: str, query: str) -> None:
+        sent = self.headers.get("Authorization", "")
+        self.asked.append((self.path, sent))
+        if sent != f"Bearer {TOKEN}":
+            body = json.dumps({"error": {"code": "UNAUTHORIZED", "message": "a token is needed", "request_id": "1"}}).encode()
+            self._answer(401, "application/json", body, {"WWW-Authenticate": "Bearer"})
+        elif path == "/v1/streams":
+            self._answer(200, "application/json", json.dumps({"streams": [ENTRY], "next": None}).encode())
+        elif "live=sse" in query:
+            self._answer(200, "text/event-stream", EVENTS)
+        else:
+            lines = b'{"n": 0}\n' if self.command == "GET" else b""
+            self._answer(
+                200, "application/json", lines, {"Stream-Next-Offset": OFFSET, "Stream-Incarnation": "7", "Stream-Up-To-Date": "true"}
+            )
+
+    def _answer(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": content_type, "Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    Guarded.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) -> None:
+    page = browser.open(f"{server}/console/")
+    page.wait("document.querySelector('#token-dialog').open")
+    page.run("document.querySelector('#token-input').value = 'wrong'; document.querySelector('#token-form').requestSubmit()")
+    page.wait("document.querySelector('#token-dialog').open")
+    page.run(f"document.querySelector('#token-input').value = '{TOKEN}'; document.querySelector('#token-form').requestSubmit()")
+    page.wait("document.querySelector('tbody .name')?.textContent === 'secret'")
+    assert page.run("sessionStorage.getItem('polynya.token')") == TOKEN
+    assert page.run("JSON.stringify(localStorage) + document.cookie + location.href").count(TOKEN) == 0
+
+    page.run("location.hash = '#/stream/secret'")
+    page.wait("document.querySelectorAll('.record').length === 1")
+    page.press("l")
+    page.wait("document.querySelector('.state').textContent.includes('The stream is closed')")
+    page.wait("document.querySelectorAll('.record').length === 2")
+    sent = {target: word for target, word in Guarded.asked if "stream/secret" in target}
+    assert len(sent) >= 3 and set(sent.values()) == {f"Bearer {TOKEN}"}, "live events too"
+
+    page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+    page.press("c")
+    command = page.wait("window.copied")
+    assert "$POLYNYA_TOKEN" in command and TOKEN not in command
+
+    page.run("document.querySelector('#token').click(); document.querySelector('#token-forget').click()")
+    page.wait("document.querySelector('#token-dialog').open")
+    assert page.run("sessionStorage.getItem('polynya.token')") is None
+    page.run("document.querySelector('#token-dialog').close()")
+    before = len(Guarded.asked)
+    page.run("location.hash = '#/streams'")
+    page.wait("document.querySelector('#content').textContent.includes('a token is needed')")
+    wait_until(lambda: len(Guarded.asked) > before + 1, what="the list to be asked for again")
+    assert not page.run("document.querySelector('#token-dialog').open"), "who closed it is left alone"
