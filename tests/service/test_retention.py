@@ -337,6 +337,19 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
 
 
 @alone
+async def test_a_long_index_goes_in_parts(world: World) -> None:
+    await fill(world, A, 60, flush_every=1)
+    await set_retention(world, A, size=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polynya.stream.retention.ENTRIES_MAX", 16)
+        seen = []
+        for _ in range(10):
+            await world.engine.retainer.run_once()
+            seen.append(await first_kept(world, A))
+    assert sorted({*seen}) == [0, 16, 32, 48, 60]
+
+
+@alone
 async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World) -> None:
     await fill(world, SOURCE, 10, flush_every=5, step_ms=HOUR)
     assert (await world.fork(CHILD, SOURCE, retention=Retention(5 * 3600))).code == Code.CREATED

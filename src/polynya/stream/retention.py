@@ -22,9 +22,10 @@ ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
     """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
-    `inside_ms`: records older than this are left behind it, inside a slice or in what a fork inherits; 0 none."""
+    `entries`: how many of the index go with it. `inside_ms`: records older than this are left behind it, inside a slice or in what a fork inherits; 0 none."""
 
     boundary: Boundary | None = None
+    entries: int = 0
     inside_ms: int = 0
 
 
@@ -75,10 +76,11 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
         inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
-    if index.entries_before(stream.cold, found[0]) > ENTRIES_MAX:
+    entries = index.entries_before(stream.cold, found[0])
+    if entries > ENTRIES_MAX:
         assert stream.cold is not None
-        found = index.begin_of(stream.cold, ENTRIES_MAX)
-    return Cut(found if found[0] > stream.first_record else None, inside_ms)
+        entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
+    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms)
 
 
 def slack_ms(retention: Retention) -> int:
