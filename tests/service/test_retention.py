@@ -330,7 +330,7 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
     retainer._look = lambda part, *rest: looked.append(len(part)) or look(part, *rest)  # type: ignore[func-returns-value,method-assign]
     await rounds(retainer)
     assert [await first_kept(world, name) for name in names] == [1] * 40
-    assert looked and max(looked) <= 1024
+    assert looked and max(looked) <= 256
     assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 40
     await world.delete(names[0])
     assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39

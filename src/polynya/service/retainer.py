@@ -24,8 +24,8 @@ from polynya.stream.retention import cut_of, retention_of, slack_ms
 
 log = logging.getLogger("polynya.service")
 
-LOOKED_MAX = 8192  # streams of one pass …
-LOOKED_AT_ONCE = 1024  # … between which the loop runs on
+LOOKED_MAX = 8192  # streams of one pass: 20 ms …
+LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs on
 CUTS_MAX = 1024  # streams trimmed in one pass, or …
 ENTRIES_AT_ONCE = 8192  # … so many slices let go of
 READS_MAX = 4  # slices read in one pass
