@@ -330,10 +330,23 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
     retainer._look = lambda part, *rest: looked.append(len(part)) or look(part, *rest)  # type: ignore[func-returns-value,method-assign]
     await rounds(retainer)
     assert [await first_kept(world, name) for name in names] == [1] * 40
-    assert looked and max(looked) <= 1024
+    assert looked and max(looked) <= 256
     assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 40
     await world.delete(names[0])
     assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39
+
+
+@alone
+async def test_a_long_index_goes_in_parts(world: World) -> None:
+    await fill(world, A, 60, flush_every=1)
+    await set_retention(world, A, size=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polynya.stream.retention.ENTRIES_MAX", 16)
+        seen = []
+        for _ in range(10):
+            await world.engine.retainer.run_once()
+            seen.append(await first_kept(world, A))
+    assert sorted({*seen}) == [0, 16, 32, 48, 60]
 
 
 @alone

@@ -24,9 +24,10 @@ from polynya.stream.retention import cut_of, retention_of, slack_ms
 
 log = logging.getLogger("polynya.service")
 
-LOOKED_MAX = 8192  # streams of one pass …
-LOOKED_AT_ONCE = 1024  # … between which the loop runs on
-CUTS_MAX = 1024  # streams trimmed in one pass
+LOOKED_MAX = 8192  # streams of one pass: 20 ms …
+LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs on
+CUTS_MAX = 1024  # streams trimmed in one pass, or …
+ENTRIES_AT_ONCE = 8192  # … so many slices let go of
 READS_MAX = 4  # slices read in one pass
 BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
 
@@ -47,6 +48,7 @@ class Retainer:
         self._machines = service.local.machines
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
+        self._left = 0  # cuts that this pass may still make
         self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
         self._began = time.monotonic()
         self._read_again_ms: dict[int, int] = {}  # uid → when a slice of it may be read again
@@ -58,14 +60,15 @@ class Retainer:
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
         inside: list[tuple[int, Stream, int]] = []
-        count = looked = 0
-        while looked < LOOKED_MAX and count < CUTS_MAX and len(inside) < READS_MAX:
+        looked = 0
+        self._left = CUTS_MAX
+        while looked < LOOKED_MAX and self._left > 0 and len(inside) < READS_MAX:
             part = list(islice(self._round, LOOKED_AT_ONCE))
             if not part:
                 self._begin_round()
                 break
             looked += len(part)
-            count += self._look(part, cuts, inside)
+            self._look(part, cuts, inside)
             await asyncio.sleep(0)
         for group, stream, before_ms in inside:
             cut = await self._read(group, stream, before_ms)
@@ -80,12 +83,10 @@ class Retainer:
         part: list[tuple[int, Stream, Retention] | None],
         cuts: dict[int, list[tuple[int, int, int]]],
         inside: list[tuple[int, Stream, int]],
-    ) -> int:
-        """The number of cuts found."""
+    ) -> None:
         now_ms = self._service.now_ms()
-        found = 0
         for each in part:
-            if each is None:
+            if each is None or self._left <= 0:  # the next round finds the others
                 continue
             group, stream, retention = each
             if stream.deleted or stream.uid not in self._machines[group].by_uid:
@@ -93,11 +94,10 @@ class Retainer:
             cut = cut_of(stream, retention, now_ms)
             if cut.boundary is not None:
                 cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
-                found += 1
+                self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
             elif cut.inside_ms and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
                 self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
                 inside.append((group, stream, cut.inside_ms))
-        return found
 
     def _begin_round(self) -> None:
         now = time.monotonic()

@@ -22,10 +22,14 @@ ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
     """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
-    `inside_ms`: records older than this are left behind it, inside a slice or in what a fork inherits; 0 none."""
+    `entries`: how many of the index go with it. `inside_ms`: records older than this are left behind it, inside a slice or in what a fork inherits; 0 none."""
 
     boundary: Boundary | None = None
+    entries: int = 0
     inside_ms: int = 0
+
+
+_NOTHING = Cut()
 
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
@@ -70,15 +74,27 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
     inside_ms = 0
     if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
         found = max(found, _last_boundary_before_byte(stream, stream.next_byte - retention.bytes))
-    if retention.age_seconds is not None:
-        before_ms = now_ms - retention.age_seconds * 1000
+    before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
+    if before_ms > 0 and not _is_young(stream, before_ms):
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
         inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
-    if index.entries_before(stream.cold, found[0]) > ENTRIES_MAX:
+    if found[0] == stream.first_record and not inside_ms:
+        return _NOTHING
+    entries = index.entries_before(stream.cold, found[0])
+    if entries > ENTRIES_MAX:
         assert stream.cold is not None
-        found = index.begin_of(stream.cold, ENTRIES_MAX)
-    return Cut(found if found[0] > stream.first_record else None, inside_ms)
+        entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
+    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms)
+
+
+def _is_young(stream: Stream, before_ms: int) -> bool:
+    """Whether all that is stored is: the usual case, asked of every stream in turn."""
+    if stream.fork is not None and stream.first_record < stream.fork.record:
+        return False
+    if stream.cold is not None:
+        return index.time_ms_first(stream.cold, 0) >= before_ms
+    return stream.hot is None or stream.hot[0].time_ms >= before_ms
 
 
 def slack_ms(retention: Retention) -> int:

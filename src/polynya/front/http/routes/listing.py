@@ -74,6 +74,8 @@ def _entry(facts: Facts) -> dict[str, Any]:
         "incarnation": str(facts.uid),
         "created_at": format_instant(facts.created_ms),
     }
+    if facts.first_record:
+        entry["retained_offset"] = format_token(facts.first_record, facts.first_byte)
     if facts.ttl_seconds is not None:
         entry["ttl_seconds"] = facts.ttl_seconds
     if facts.expires_at_ms is not None:
