@@ -8,7 +8,20 @@ import sys
 
 from product import environment
 
-HEAVY = {"uvloop", "obstore", "pyarrow", "pandas", "numpy", "duckdb", "pyiceberg", "deltalake", "pyspark", "google_crc32c", "cryptography", "httpx"}
+HEAVY = {
+    "uvloop",
+    "obstore",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "duckdb",
+    "pyiceberg",
+    "deltalake",
+    "pyspark",
+    "google_crc32c",
+    "cryptography",
+    "httpx",
+}
 LEAN = {"polynya", "polynya.base", "polynya.client"}
 
 

@@ -79,12 +79,17 @@ class Client:
         self._http = httpx.Client(
             base_url=self.server,
             headers={"authorization": f"Bearer {token}"} if token else {},
-            verify=_trusted(ca_file) if ca_file else True,
+            verify=self.verify,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             trust_env=not (
                 loopback or os.environ.get("NO_PROXY") == "*"
             ),  # a proxy of the environment cannot reach this machine's loopback
         )
+
+    @property
+    def verify(self) -> ssl.SSLContext | bool:
+        """What the server's certificate is checked against."""
+        return _trusted(self.ca_file) if self.ca_file else True
 
     @classmethod
     def of(cls, target: Target) -> Client:
