@@ -35,6 +35,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "token": ("tokens", "Make, list and revoke access tokens."),
     "config": ("configuration", "Show and check the settings of a node."),
     "context": ("contexts", "Give servers names, and choose one of them."),
+    "bench": ("bench", "Measure a node, and check what it stored."),
     "doctor": ("doctor", "Check machine, settings and server; say what to do."),
     "debug": ("bundle", "Gather what is needed to look into a problem."),
     "man": ("man", "Print the man page."),

@@ -83,11 +83,16 @@ class Client:
         return httpx.Client(
             base_url=self.server,
             headers={"authorization": f"Bearer {self.token}"} if self.token else {},
-            verify=_trusted(self.ca_file) if self.ca_file else True,
+            verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
             # A proxy of the environment cannot reach this machine's loopback.
             trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
         )
+
+    @property
+    def verify(self) -> ssl.SSLContext | bool:
+        """What the server's certificate is checked against."""
+        return _trusted(self.ca_file) if self.ca_file else True
 
     @classmethod
     def of(cls, target: Target) -> Client:

@@ -2,7 +2,8 @@
 
 Batches are numbered from 0, and a batch's number is its `Producer-Seq`. Up to `in_flight` of them are under way at a time. What is not
 answered is sent again under its number, so that it is stored once; the server takes numbers in order alone, so that nothing is stored after
-a gap. A batch that overtook one before it (PRODUCER_GAP) waits until that one is through.
+a gap. A batch that overtook one before it (PRODUCER_GAP), as may happen on different connections, waits until that one is through. As each
+of those was sent in vain, fewer go out at a time then, and more again as long as none overtakes.
 
 A producer with a name of its own first asks the server which epoch and sequence it knows (a probe, which the server always refuses), and
 takes the next epoch. A run of the same name that is still alive is fenced off by that: its next batch is refused (PRODUCER_STALE).
@@ -26,6 +27,8 @@ from polynya.client.values import Appended, is_json
 from polynya.client.verbs import appended
 
 SEPARATOR_BYTES = 2  # a comma, or the brackets
+WAITING_PER_IN_FLIGHT = 4  # batches without a receipt, for each that may be under way; over it appending waits
+STEADY_BATCHES = 64  # after so many in order one more may be under way
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +98,8 @@ class ProducerCore:
         self._opened_at = 0.0  # when the batch that fills was begun
         self._flushing = False
         self._next = 0
+        self._window = batching.in_flight
+        self._steady = 0  # batches applied since one overtook
         self._epoch = names.epoch or 0
         self._probing = False
         self._probe_trouble = Trouble(retry)
@@ -142,7 +147,13 @@ class ProducerCore:
 
     def has_room(self, size: int) -> bool:
         """Whether a record of so many bytes can be offered now; one alone always can."""
-        return self.buffered_bytes + size + SEPARATOR_BYTES <= self._batching.buffer_bytes or not self._batches
+        size += SEPARATOR_BYTES
+        if not self._batches:
+            return True
+        begins = self._full or self._batches[-1].sending or self._batches[-1].size + size > self._batching.batch_bytes
+        if begins and len(self._batches) >= WAITING_PER_IN_FLIGHT * self._batching.in_flight:
+            return False
+        return self.buffered_bytes + size <= self._batching.buffer_bytes
 
     def offer(self, record: bytes, now: float) -> Batch:
         """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""
@@ -193,7 +204,7 @@ class ProducerCore:
 
     def _waiting(self) -> Batch | None:
         """The batch to send next. One that pauses after a failure holds up those after it: they could only be refused."""
-        if sum(batch.sending for batch in self._batches) >= self._batching.in_flight:
+        if sum(batch.sending for batch in self._batches) >= self._window:
             return None
         return next((batch for batch in self._batches if not batch.sending and not batch.held), None)
 
@@ -285,12 +296,16 @@ class ProducerCore:
             self.buffered_bytes -= settled.size
             self.applied += len(settled.records)
             self.settled.append(Settled(settled.receipt, receipt))
+            self._steady += 1
+        if self._steady >= STEADY_BATCHES:
+            self._window, self._steady = min(self._window + 1, self._batching.in_flight), 0
         if not self._batches:
             self._flushing = False
 
     def _never(self, batch: Batch, error: Refused) -> None:
         if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
             batch.held = batch is not self._batches[0]  # it overtook those before it, and nothing of it was applied
+            self._window, self._steady = max(1, self._window // 2), 0
             return
         if isinstance(error, ProducerGap):
             error.message = f"{self.what}: the server does not know what this producer appended before; was the stream created anew?"
