@@ -28,16 +28,22 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     slices: int
     hot: int
+    cache: int  # bytes of blocks, which grow to a bound that a short run does not reach
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes beside the block cache."""
+        return self.resident - self.cache
 
 
 BOUNDS = {  # what may not grow: (how it is called, how much it may rise beside 15 %, because it goes up and down by as much)
-    "resident": ("memory", 32 * MIB),
+    "memory": ("memory", 32 * MIB),
     "files": ("open files", 16),
     "journal": ("the journal", 192 * MIB),  # a segment and what snapshots wait for
     "disk": ("objects and snapshots on the disk", 64 * MIB),
     "objects": ("objects", 100),
     "streams": ("streams", 100),
-    "slices": ("slices in the indexes", 500),
+    "slices": ("slices in the indexes", 1500),  # some tens a stream before they are merged
     "hot": ("hot bytes", 16 * MIB),
 }
 RISE = 1.15

@@ -29,7 +29,7 @@ from bench._soak_measures import FIRST_PART, HEADING, MIB, Sample, judge, metric
 from bench._soak_node import SPEED, Failed, Node
 
 TTL_SECONDS = 6 * 3600  # of log time: five seconds of ours
-GENERATIONS = 12  # lives of a stream that is written to for its life long
+GENERATIONS = 12  # lives that a flow has in a run
 LIFE_SECONDS_MIN = 20.0  # long enough for slices to be merged
 RIVERS = 8  # of the flows: these live as long as the run, and are trimmed, one half by their retention, the other by hand
 TRIM_SECONDS = 1.0
@@ -410,6 +410,7 @@ async def sample(node: Node, web: httpx.AsyncClient, flows: Sequence[Flow], bega
         streams=metric(text, "polynya_streams"),
         slices=metric(text, "polynya_index_slices"),
         hot=metric(text, "polynya_hot_bytes"),
+        cache=metric(text, "polynya_cache_bytes"),
     )
 
 

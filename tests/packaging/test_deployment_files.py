@@ -17,6 +17,7 @@ import pytest
 import yaml
 from product import running_node
 from s3_server import PORTS, CannotStart, free_ports, stop, wait_ready, weed
+from steady_node import two_free_ports
 
 from polynya.node.config import load
 
@@ -51,7 +52,6 @@ def test_the_container_runs_as_nobody_in_particular_and_says_how_it_is() -> None
     assert environment["POLYNYA_DATA"] == "/data"
     port = environment["POLYNYA_LISTEN"].split(":")[1]
     assert last["EXPOSE"] == port
-    assert f"http://127.0.0.1:{port}/livez" in last["HEALTHCHECK"]
     assert json.loads(last["ENTRYPOINT"]) == ["polynya"] and json.loads(last["CMD"]) == ["serve"]
     assert not [arguments for name, arguments in instructions() if name == "ADD" or "unsafe" in arguments.lower()]
 
@@ -73,13 +73,16 @@ def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_health_check_of_the_container_tells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--tls-self",)], ids=["plain", "tls"])
+def test_the_health_check_of_the_container_tells(flags: tuple[str, ...], tmp_path: Path) -> None:
     """The very command, against a node and against none."""
     check = json.loads(dict(stages()[-1])["HEALTHCHECK"].split("CMD", 1)[1])
-    with running_node(tmp_path / "data") as node:
-        asked = [sys.executable, *(word.replace("http://127.0.0.1:4437", node.url) for word in check[1:])]
-        assert subprocess.run(asked, capture_output=True, timeout=30, check=False).returncode == 0
-    assert subprocess.run(asked, capture_output=True, timeout=30, check=False).returncode != 0
+    port = two_free_ports()
+    asked = [sys.executable, *check[1:]]
+    variables = {**os.environ, "POLYNYA_LISTEN": f"0.0.0.0:{port}"}
+    with running_node(tmp_path / "data", "--listen", f"127.0.0.1:{port}", *flags):
+        assert subprocess.run(asked, env=variables, timeout=30, check=False).returncode == 0
+    assert subprocess.run(asked, env=variables, capture_output=True, timeout=30, check=False).returncode != 0
 
 
 def test_the_unit_is_right_and_hardened(tmp_path: Path) -> None:
