@@ -4,56 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lake_world import Lake
+from spark_jars import jars
 
 from polynya.lakehouse.worker import compact
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
 pyspark = pytest.importorskip("pyspark")
+__all__ = ["jars"]  # the fixture
 
-JARS = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "io.delta:delta-spark_4.1_2.13:4.4.0",
-    "io.delta:delta-storage:4.4.0",
-)
-READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-
-
-def fetched(folder: Path) -> tuple[str, str]:
-    """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven Central, once."""
-    if not pyspark.__version__.startswith(READERS_VERSION):
-        return "", f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}"
-    paths = []
-    for artifact in JARS:
-        _, name, version = artifact.split(":")
-        path = folder / f"{name}-{version}.jar"
-        if not path.exists():
-            if shutil.which("mvn") is None:
-                return "", f"{path} is not there, and neither is mvn to fetch it"
-            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
-            command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-            if done.returncode or not path.exists():
-                return "", f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
-        paths.append(str(path))
-    return ",".join(paths), ""
-
-
-@pytest.fixture(scope="module")
-def jars() -> tuple[str, str]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return fetched(cache / "polynya" / "jars")
 
 
 @pytest.fixture(scope="module")

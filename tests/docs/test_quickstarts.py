@@ -1,0 +1,101 @@
+"""The quickstarts do what they say: their blocks are run as they stand, in order, against a node of this test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import Browser, browser
+from product import environment, running_node
+from spark_jars import jars
+
+from polynya.lakehouse.sql import _extension
+
+__all__ = ["browser", "jars"]  # fixtures
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "quickstarts.md"
+SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+ORDERS = '[{"item": "ice", "price": 2.5},{"item": "salt", "price": 1}'
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(280)]
+
+
+class Reader:
+    """Who follows the page: `run` plays the blocks of a section and gives what they print."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
+        self.folder = folder
+        self._environment = environment(POLYNYA_SERVER=url)
+        tools = folder / "bin"
+        tools.mkdir()
+        (tools / "polynya").write_text(f'#!/bin/sh\nexec {sys.executable} -m polynya "$@"\n')
+        (tools / "polynya").chmod(0o755)
+        self._environment["PATH"] = f"{tools}:{self._environment['PATH']}"
+
+    def blocks(self, section: str, kind: str) -> list[str]:
+        found = re.findall(rf"```{kind}\n(.*?)```", SECTIONS[section], re.DOTALL)
+        assert found, f"{section} has no block of {kind}"
+        return [block.replace("http://127.0.0.1:4437", self.url) for block in found]
+
+    def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
+        ran = subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=200, check=False, cwd=self.folder)
+        assert ran.returncode in codes, f"{command}\n{ran.stdout}{ran.stderr}"
+        return ran.stdout
+
+    def shell(self, section: str) -> list[str]:
+        """What each block prints. 28 is curl's own end of following."""
+        return [self.run("bash", "-ec", block, codes=(0, 28)) for block in self.blocks(section, "sh")]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    folder = tmp_path_factory.mktemp("reader")
+    with running_node(folder / "data") as node:
+        reader = Reader(folder, node.url)
+        reader.first = reader.shell("curl")  # type: ignore[attr-defined]
+        yield reader
+
+
+def test_curl(reader: Reader) -> None:
+    read, followed, repeatable = reader.first  # type: ignore[attr-defined]
+    assert read == ORDERS + "]"
+    assert "event: data" in followed and "event: control" in followed
+    assert repeatable == ""
+    (again,) = [block for block in reader.blocks("curl", "sh") if "Producer-Seq" in block]
+    reader.run("bash", "-ec", again)
+    assert reader.run("curl", "-sS", f"{reader.url}/v1/stream/shop/orders") == ORDERS + ',{"item": "ice", "price": 2.5}]'
+
+
+def test_browser(reader: Reader, browser: Browser) -> None:
+    (html,) = reader.blocks("Browser", "html")
+    page_file = reader.folder / "orders.html"
+    page_file.write_text(html)
+    page = browser.open(page_file.as_uri())
+    page.wait("document.querySelectorAll('#orders li').length >= 3")
+    assert page.run("[...document.querySelectorAll('#orders li')].map((line) => line.textContent)") == ["ice: 2.5", "salt: 1", "ice: 2.5"]
+
+
+@pytest.mark.spark
+def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
+    (told,) = reader.shell("SQL")
+    assert re.search(r"ice\s+5\.0\n.*salt\s+1\.0", told), told
+    (duck,) = reader.blocks("DuckDB", "python")
+    (spark,) = reader.blocks("Spark", "python")
+    paths, why = jars
+    if not paths:
+        pytest.skip(why)
+    package = '"spark.jars.packages", "io.delta:delta-spark_4.1_2.13:4.4.0"'
+    assert package in spark
+    script = reader.folder / "read.py"
+    install = 'duckdb.sql("install iceberg; load iceberg")'
+    assert install in duck
+    loads = "; ".join(f"load '{_extension(name)}'" for name in ("avro", "iceberg"))  # nothing is fetched in tests
+    script.write_text(duck.replace(install, f'duckdb.sql("{loads}")') + spark.replace(package, f'"spark.jars", "{paths}"'))
+    printed = reader.run(sys.executable, str(script))
+    assert re.search(r"ice\s+│\s+2 │\n│ salt\s+│\s+1 │", printed), printed
+    assert re.search(r"\|\s*ice\|\s*5\.0\|\n\|\s*salt\|\s*1\.0\|", printed), printed
