@@ -6,10 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import httpx
 import pytest
 from chromium import Browser, browser
 from polling import wait_until
+from product import polynya, running_node
 
 from polynya.console.assets import Assets
 
@@ -120,3 +123,36 @@ def test_a_token_is_asked_for_sent_and_forgotten(browser: Browser, server: str) 
     page.wait("document.querySelector('#content').textContent.includes('a token is needed')")
     wait_until(lambda: len(Guarded.asked) > before + 1, what="the list to be asked for again")
     assert not page.run("document.querySelector('#token-dialog').open"), "who closed it is left alone"
+
+
+def test_a_node_shows_what_the_token_may_read(browser: Browser, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running_node(data, "--cores", "1", "--auth-required") as node:
+        root, reader = (
+            polynya("token", "create", name, "--allow", scope, "--data", str(data)).out.strip()
+            for name, scope in (("root", "all,admin"), ("reader", "read:orders/"))
+        )
+        with httpx.Client(base_url=node.url, headers={"Authorization": f"Bearer {root}"}) as web:
+            wait_until(lambda: web.get("/v1/streams").status_code == 200, what="the tokens to be known")
+            for name in ("orders/1", "salaries/1"):
+                assert web.put(f"/v1/stream/{name}", headers={"Content-Type": "application/json"}).status_code == 201
+                web.post(f"/v1/stream/{name}", json=[{"n": 1}], headers={"Content-Type": "application/json"})
+                web.put(f"/v1/tables/{name.split('/')[0]}", json={"prefix": name[:-1]})
+        page = browser.open(f"{node.url}/console/")
+        page.wait("document.querySelector('#token-dialog').open")
+        page.run(f"document.querySelector('#token-input').value = '{reader}'; document.querySelector('#token-form').requestSubmit()")
+        page.wait("document.querySelector('tbody .name')?.textContent === 'orders/1'")
+        assert page.run("document.querySelectorAll('tbody tr').length") == 1
+        page.run("location.hash = '#/tables'")
+        page.wait("document.querySelector('.tables tbody .name')?.textContent === 'orders'")
+        assert page.run("document.querySelectorAll('tbody tr').length") == 1
+        page.run("location.hash = '#/sql?q=select * from salaries'")
+        page.wait("document.querySelector('#sql-state').textContent.includes(\"no table 'salaries'\")")
+        page.run("location.hash = '#/stream/salaries/1'")
+        page.wait("document.querySelector('.state.wrong') !== null")
+        page.run("location.hash = '#/health'")
+        page.wait("document.querySelector('#content').textContent.includes('Not for this token')")
+        page.run("location.hash = '#/stream/orders/1'")
+        page.wait("document.querySelectorAll('.record').length === 1")
+        page.press("l")
+        page.wait("document.querySelector('.state').textContent.includes('Live')")

@@ -33,7 +33,8 @@ test("places that people type", () => {
   assert.deepEqual(parsePlace("10m", now), { time: now - 10 * minute });
   assert.deepEqual(parsePlace("1.5 h ago", now), { time: now - 90 * minute });
   assert.deepEqual(parsePlace("2026-11-01T00:00Z", now), { time: Date.parse("2026-11-01T00:00:00Z") });
-  for (const wrong of ["nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"]) assert.equal(parsePlace(wrong, now), null);
+  for (const wrong of ["nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"])
+    assert.equal(parsePlace(wrong, now), null);
 });
 
 test("text in which nothing hides", () => {
@@ -50,14 +51,34 @@ test("JSON keeps what it says", () => {
   const text = ' {"a": 1.50, "a": 12345678901234567890123, "__proto__": [true, null, "\\u00e9\\n"], "e": {}, "f": [ ]} ';
   const { kind, entries } = parse(text);
   assert.equal(kind, "object");
-  assert.deepEqual(entries.map(([key]) => key), ['"a"', '"a"', '"__proto__"', '"e"', '"f"']);
-  assert.deepEqual(entries.slice(0, 2).map(([, value]) => value.source), ["1.50", "12345678901234567890123"]);
+  assert.deepEqual(
+    entries.map(([key]) => key),
+    ['"a"', '"a"', '"__proto__"', '"e"', '"f"'],
+  );
+  assert.deepEqual(
+    entries.slice(0, 2).map(([, value]) => value.source),
+    ["1.50", "12345678901234567890123"],
+  );
   assert.deepEqual(plain(entries[2][1]), [true, null, "é\n"]);
   assert.deepEqual(plain(parse("[1.50]")), [{ number: "1.50" }]);
 });
 
 test("what is no JSON is refused", () => {
-  for (const wrong of ["", "{", "[1,]", '{"a"}', '{"a":1,}', "01", "nul", '"\n"', '"\\x"', "1 2", "+1", "[1 2]", "[".repeat(300) + "]".repeat(300)]) {
+  for (const wrong of [
+    "",
+    "{",
+    "[1,]",
+    '{"a"}',
+    '{"a":1,}',
+    "01",
+    "nul",
+    '"\n"',
+    '"\\x"',
+    "1 2",
+    "+1",
+    "[1 2]",
+    "[".repeat(300) + "]".repeat(300),
+  ]) {
     assert.throws(() => parse(wrong), SyntaxError, wrong);
   }
 });
@@ -122,7 +143,8 @@ test("only the series of rows that are shown are kept", () => {
 });
 
 test("metrics as they are scraped", () => {
-  const text = '# HELP a_total What it is.\n# TYPE a_total counter\na_total{class="2xx"} 12\na_total{class="5xx"} 0\n# TYPE b gauge\nb 0.25\n';
+  const text =
+    '# HELP a_total What it is.\n# TYPE a_total counter\na_total{class="2xx"} 12\na_total{class="5xx"} 0\n# TYPE b gauge\nb 0.25\n';
   assert.deepEqual(parseMetrics(text), [
     { name: "a_total", labels: '{class="2xx"}', value: 12, kind: "counter", help: "What it is." },
     { name: "a_total", labels: '{class="5xx"}', value: 0, kind: "counter", help: "What it is." },

@@ -321,3 +321,25 @@ def test_errors_of_mounts_have_the_one_shape() -> None:
         assert answer.headers["stream-outcome"] == "refused"
 
     play(story, mounts={"/v1/stream/__ds/": refuse})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "policy"),
+    [
+        ("text/html", "sandbox"),
+        ("TEXT/HTML; charset=utf-8", "sandbox"),
+        ("image/svg+xml", "sandbox"),
+        ("application/xml", "sandbox"),
+        ("text/plain", None),
+        ("application/octet-stream", None),
+        ("application/json", None),
+    ],
+)
+def test_what_a_browser_might_run_is_no_page_of_this_origin(content_type: str, policy: str | None) -> None:
+    async def story(world: World) -> None:
+        await world.put("s", content_type)
+        await world.post("s", b"1", content_type)
+        for query in ("", "?offset=-1&live=long-poll", "?offset=now"):
+            assert (await world.get("s", query)).headers.get("content-security-policy") == policy
+
+    play(story)

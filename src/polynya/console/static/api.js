@@ -46,13 +46,15 @@ export function root() {
 /** The URL of a stream. Throws for names that no stream has. */
 export function streamUrl(name, query = {}) {
   const segments = name.split("/");
-  if (segments.some((segment) => segment === "" || segment === "." || segment === "..")) throw new Error("a stream's name has no empty, '.' or '..' segments");
+  if (segments.some((segment) => segment === "" || segment === "." || segment === ".."))
+    throw new Error("a stream's name has no empty, '.' or '..' segments");
   return url(`v1/stream/${segments.map(encodeURIComponent).join("/")}`, query);
 }
 
 export function url(path, query = {}) {
   const made = new URL(path, root());
-  for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined && value !== "") made.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(query))
+    if (value !== null && value !== undefined && value !== "") made.searchParams.set(name, value);
   return made;
 }
 
@@ -112,7 +114,7 @@ export async function jsonPage(name, place, bytesMax, signal) {
   const body = new Uint8Array(await answer.arrayBuffer());
   const next = parseToken(answer.headers.get("stream-next-offset"));
   const lines = [];
-  for (let begin = 0; begin < body.length; ) {
+  for (let begin = 0; begin < body.length;) {
     let end = body.indexOf(10, begin);
     if (end < 0) end = body.length;
     lines.push(body.subarray(begin, end));
@@ -162,7 +164,8 @@ export async function* live(name, { offset, lastId, signal }) {
       const { done, value } = await reader.read();
       if (done) return;
       yield* parser.feed(decoder.decode(value, { stream: true }));
-      if (parser.pending > EVENT_CHARACTERS_MAX) throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the console takes", new Headers());
+      if (parser.pending > EVENT_CHARACTERS_MAX)
+        throw new ApiError(0, "EVENT_TOO_LARGE", "an event is larger than the console takes", new Headers());
     }
   } finally {
     reader.cancel().catch(() => {});

@@ -37,13 +37,42 @@ export function open(place, shell) {
   const element = h(
     "section",
     { class: "page", "aria-labelledby": "title" },
-    h("div", { class: "head" }, h("h1", { id: "title" }, "Health"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    h(
+      "div",
+      { class: "head" },
+      h("h1", { id: "title" }, "Health"),
+      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+    ),
     verdict,
     node,
     note,
     cards,
-    h("div", { class: "head" }, h("h2", {}, "Metrics"), h("label", { class: "search" }, h("span", { class: "label" }, "Metrics with"), filter, h("kbd", {}, "/"))),
-    h("div", { class: "panel scroll" }, h("table", { class: "list metrics" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Metric"), h("th", { scope: "col", class: "number" }, "Value"), h("th", { scope: "col", class: "number" }, "Per second"))), body)),
+    h(
+      "div",
+      { class: "head" },
+      h("h2", {}, "Metrics"),
+      h("label", { class: "search" }, h("span", { class: "label" }, "Metrics with"), filter, h("kbd", {}, "/")),
+    ),
+    h(
+      "div",
+      { class: "panel scroll" },
+      h(
+        "table",
+        { class: "list metrics" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", { scope: "col" }, "Metric"),
+            h("th", { scope: "col", class: "number" }, "Value"),
+            h("th", { scope: "col", class: "number" }, "Per second"),
+          ),
+        ),
+        body,
+      ),
+    ),
   );
   filter.addEventListener("input", list);
 
@@ -63,7 +92,8 @@ export function open(place, shell) {
     try {
       await work();
     } catch (error) {
-      if (!abort.signal.aborted) put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node did not answer: ${error.message}`);
+      if (!abort.signal.aborted)
+        put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node did not answer: ${error.message}`);
     }
   }
 
@@ -74,14 +104,35 @@ export function open(place, shell) {
     put(
       verdict,
       h("p", { class: `big ${answer.ok ? "good" : "bad"}` }, answer.ok ? "Ready" : "Not ready"),
-      h("ul", { class: "checks" }, lines.slice(0, -1).map((line) => h("li", { class: line.startsWith("[+]") ? "good" : line.startsWith("[!]") ? "warn" : "bad" }, visible(line.slice(4))))),
+      h(
+        "ul",
+        { class: "checks" },
+        lines
+          .slice(0, -1)
+          .map((line) =>
+            h("li", { class: line.startsWith("[+]") ? "good" : line.startsWith("[!]") ? "warn" : "bad" }, visible(line.slice(4))),
+          ),
+      ),
     );
   }
 
   async function who() {
     const told = await askJson("v1/node", {}, { signal: abort.signal });
     const number = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, value));
-    put(node, number("Version", visible(told.version)), number("Cores", count(told.cores)), number("Groups", count(told.groups)), number("Objects", visible(told.objects)), number("Ports", Object.entries(told.ports).map(([name, port]) => `${name} ${port}`).join(", ")), number("Cluster", h("code", {}, visible(told.cluster))));
+    put(
+      node,
+      number("Version", visible(told.version)),
+      number("Cores", count(told.cores)),
+      number("Groups", count(told.groups)),
+      number("Objects", visible(told.objects)),
+      number(
+        "Ports",
+        Object.entries(told.ports)
+          .map(([name, port]) => `${name} ${port}`)
+          .join(", "),
+      ),
+      number("Cluster", h("code", {}, visible(told.cluster))),
+    );
   }
 
   async function measure() {
@@ -103,7 +154,13 @@ export function open(place, shell) {
     const series = book.get(`card ${card.metric}`);
     const counted = card.kind === "rate" || card.kind === "byterate" || card.kind === "percent";
     const value = counted ? series.rate() : series.last;
-    return h("div", { class: "card" }, h("h3", {}, card.title), h("p", { class: "value" }, value === null ? "…" : worded(value, card)), sparkline(counted ? series.rates : series.values, { label: `${card.title} of the last two minutes`, width: 160, height: 34 }));
+    return h(
+      "div",
+      { class: "card" },
+      h("h3", {}, card.title),
+      h("p", { class: "value" }, value === null ? "…" : worded(value, card)),
+      sparkline(counted ? series.rates : series.values, { label: `${card.title} of the last two minutes`, width: 160, height: 34 }),
+    );
   }
 
   function list() {
@@ -114,8 +171,19 @@ export function open(place, shell) {
 
   function rowOf(sample) {
     const rate = sample.kind === "counter" ? book.get(sample.name + sample.labels).rate() : null;
-    const value = sample.name.endsWith("_bytes") || sample.name.endsWith("_bytes_total") ? bytes(sample.value) : Number.isInteger(sample.value) ? count(sample.value) : String(Number(sample.value.toPrecision(4)));
-    return h("tr", {}, h("th", { scope: "row" }, h("code", {}, visible(sample.name + sample.labels)), h("span", { class: "help" }, visible(sample.help))), h("td", { class: "number", title: String(sample.value) }, value), h("td", { class: "number" }, rate === null ? "" : rate === 0 ? "–" : compact(rate)));
+    const value =
+      sample.name.endsWith("_bytes") || sample.name.endsWith("_bytes_total")
+        ? bytes(sample.value)
+        : Number.isInteger(sample.value)
+          ? count(sample.value)
+          : String(Number(sample.value.toPrecision(4)));
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, h("code", {}, visible(sample.name + sample.labels)), h("span", { class: "help" }, visible(sample.help))),
+      h("td", { class: "number", title: String(sample.value) }, value),
+      h("td", { class: "number" }, rate === null ? "" : rate === 0 ? "–" : compact(rate)),
+    );
   }
 
   poll();

@@ -19,7 +19,7 @@ const by = (id) => document.getElementById(id);
 const content = by("content");
 let view = null;
 let chordUntil = 0;
-let declined = null; // the token with which the dialog was closed: it is not opened again by itself for the same one
+let askedFor = null; // the token for which the dialog has opened by itself: who closes it is left alone
 
 const shell = {
   go(hash) {
@@ -134,7 +134,7 @@ function useToken(text) {
   by("token-dialog").addEventListener(
     "close",
     () => {
-      declined = null;
+      askedFor = null;
       markToken();
       show();
       status();
@@ -179,8 +179,11 @@ by("skip").addEventListener("click", (event) => {
   content.focus();
 });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
-denied.addEventListener("token", () => accessToken() !== declined && askToken());
-by("token-dialog").addEventListener("close", () => (declined = accessToken()));
+denied.addEventListener("token", () => {
+  if (accessToken() === askedFor) return;
+  askedFor = accessToken();
+  askToken();
+});
 document.addEventListener("keydown", key);
 window.addEventListener("hashchange", show);
 markToken();

@@ -62,18 +62,40 @@ export class Pane {
     this.about = h("p", { class: "quiet" });
     this.body = h("div", { class: "record-body", tabindex: "0", role: "region", "aria-label": "The record" });
     this.tabs = ["tree", "text", "hex"].map((mode, index) =>
-      h("button", { type: "button", class: "tab", "aria-pressed": "false", "data-mode": mode, title: String(index + 1), on: { click: () => this.mode(mode) } }, mode),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "tab",
+          "aria-pressed": "false",
+          "data-mode": mode,
+          title: String(index + 1),
+          on: { click: () => this.mode(mode) },
+        },
+        mode,
+      ),
     );
     this.element = h(
       "aside",
       { class: "pane", "aria-labelledby": "record-title", hidden: true },
-      h("div", { class: "row between" }, this.title, h("button", { type: "button", class: "tool", "aria-label": "Close the record", on: { click: close } }, "✕")),
+      h(
+        "div",
+        { class: "row between" },
+        this.title,
+        h("button", { type: "button", class: "tool", "aria-label": "Close the record", on: { click: close } }, "✕"),
+      ),
       this.about,
       h(
         "div",
         { class: "row between" },
         h("div", { class: "tabs", role: "group", "aria-label": "View" }, this.tabs),
-        h("div", { class: "row" }, actions.map(([name, act]) => h("button", { type: "button", class: "button small", on: { click: () => act(this.#record) } }, name))),
+        h(
+          "div",
+          { class: "row" },
+          actions.map(([name, act]) =>
+            h("button", { type: "button", class: "button small", on: { click: () => act(this.#record) } }, name),
+          ),
+        ),
       ),
       this.body,
     );
@@ -102,12 +124,20 @@ export class Pane {
     if (chosen) this.#mode = name;
     for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(tab.dataset.mode === name));
     this.body.scrollTop = 0;
-    put(this.body, name === "tree" ? treeOf(this.#record) : name === "hex" ? hexView(this.#record, this.body.clientWidth < HEX_NARROW_PIXELS ? 8 : 16) : textOf(this.#record, this.#asJson));
+    put(
+      this.body,
+      name === "tree"
+        ? treeOf(this.#record)
+        : name === "hex"
+          ? hexView(this.#record, this.body.clientWidth < HEX_NARROW_PIXELS ? 8 : 16)
+          : textOf(this.#record, this.#asJson),
+    );
   }
 }
 
 function treeOf(record) {
-  if (record.bytes.length > TREE_BYTES_MAX) return h("p", { class: "quiet" }, `A tree is made of records up to ${bytes(TREE_BYTES_MAX)}; see the text.`);
+  if (record.bytes.length > TREE_BYTES_MAX)
+    return h("p", { class: "quiet" }, `A tree is made of records up to ${bytes(TREE_BYTES_MAX)}; see the text.`);
   try {
     const root = parse(new TextDecoder("utf-8", { fatal: true }).decode(record.bytes));
     return h("div", { class: "tree" }, node(null, root, 0));
@@ -117,9 +147,19 @@ function treeOf(record) {
 }
 
 function node(key, value, depth) {
-  const label = key === null ? null : h("span", { class: typeof key === "number" ? "j-index" : "j-key" }, typeof key === "number" ? `${key}` : visible(unquoted(key)), ": ");
-  if (value.kind === "string") return h("div", { class: "leaf" }, label, h("span", { class: "j-string" }, visibleLines(unquoted(value.source)) || "“”"));
-  if (value.kind === "number" || value.kind === "word") return h("div", { class: "leaf" }, label, h("span", { class: `j-${value.kind}` }, value.source));
+  const label =
+    key === null
+      ? null
+      : h(
+          "span",
+          { class: typeof key === "number" ? "j-index" : "j-key" },
+          typeof key === "number" ? `${key}` : visible(unquoted(key)),
+          ": ",
+        );
+  if (value.kind === "string")
+    return h("div", { class: "leaf" }, label, h("span", { class: "j-string" }, visibleLines(unquoted(value.source)) || "“”"));
+  if (value.kind === "number" || value.kind === "word")
+    return h("div", { class: "leaf" }, label, h("span", { class: `j-${value.kind}` }, value.source));
   const children = value.kind === "array" ? value.items.map((item, index) => [index, item]) : value.entries;
   const [begin, end] = value.kind === "array" ? "[]" : "{}";
   if (!children.length) return h("div", { class: "leaf" }, label, h("span", { class: "j-mark" }, begin + end));
@@ -149,7 +189,10 @@ function textOf(record, asJson) {
   const cut = record.bytes.subarray(0, TEXT_BYTES_MAX);
   const text = visibleLines(new TextDecoder().decode(cut));
   const left = record.bytes.length - cut.length;
-  return [h("pre", { class: "text" }, asJson && text.length < 20_000 ? colored(text) : text), left ? h("p", { class: "quiet" }, `… and ${bytes(left)} more`) : null];
+  return [
+    h("pre", { class: "text" }, asJson && text.length < 20_000 ? colored(text) : text),
+    left ? h("p", { class: "quiet" }, `… and ${bytes(left)} more`) : null,
+  ];
 }
 
 function hexView(record, perLine) {

@@ -12,7 +12,13 @@ const DRAFT = "polynya.question";
 export function open(place, shell) {
   const abort = new AbortController();
   const asked = place.query.get("q");
-  const field = h("textarea", { id: "question", rows: "6", spellcheck: "false", autocapitalize: "off", placeholder: "select stream, count(*) from orders group by stream" });
+  const field = h("textarea", {
+    id: "question",
+    rows: "6",
+    spellcheck: "false",
+    autocapitalize: "off",
+    placeholder: "select stream, count(*) from orders group by stream",
+  });
   field.value = asked ?? draft();
   const run = h("button", { type: "button", class: "button primary", id: "run", on: { click: submit } }, "Run");
   const state = h("p", { class: "state", role: "status", id: "sql-state" });
@@ -24,7 +30,12 @@ export function open(place, shell) {
     { class: "page", "aria-labelledby": "title" },
     h("div", { class: "head" }, h("h1", { id: "title" }, "SQL"), names),
     h("label", { class: "field" }, h("span", {}, "A question to the tables: one SELECT of DuckDB's SQL"), field),
-    h("div", { class: "row between" }, h("div", { class: "row" }, run, h("span", { class: "hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"))), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+    h(
+      "div",
+      { class: "row between" },
+      h("div", { class: "row" }, run, h("span", { class: "hint" }, h("kbd", {}, "Ctrl"), " ", h("kbd", {}, "Enter"))),
+      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+    ),
     state,
     result,
   );
@@ -49,7 +60,12 @@ export function open(place, shell) {
     tell("Asking …");
     const begun = performance.now();
     try {
-      const answer = await ask(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body: bodyOf(statement), signal: AbortSignal.any([abort.signal, running.signal]) });
+      const answer = await ask(url("v1/sql"), {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: bodyOf(statement),
+        signal: AbortSignal.any([abort.signal, running.signal]),
+      });
       show(parse(await answer.text()), performance.now() - begun);
     } catch (error) {
       if (abort.signal.aborted) return;
@@ -66,14 +82,38 @@ export function open(place, shell) {
     const columns = plain(answer.columns);
     const rows = answer.rows.items;
     const truncated = plain(answer.truncated);
-    const heads = columns.map((column) => h("th", { scope: "col", class: NUMBERS.test(column.type) ? "number" : null, title: visible(column.type) }, visible(column.name), h("span", { class: "kind" }, visible(column.type.toLowerCase()))));
-    put(result, h("table", { class: "list answer" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows.map((row) => h("tr", {}, row.items.map(cell))))));
+    const heads = columns.map((column) =>
+      h(
+        "th",
+        { scope: "col", class: NUMBERS.test(column.type) ? "number" : null, title: visible(column.type) },
+        visible(column.name),
+        h("span", { class: "kind" }, visible(column.type.toLowerCase())),
+      ),
+    );
+    put(
+      result,
+      h(
+        "table",
+        { class: "list answer" },
+        h("thead", {}, h("tr", {}, heads)),
+        h(
+          "tbody",
+          {},
+          rows.map((row) => h("tr", {}, row.items.map(cell))),
+        ),
+      ),
+    );
     result.hidden = false;
-    tell(`${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? ", the first ones of more" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`);
+    tell(
+      `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}${truncated ? ", the first ones of more" : ""}, in ${Math.round(took)} ms.${behind(plain(answer.tables))}`,
+    );
   }
 
   function command() {
-    shell.copy(curl(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body: bodyOf(field.value.trim()) }), "The command");
+    shell.copy(
+      curl(url("v1/sql"), { method: "POST", headers: { "Content-Type": "application/json" }, body: bodyOf(field.value.trim()) }),
+      "The command",
+    );
   }
 
   function tell(text, wrong = false) {
@@ -85,7 +125,20 @@ export function open(place, shell) {
     .then(({ tables }) =>
       put(
         names,
-        tables.slice(0, 30).map((table) => h("button", { type: "button", class: "mark", title: "Ask for its newest rows", on: { click: () => (field.value = `select * from ${table.name} order by append_time desc limit 50`) } }, visible(table.name))),
+        tables
+          .slice(0, 30)
+          .map((table) =>
+            h(
+              "button",
+              {
+                type: "button",
+                class: "mark",
+                title: "Ask for its newest rows",
+                on: { click: () => (field.value = `select * from ${table.name} order by append_time desc limit 50`) },
+              },
+              visible(table.name),
+            ),
+          ),
       ),
     )
     .catch(() => {});
@@ -112,7 +165,9 @@ function told(error) {
 
 function behind(tables) {
   const late = tables.filter((table) => Number(table.records_behind?.number ?? 0) > 0);
-  return late.map((table) => ` ${visible(table.name)} is ${count(Number(table.records_behind.number))} records behind its streams.`).join("");
+  return late
+    .map((table) => ` ${visible(table.name)} is ${count(Number(table.records_behind.number))} records behind its streams.`)
+    .join("");
 }
 
 function cell(node) {

@@ -60,7 +60,14 @@ class StreamView {
     this.chips = h("div", { class: "chips" });
     this.numbers = h("dl", { class: "numbers" });
     this.picture = h("div", { class: "stream-spark" });
-    this.place = h("input", { id: "place", type: "text", value: this.at, placeholder: "120, an offset, -20, 10m, 2026-11-01T00:00Z", autocomplete: "off", spellcheck: "false" });
+    this.place = h("input", {
+      id: "place",
+      type: "text",
+      value: this.at,
+      placeholder: "120, an offset, -20, 10m, 2026-11-01T00:00Z",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     this.state = h("p", { class: "state", role: "status" });
     this.list = h("ol", { class: "records" });
     this.rows = new Rows(this.list);
@@ -72,7 +79,10 @@ class StreamView {
     this.hold.hidden = true;
     this.previous = button("Previous", () => this.back(), "p");
     this.following = button("Next", () => this.forth(), "n");
-    const actions = [["Copy", (record) => this.copyRecord(record)], ["Copy as curl", (record) => this.copyCurl(record)]];
+    const actions = [
+      ["Copy", (record) => this.copyRecord(record)],
+      ["Copy as curl", (record) => this.copyCurl(record)],
+    ];
     this.pane = new Pane(actions, () => this.closePane());
     const go = h(
       "form",
@@ -94,7 +104,18 @@ class StreamView {
     this.element = h(
       "section",
       { class: "page stream", "aria-labelledby": "title" },
-      h("div", { class: "head" }, h("div", {}, h("p", { class: "trail" }, h("a", { href: "#/streams" }, "Streams")), h("h1", { id: "title", class: "name" }, this.title), this.chips), this.picture),
+      h(
+        "div",
+        { class: "head" },
+        h(
+          "div",
+          {},
+          h("p", { class: "trail" }, h("a", { href: "#/streams" }, "Streams")),
+          h("h1", { id: "title", class: "name" }, this.title),
+          this.chips,
+        ),
+        this.picture,
+      ),
       this.numbers,
       h("div", { class: "row between controls" }, go, buttons),
       this.state,
@@ -116,14 +137,20 @@ class StreamView {
     try {
       const now = performance.now();
       const found = await facts(this.name, this.abort.signal);
-      if (this.facts && this.facts.incarnation !== found.incarnation) this.tell("The stream was deleted and created again: this is its new life.");
+      if (this.facts && this.facts.incarnation !== found.incarnation)
+        this.tell("The stream was deleted and created again: this is its new life.");
       this.facts = found;
       this.series.add(now, found.tail.record);
       this.sizes.add(now, found.tail.byte);
       this.describe();
     } catch (error) {
       if (this.abort.signal.aborted) return;
-      this.tell(error instanceof ApiError && error.status === 404 ? `There is no stream “${this.title}”.` : `The stream cannot be read: ${error.message}`, true);
+      this.tell(
+        error instanceof ApiError && error.status === 404
+          ? `There is no stream “${this.title}”.`
+          : `The stream cannot be read: ${error.message}`,
+        true,
+      );
       if (error.status === 404 || error.status === 410 || error.status === 400) return;
     }
     this.timer = setTimeout(() => this.again(), POLL_MS);
@@ -137,7 +164,13 @@ class StreamView {
   describe() {
     const { contentType, closed, ttl, expires, first, tail, incarnation } = this.facts;
     const chip = (text, kind = "") => h("span", { class: `mark ${kind}` }, text);
-    put(this.chips, chip(visible(contentType)), closed ? chip("closed", "warn") : chip("open", "good"), ttl ? chip(`ttl ${ttl} s`) : null, expires ? chip(`expires ${instant(expires)}`) : null);
+    put(
+      this.chips,
+      chip(visible(contentType)),
+      closed ? chip("closed", "warn") : chip("open", "good"),
+      ttl ? chip(`ttl ${ttl} s`) : null,
+      expires ? chip(`expires ${instant(expires)}`) : null,
+    );
     const rate = this.series.rate();
     const number = (label, value, title) => h("div", { title }, h("dt", {}, label), h("dd", {}, value));
     put(
@@ -165,7 +198,13 @@ class StreamView {
     const { first, tail } = this.facts;
     const last = (number) => Math.max(first.record, tail.record - number);
     if (place.time !== undefined) return this.load({ time: place.time });
-    const record = place.start ? first.record : place.end ? last(this.pageSize) : place.last !== undefined ? last(place.last) : place.record;
+    const record = place.start
+      ? first.record
+      : place.end
+        ? last(this.pageSize)
+        : place.last !== undefined
+          ? last(place.last)
+          : place.record;
     return this.load({ record });
   }
 
@@ -185,7 +224,12 @@ class StreamView {
   }
 
   async jsonPage(place, signal) {
-    const page = await jsonPage(this.name, place.record === undefined ? { from_time: rfc3339(place.time) } : { offset: token(place.record) }, PAGE_BYTES, signal);
+    const page = await jsonPage(
+      this.name,
+      place.record === undefined ? { from_time: rfc3339(place.time) } : { offset: token(place.record) },
+      PAGE_BYTES,
+      signal,
+    );
     const records = page.records.slice(0, JSON_PAGE);
     const after = page.records[JSON_PAGE];
     return { records, next: after ? { record: after.number, byte: after.byte } : page.next };
@@ -235,12 +279,21 @@ class StreamView {
     this.previous.disabled = !!this.tail || (records[0]?.number ?? next.record) <= first.record;
     this.following.disabled = !!this.tail || next.record >= tail.record;
     if (records.length) this.tell(`Records ${count(records[0].number)} to ${count(records.at(-1).number)} of ${count(tail.record)}`);
-    else this.tell(tail.record === first.record ? "The stream has no records yet. Follow it to see the first one." : "Nothing is after this place yet.");
+    else
+      this.tell(
+        tail.record === first.record
+          ? "The stream has no records yet. Follow it to see the first one."
+          : "Nothing is after this place yet.",
+      );
     this.list.parentElement.scrollTop = 0;
   }
 
   draw() {
-    this.rows.show(this.records, (record) => `${this.facts.incarnation} ${record.number}`, (record) => this.row(record));
+    this.rows.show(
+      this.records,
+      (record) => `${this.facts.incarnation} ${record.number}`,
+      (record) => this.row(record),
+    );
   }
 
   row(record) {
@@ -324,7 +377,12 @@ class StreamView {
     this.element.classList.toggle("following", following && !this.paused);
     this.previous.disabled = following || !this.facts || (this.records[0]?.number ?? 0) <= this.facts.first.record;
     this.following.disabled = following || !this.facts || (this.next?.record ?? 0) >= this.facts.tail.record;
-    if (!following && this.facts && this.next) this.tell(this.records.length ? `Records ${count(this.records[0].number)} to ${count(this.records.at(-1).number)} of ${count(this.facts.tail.record)}` : "");
+    if (!following && this.facts && this.next)
+      this.tell(
+        this.records.length
+          ? `Records ${count(this.records[0].number)} to ${count(this.records.at(-1).number)} of ${count(this.facts.tail.record)}`
+          : "",
+      );
   }
 
   /** Draw at most once a frame, however fast records come; also where the page is not drawn. */
@@ -400,9 +458,23 @@ class StreamView {
   copyCurl(record) {
     if (!this.facts) return;
     const lines = isJson(this.facts.contentType) ? { Accept: "application/x-ndjson" } : {};
-    if (record) this.shell.copy(curl(streamUrl(this.name, { offset: token(record.number, record.byte), max_bytes: 1 }), { headers: lines }), "The command");
-    else if (this.tail) this.shell.copy(curl(streamUrl(this.name, { live: "sse", offset: token(this.tail.next.record, this.tail.next.byte) }), { flags: "-N" }), "The command");
-    else this.shell.copy(curl(streamUrl(this.name, { offset: token(this.records[0]?.number ?? this.facts.first.record, this.records[0]?.byte ?? 0) }), { headers: lines }), "The command");
+    if (record)
+      this.shell.copy(
+        curl(streamUrl(this.name, { offset: token(record.number, record.byte), max_bytes: 1 }), { headers: lines }),
+        "The command",
+      );
+    else if (this.tail)
+      this.shell.copy(
+        curl(streamUrl(this.name, { live: "sse", offset: token(this.tail.next.record, this.tail.next.byte) }), { flags: "-N" }),
+        "The command",
+      );
+    else
+      this.shell.copy(
+        curl(streamUrl(this.name, { offset: token(this.records[0]?.number ?? this.facts.first.record, this.records[0]?.byte ?? 0) }), {
+          headers: lines,
+        }),
+        "The command",
+      );
   }
 
   close() {

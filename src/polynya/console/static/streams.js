@@ -21,7 +21,14 @@ export function open(place, shell) {
   let next = null;
   let timer = 0;
 
-  const search = h("input", { type: "search", id: "search", value: prefix, placeholder: "orders/…", autocomplete: "off", spellcheck: "false" });
+  const search = h("input", {
+    type: "search",
+    id: "search",
+    value: prefix,
+    placeholder: "orders/…",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const body = h("tbody", {});
   const note = h("p", { class: "quiet", role: "status" });
   const rows = new Rows(body);
@@ -30,7 +37,12 @@ export function open(place, shell) {
   const element = h(
     "section",
     { class: "page", "aria-labelledby": "title" },
-    h("div", { class: "head" }, h("h1", { id: "title" }, "Streams"), h("label", { class: "search" }, h("span", { class: "label" }, "Names that begin with"), search, h("kbd", {}, "/"))),
+    h(
+      "div",
+      { class: "head" },
+      h("h1", { id: "title" }, "Streams"),
+      h("label", { class: "search" }, h("span", { class: "label" }, "Names that begin with"), search, h("kbd", {}, "/")),
+    ),
     h("div", { class: "panel" }, table(body), note),
     h("div", { class: "row pager" }, previous, following),
   );
@@ -148,7 +160,15 @@ function table(body) {
   return h(
     "table",
     { class: "list streams" },
-    h("thead", {}, h("tr", {}, heads.map((head, index) => h("th", { scope: "col", class: classes[index] }, head)))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        heads.map((head, index) => h("th", { scope: "col", class: classes[index] }, head)),
+      ),
+    ),
     body,
   );
 }
@@ -162,7 +182,16 @@ function row(entry) {
   return h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("a", { class: "name", href: `#/stream/${entry.name.split("/").map(encodeURIComponent).join("/")}`, "data-row": true }, visible(entry.name)), marks),
+    h(
+      "th",
+      { scope: "row" },
+      h(
+        "a",
+        { class: "name", href: `#/stream/${entry.name.split("/").map(encodeURIComponent).join("/")}`, "data-row": true },
+        visible(entry.name),
+      ),
+      marks,
+    ),
     h("td", { class: "type" }, visible(entry.content_type)),
     h("td", { class: "number", "data-label": " rec." }),
     h("td", { class: "number" }),
@@ -176,6 +205,10 @@ function empty(prefix) {
   if (prefix) return `No stream's name begins with “${visible(prefix)}”.`;
   return [
     "There are no streams yet. This makes one, and appends to it:",
-    h("pre", { class: "code" }, `curl -X PUT -H 'Content-Type: application/json' ${url("v1/stream/orders")}\ncurl -H 'Content-Type: application/json' -d '{"item": 7}' ${url("v1/stream/orders")}`),
+    h(
+      "pre",
+      { class: "code" },
+      `curl -X PUT -H 'Content-Type: application/json' ${url("v1/stream/orders")}\ncurl -H 'Content-Type: application/json' -d '{"item": 7}' ${url("v1/stream/orders")}`,
+    ),
   ];
 }

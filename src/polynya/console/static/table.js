@@ -24,8 +24,18 @@ export function open(place, shell) {
     h(
       "div",
       { class: "head" },
-      h("div", {}, h("p", { class: "trail" }, h("a", { href: "#/tables" }, "Tables")), h("h1", { id: "title", class: "name" }, visible(name))),
-      h("div", { class: "row" }, h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Ask in SQL"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
+      h(
+        "div",
+        {},
+        h("p", { class: "trail" }, h("a", { href: "#/tables" }, "Tables")),
+        h("h1", { id: "title", class: "name" }, visible(name)),
+      ),
+      h(
+        "div",
+        { class: "row" },
+        h("a", { class: "button primary", href: `#/sql?q=${encodeURIComponent(question)}` }, "Ask in SQL"),
+        h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+      ),
     ),
     numbers,
     note,
@@ -75,17 +85,51 @@ export function open(place, shell) {
       number("Last job", table.committed_ms ? instant(table.committed_ms) : "never"),
     );
     const where = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, h("code", {}, value || "not built yet")));
-    put(places, where("Prefix", visible(table.prefix) || "every stream"), where("Iceberg", visible(table.iceberg)), where("Delta", visible(table.delta)), where("Store", visible(`${table.store.kind} ${table.store.bucket} ${table.store.root}`)));
+    put(
+      places,
+      where("Prefix", visible(table.prefix) || "every stream"),
+      where("Iceberg", visible(table.iceberg)),
+      where("Delta", visible(table.delta)),
+      where("Store", visible(`${table.store.kind} ${table.store.bucket} ${table.store.root}`)),
+    );
   }
 
   async function schema() {
     const { columns: found } = await askJson(`${path}/schema`, {}, { signal: abort.signal });
     if (!found.length) {
-      put(columns, h("p", { class: "quiet" }, "It was never built, so it has no columns yet: "), h("pre", { class: "code" }, `polynya compact ${name}`));
+      put(
+        columns,
+        h("p", { class: "quiet" }, "It was never built, so it has no columns yet: "),
+        h("pre", { class: "code" }, `polynya compact ${name}`),
+      );
       return;
     }
-    const rows = found.map((column) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, visible(column.name))), h("td", {}, h("code", {}, visible(column.type))), h("td", { class: "quiet-cell" }, column.required ? "always there" : "")));
-    put(columns, h("table", { class: "list columns" }, h("thead", {}, h("tr", {}, ["Column", "Type", ""].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows)));
+    const rows = found.map((column) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, h("code", {}, visible(column.name))),
+        h("td", {}, h("code", {}, visible(column.type))),
+        h("td", { class: "quiet-cell" }, column.required ? "always there" : ""),
+      ),
+    );
+    put(
+      columns,
+      h(
+        "table",
+        { class: "list columns" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["Column", "Type", ""].map((head) => h("th", { scope: "col" }, head)),
+          ),
+        ),
+        h("tbody", {}, rows),
+      ),
+    );
   }
 
   poll();

@@ -13,12 +13,43 @@ export function open(place, shell) {
   const note = h("p", { class: "quiet", role: "status" });
   const rows = new Rows(body);
   let timer = 0;
-  const heads = [["Table", ""], ["Streams under", "type"], ["Streams", "number"], ["Rows", "number"], ["Dead", "number"], ["Behind", "number"], ["Last job", "moment"]];
+  const heads = [
+    ["Table", ""],
+    ["Streams under", "type"],
+    ["Streams", "number"],
+    ["Rows", "number"],
+    ["Dead", "number"],
+    ["Behind", "number"],
+    ["Last job", "moment"],
+  ];
   const element = h(
     "section",
     { class: "page", "aria-labelledby": "title" },
-    h("div", { class: "head" }, h("h1", { id: "title" }, "Tables"), h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl")),
-    h("div", { class: "panel" }, h("table", { class: "list tables" }, h("thead", {}, h("tr", {}, heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)))), body), note),
+    h(
+      "div",
+      { class: "head" },
+      h("h1", { id: "title" }, "Tables"),
+      h("button", { type: "button", class: "button", on: { click: command } }, "Copy as curl"),
+    ),
+    h(
+      "div",
+      { class: "panel" },
+      h(
+        "table",
+        { class: "list tables" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map(([head, kind]) => h("th", { scope: "col", class: kind }, head)),
+          ),
+        ),
+        body,
+      ),
+      note,
+    ),
   );
 
   function command() {
@@ -40,7 +71,11 @@ export function open(place, shell) {
   function draw(tables) {
     rows.show(tables, (table) => table.uid, row, refresh);
     note.hidden = tables.length > 0;
-    put(note, "There are no tables yet. This makes one of all streams whose names begin with “orders”, and fills it:", h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya compact orders"));
+    put(
+      note,
+      "There are no tables yet. This makes one of all streams whose names begin with “orders”, and fills it:",
+      h("pre", { class: "code" }, "polynya table create orders --prefix orders\npolynya compact orders"),
+    );
   }
 
   poll();
@@ -59,7 +94,11 @@ function row(table) {
   return h(
     "tr",
     {},
-    h("th", { scope: "row" }, h("a", { class: "name", href: `#/table/${encodeURIComponent(table.name)}`, "data-row": true }, visible(table.name))),
+    h(
+      "th",
+      { scope: "row" },
+      h("a", { class: "name", href: `#/table/${encodeURIComponent(table.name)}`, "data-row": true }, visible(table.name)),
+    ),
     h("td", { class: "type" }, visible(table.prefix) || "everything"),
     h("td", { class: "number", "data-label": " str." }),
     h("td", { class: "number", "data-label": " rows" }),

@@ -101,7 +101,9 @@ export class Tail {
   /** The records of one event: elements of a JSON array; else one, or several that were gathered and cannot be told apart. */
   #records(data, next) {
     if (!isJson(this.contentType)) {
-      const bytes = isText(this.contentType) ? new TextEncoder().encode(data) : Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+      const bytes = isText(this.contentType)
+        ? new TextEncoder().encode(data)
+        : Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
       return [{ number: this.next.record, byte: this.next.byte, bytes, joined: next.record - this.next.record }];
     }
     const encoder = new TextEncoder();
