@@ -156,10 +156,11 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_pa
         for number in range(RECORDS // 2):
             producer.append({"n": number})
         first.kill()
-        for number in range(RECORDS // 2, RECORDS):
-            producer.append({"n": number})
+        rest = threading.Thread(target=lambda: [producer.append({"n": number}) for number in range(RECORDS // 2, RECORDS)])
+        rest.start()  # it waits when there is no more room
         with running_node(tmp_path / "data") as second:
             proxy.server = address(second.url)
+            rest.join(60)
             producer.close()
             stream.close()
             thread.join(60)

@@ -20,6 +20,7 @@ from polynya.client.blocking import Client, Reader, Stream
 from polynya.client.blocking_producer import Producer, Receipt
 from polynya.client.blocking_work import Work
 from polynya.client.errors import (
+    AccessDenied,
     AnswerDamaged,
     ClientError,
     LeaseLost,
@@ -47,6 +48,7 @@ from polynya.client.values import NOW, START, Appended, Created, Facts, Page, Re
 __all__ = [
     "NOW",
     "START",
+    "AccessDenied",
     "AnswerDamaged",
     "Appended",
     "AsyncClient",

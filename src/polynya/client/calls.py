@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 LATER = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
 REFUSED_BY_STATUS = frozenset((425, 429))  # whose meaning alone says that nothing was applied
-NOT_LATER = frozenset(("PRODUCER_LIMIT", "TOO_MANY_SUBSCRIPTIONS"))  # passes, but not soon
+NOT_LATER = frozenset(("PRODUCER_LIMIT", "STREAM_QUOTA", "TOO_MANY_SUBSCRIPTIONS"))  # passes, but not soon
 
 
 class Verdict(enum.Enum):

@@ -55,6 +55,10 @@ class AnswerDamaged(ClientError):
     outcome = Outcome.APPLIED
 
 
+class AccessDenied(Refused):
+    """The server wants a token, does not know the given one, or it does not allow this."""
+
+
 class StreamNotFound(Refused):
     """There is no such stream."""
 
@@ -119,6 +123,9 @@ class LeaseLost(Refused):
 
 
 _BY_CODE: dict[str, type[Refused]] = {
+    "UNAUTHORIZED": AccessDenied,
+    "TOKEN_REFUSED": AccessDenied,
+    "FORBIDDEN": AccessDenied,
     "NOT_FOUND": StreamNotFound,
     "GONE": StreamGone,
     "OTHER_LIFE": StreamReplaced,
@@ -184,7 +191,7 @@ def _code_of(answer: Answer) -> str:
         return "PRODUCER_STALE"
     if answer.status == 410 and "stream-retained-offset" in headers:
         return "TRIMMED"
-    return {404: "NOT_FOUND", 410: "GONE", 412: "INCARNATION_MISMATCH"}.get(answer.status, "")
+    return {401: "UNAUTHORIZED", 404: "NOT_FOUND", 410: "GONE", 412: "INCARNATION_MISMATCH"}.get(answer.status, "")
 
 
 def _number(text: str | None) -> int:
