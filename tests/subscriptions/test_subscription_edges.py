@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 from receiver import receiver
 from shell_world import Shell, shell
 
 from polynya.service.subscriptions import wakes
 from polynya.service.subscriptions.keys import TOKEN_MS
-from polynya.stream.subscriptions_model import State, Subscription
+from polynya.stream.subscriptions import Event
+from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
 
 TAIL = "0000000000000001_0000000000000003"
 
@@ -203,6 +205,32 @@ def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
             await node.world.delete("test/a")
             await asyncio.gather(node.subscriptions._wakes.nothing_pending(home(node)), node.world.append("test/b", b"two"))
             await until(lambda: home(node).generation == 2)
+
+    asyncio.run(story())
+
+
+def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with receiver() as hook, shell() as node:
+            ended = asyncio.Event()
+            subscriptions = node.subscriptions._wakes
+            oldest = subscriptions.links.oldest
+
+            async def meanwhile(subscription: Subscription, *more: Any) -> list[LinkInfo]:
+                found = await oldest(subscription, *more)
+                if not ended.is_set():
+                    ended.set()
+                    await subscriptions.event(subscription, Event.DONE, (subscription.generation, subscription.wake_id))
+                return found
+
+            monkeypatch.setattr(subscriptions.links, "oldest", meanwhile)
+            await node.put("s", type="webhook", pattern="test/*", webhook={"url": hook.url})
+            await node.world.create("test/a")
+            await node.world.append("test/a", b"one")
+            await ended.wait()
+            await until(lambda: not subscriptions._busy)
+            assert await subscriptions.look(home(node))
+            assert (await hook.next()).wake["generation"] == 2
 
     asyncio.run(story())
 
