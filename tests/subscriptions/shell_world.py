@@ -25,9 +25,9 @@ class Shell:
         world.engine.after_turn.append(self.subscriptions.pump)
         self._routes = SubscriptionRoutes(self.subscriptions)
 
-    async def respond(self, method: str, path: str, body: Any = None, token: str = "", **query: str) -> Response:
+    async def respond(self, method: str, path: str, body: Any = None, token: str = "", scheme: str = "Bearer", **query: str) -> Response:
         segments = tuple(part.replace("%2F", "/") for part in path.split("/"))
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        headers = {"authorization": f"{scheme} {token}"} if token else {}
         raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         return await self._routes.handle(Request(method, f"/v1/stream/__ds/{path}", segments, query, headers, raw, BASE))
 

@@ -77,6 +77,18 @@ def test_tokens_are_for_one_subscription_one_life_and_some_time() -> None:
     asyncio.run(story())
 
 
+def test_a_token_comes_as_a_bearers() -> None:
+    async def story() -> None:
+        async with shell() as node:
+            claimed = await pulled(node)
+            said = {"wake_id": claimed["wake_id"], "generation": 1}
+            for scheme, status in (("Basic", 401), ("", 401), ("bearer", 200)):
+                answer = await node.respond("POST", "subscriptions/s/ack", said, claimed["token"], scheme)
+                assert answer.status == status, scheme
+
+    asyncio.run(story())
+
+
 def test_a_holder_without_pending_work_still_has_the_lease() -> None:
     async def story() -> None:
         async with shell() as node:
