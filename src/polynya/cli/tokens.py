@@ -111,7 +111,12 @@ def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], exp
 @as_json
 @tokens_option
 def token_ls_command(tokens: Tokens, everything: bool, as_json: bool) -> None:
-    """List the tokens, without their secrets."""
+    """List the tokens, without their secrets.
+
+    \b
+    polynya token ls
+    polynya token ls --all --data /var/lib/polynya
+    """
     found = [token for token in tokens.all() if everything or token["state"] == "active"]
     if as_json:
         output.json_line(found)
@@ -128,7 +133,14 @@ def token_ls_command(tokens: Tokens, everything: bool, as_json: bool) -> None:
 @as_json
 @tokens_option
 def token_revoke_command(tokens: Tokens, token: str, as_json: bool) -> None:
-    """Revoke a token, by its id or its name: it is refused within a quarter of a second, and what follows a stream with it is cut off."""
+    """Revoke a token, by its id or its name.
+
+    It is refused within a quarter of a second, and what follows a stream with it is cut off.
+
+    \b
+    polynya token revoke shop
+    polynya token revoke 21e4a2ea9c2c --server https://streams.example.com:4437
+    """
     revoked = tokens.revoke(token)
     if as_json:
         output.json_line(revoked)
