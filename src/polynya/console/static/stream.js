@@ -364,7 +364,7 @@ class StreamView {
   pause(wanted) {
     this.paused = wanted;
     this.marks();
-    this.schedule();
+    this.flush();
   }
 
   marks() {
