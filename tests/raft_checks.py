@@ -90,6 +90,11 @@ class Checks:
         self.reads += 1
         assert member.applied >= token.committed, f"member {member.node} reads at {member.applied} what was at {token.committed} before"
 
+    def retracted(self, node: int, term: int, first: int) -> None:
+        """By a group of one: it was nowhere else, and may be something else next time."""
+        self.leader_ends[node, term] = first - 1
+        self.entries = {key: entry for key, entry in self.entries.items() if key[0] < first or key[1] != term}
+
     # --- snapshots -----------------------------------------------------------------------------------------------------------------
 
     def body(self, member: Member) -> bytes:

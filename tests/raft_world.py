@@ -100,7 +100,7 @@ class Disk:
             if kind == "reset" and frame[0] >= index:
                 return None
             if kind == "entry" and frame[1] == index:
-                return Entry(frame[3], frame[2], frame[0], index)
+                return Entry(frame[3], frame[2], frame[0], index, 1)
         return None
 
 
@@ -201,6 +201,16 @@ class Member:
             snapshot = raft.snapshot_of(self.applied, len(body), identity)
             self.disk.snapshots = {self.applied: (snapshot, body)}
             raft.snapshotted(snapshot, self.applied + 1 - keep, self.now_ms)
+
+    def lose_writes(self) -> int:
+        """The disk is full: what is not synced was undone. The first entry that is gone for good, or 0."""
+        raft = self.live
+        del self.disk.frames[self.disk.synced :]
+        self.pending = []
+        first = raft.unwritten(self.now_ms)
+        if first:
+            self.world.checks.retracted(raft.node, raft.term, first)
+        return first
 
     def sync(self, writes: int = 1 << 30) -> None:
         done, self.pending = self.pending[:writes], self.pending[writes:]

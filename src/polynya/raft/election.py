@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import leading
+from polynya.raft import leading, membership
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, Heartbeat, HeartbeatAnswer, Message, SnapshotChunk, TimeoutNow, Vote, VoteAnswer
 from polynya.raft.settings import NEVER, PRIORITY_TOP
@@ -52,7 +52,8 @@ def restart_timer(raft: Raft) -> None:
 
 
 def may_campaign(raft: Raft) -> bool:
-    return raft.configuration.votes(raft.node) and raft.installing is None
+    """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
+    return raft.installing is None and any(known.votes(raft.node) for known in membership.possible(raft))
 
 
 def deadline_ms(raft: Raft) -> int:

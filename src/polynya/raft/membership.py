@@ -25,6 +25,20 @@ def configuration_at(raft: Raft, index: int) -> Configuration:
     return next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
 
 
+def possible(raft: Raft) -> list[Configuration]:
+    """Those that may be in effect elsewhere, as far as is known here: the last committed one, and all after it."""
+    return [
+        configuration
+        for place, (_, configuration) in enumerate(raft.configurations, 1)
+        if place == len(raft.configurations) or raft.configurations[place][0] > raft.commit
+    ]
+
+
+def is_alone(raft: Raft) -> bool:
+    """Nobody else has, or could have, a part in this group."""
+    return all(known.members == (raft.node,) for known in possible(raft))
+
+
 def forget(raft: Raft, index: int) -> None:
     """A snapshot at `index` has what was in effect there."""
     found = raft.configurations

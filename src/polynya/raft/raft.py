@@ -175,8 +175,8 @@ class Raft:
         self.loading = 0
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
-        if self.configuration.alone(self.node):
-            self.timeout_ms = 0
+        if membership.is_alone(self):
+            self.timeout_ms = 0  # there is nobody else who could lead, and whom we could have promised anything
 
     # --- inputs ----------------------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Raft:
         self.hard_due = not self.hard_durable
         self.unstaged = min(self.unstaged, max(self.durable + 1, self.log.first))
         first = max(self.durable, self.commit) + 1
-        if self.role is not Role.LEADER or self.peers or first > self.log.last or self.own_term_index >= first:
+        if self.role is not Role.LEADER or not membership.is_alone(self) or first > self.log.last or self.own_term_index >= first:
             return 0
         self.cut(first)
         return first
