@@ -9,7 +9,7 @@ import msgspec
 
 from polynya.raft import Configuration, Effects, Entry, Kind, Message, Role, Settings, Snapshot
 from polynya.raft.configuration import decode_configuration
-from polynya.raft.messages import AppendAnswer, Heartbeat, HeartbeatAnswer, TimeoutNow, Vote, VoteAnswer
+from polynya.raft.messages import AppendAnswer, HeartbeatAnswer, Vote, VoteAnswer
 from polynya.raft.reading import has_lease
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Checks:
             self._majority_has(member, entry.index, entry.term)
             self.committed[entry.index] = (entry.term, state)
             self.committed_last = entry.index
+        if entry.kind == Kind.COMMAND:
+            member.world.note(member.node, f"applies {entry.payload.decode()}")
         assert self.committed[entry.index] == (entry.term, state), f"state machine safety: member {member.node} differs at {entry.index}"
         if entry.kind == Kind.CONFIGURATION:
             member.world.note(member.node, f"commits {show_configuration(decode_configuration(entry.payload))}")
@@ -88,6 +90,7 @@ class Checks:
 
     def read(self, member: Member, token: Token) -> None:
         self.reads += 1
+        member.world.note(member.node, f"is read at {member.applied}")
         assert member.applied >= token.committed, f"member {member.node} reads at {member.applied} what was at {token.committed} before"
 
     def retracted(self, node: int, term: int, first: int) -> None:
@@ -153,5 +156,3 @@ def show_configuration(configuration: Configuration) -> str:
     parts = zip(("voters", "outgoing", "learners", "readers"), msgspec.structs.astuple(configuration), strict=True)
     return " ".join(f"{name}={','.join(map(str, members))}" for name, members in parts if members)
 
-
-__all__ = ["Checks", "Heartbeat", "TimeoutNow", "Token", "show_configuration"]
