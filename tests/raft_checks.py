@@ -82,7 +82,7 @@ class Checks:
             self.committed[entry.index] = (entry.term, state)
             self.committed_last = entry.index
         if entry.kind == Kind.COMMAND:
-            member.world.note(member.node, f"applies {entry.payload.decode()}")
+            member.world.note(member.node, f"applies {entry.payload.decode()[:20]}")
         assert self.committed[entry.index] == (entry.term, state), f"state machine safety: member {member.node} differs at {entry.index}"
         if entry.kind == Kind.CONFIGURATION:
             member.world.note(member.node, f"commits {show_configuration(decode_configuration(entry.payload))}")
@@ -155,4 +155,3 @@ class Checks:
 def show_configuration(configuration: Configuration) -> str:
     parts = zip(("voters", "outgoing", "learners", "readers"), msgspec.structs.astuple(configuration), strict=True)
     return " ".join(f"{name}={','.join(map(str, members))}" for name, members in parts if members)
-

@@ -1,18 +1,18 @@
 """Story scripts of a group: commands in, trace out. A line is a command; the lines under it, indented, are what happened.
 
-    group 1 2 3 [learners=4] [readers=5]    members are born; nothing has happened yet
-    time MS                                 pass: messages arrive and writes are synced at once (heartbeats are not shown)
-    wait MS                                 pass: nothing arrives, nothing is synced; timers go off
-    run                                     until nothing is in flight, at once
-    deliver [A>B …]                         what was sent arrives: all, or that of a link
-    drop [A>B …]                            or is lost
-    cut A>B … | heal                        from now on all of a link is lost
-    sync N                                  what N has written becomes durable
-    full N                                  or is undone, for want of room
-    crash N [KEPT] | start N                what was not synced is lost, KEPT frames of it aside
-    propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M | found N M
-    change N voters=1,2 [learners=3] [readers=4]
-    show N …                                part, term, log, peers
+group 1 2 3 [learners=4] [readers=5] [auto=1]   members are born, and old enough to vote; they campaign when told, or by themselves
+time MS                                 pass: messages arrive and writes are synced at once (heartbeats are not shown)
+wait MS                                 pass: nothing arrives, nothing is synced; timers go off
+run                                     until nothing is in flight, at once
+deliver [A>B …]                         what was sent arrives: all, or that of a link
+drop [A>B …]                            or is lost
+cut A>B … | heal                        from now on all of a link is lost
+sync N                                  what N has written becomes durable
+full N                                  or is undone, for want of room
+crash N [KEPT] | start N                what was not synced is lost, KEPT frames of it aside
+propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M | found N M
+change N voters=1,2 [learners=3] [readers=4]
+show N …                                part, term, log, peers
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from raft_world import Member, World, commands, text_of
+import msgspec
+from raft_checks import show_configuration
+from raft_world import SETTINGS, Member, World, commands, text_of
 
 from polynya.raft import Configuration, Message
 
@@ -40,6 +42,7 @@ class Story:
     def __init__(self) -> None:
         self.world = World(Configuration((1,)))
         self.cut: set[tuple[int, int]] = set()
+        self.held: list[Message] = []
 
     def step(self, words: list[str]) -> list[str]:
         verb, plain = words[0], [word for word in words[1:] if "=" not in word]
@@ -63,10 +66,12 @@ class Story:
     # --- commands ------------------------------------------------------------------------------------------------------------------
 
     def group(self, plain: list[str], named: dict[str, str]) -> None:
-        self.world = World(_configuration({"voters": ",".join(plain)} | named))
+        settings = SETTINGS if named.pop("auto", "") else msgspec.structs.replace(SETTINGS, priority=0)
+        self.world = World(_configuration({"voters": ",".join(plain)} | named), settings=settings)
         self.world.trace = []
         for node in self.world.birth.configuration.members:
             self.world.add(node)
+        self.world.now = settings.election_ms
 
     def time(self, plain: list[str], named: dict[str, str]) -> None:
         end = self.world.now + float(plain[0])
@@ -110,6 +115,13 @@ class Story:
         self.world.network = [message for message in self.world.network if all(message is not other for other in taken)]
         return taken
 
+    def hold(self, plain: list[str], named: dict[str, str]) -> None:
+        self.held += self._take(plain)
+
+    def release(self, plain: list[str], named: dict[str, str]) -> None:
+        self.world.network += self.held
+        self.held = []
+
     def cut_links(self, plain: list[str], named: dict[str, str]) -> None:
         self.cut |= {_link(word) for word in plain}
 
@@ -130,7 +142,8 @@ class Story:
 
     def propose(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])
-        self._answer(member.live.propose(commands(*plain[1:]), member.now_ms))
+        texts = [text[0] * int(text[2:]) if text[1:2] == "*" else text for text in plain[1:]]
+        self._answer(member.live.propose(commands(*texts), member.now_ms))
 
     def read(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])
@@ -168,8 +181,10 @@ class Story:
             raft = self.member(number).live
             entries = " ".join(text_of(entry) for entry in raft.log.entries(raft.log.cached, raft.log.last + 1))
             asleep = " asleep" if raft.sleeping else ""
-            self.say(f"{number} {raft.role.name.lower()}{asleep} term={raft.term} vote={raft.vote} commit={raft.commit} durable={raft.durable}")
-            self.say(f"  log after {raft.log.cached - 1}: {entries}")
+            self.say(
+                f"{number} {raft.role.name.lower()}{asleep} term={raft.term} vote={raft.vote} commit={raft.commit} durable={raft.durable}"
+            )
+            self.say(f"  {show_configuration(raft.configuration)}; log after {raft.log.cached - 1}: {entries}")
             for node, peer in raft.peers.items():
                 self.say(f"  {node}: {peer.mode.name.lower()} match={peer.match} next={peer.next} inflight={len(peer.inflight)}")
 
@@ -195,6 +210,8 @@ COMMANDS: dict[str, Callable[[Story, list[str], dict[str, str]], None]] = {
     "run": Story.until_quiet,
     "deliver": Story.deliver,
     "drop": Story.drop,
+    "hold": Story.hold,
+    "release": Story.release,
     "cut": Story.cut_links,
     "heal": Story.heal,
     "sync": Story.sync,
@@ -212,4 +229,3 @@ COMMANDS: dict[str, Callable[[Story, list[str], dict[str, str]], None]] = {
     "found": Story.found,
     "show": Story.show,
 }
-

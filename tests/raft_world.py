@@ -238,7 +238,7 @@ class World:
         return self.members[node]
 
     def seed_of(self, node: int, life: int) -> int:
-        return (self.seed << 20) + node * 1000 + life
+        return ((self.seed << 20) + node * 1000 + life) * 0x9E3779B97F4A7C15 % 2**64
 
     def send(self, message: Message) -> None:
         copy = decode_message(encode_message(message))
@@ -312,8 +312,12 @@ def describe(message: Message) -> str:
 
 
 def text_of(entry: Entry) -> str:
-    text = {Kind.NOOP: "-", Kind.CONFIGURATION: "config"}.get(entry.kind) or entry.payload.decode()
+    text = {Kind.NOOP: "-", Kind.CONFIGURATION: "config"}.get(entry.kind) or _short(entry.payload.decode())
     return f"{entry.index}.{entry.term}:{text}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 30 else f"{text[0]}*{len(text)}"
 
 
 def _plain(value: object) -> str:

@@ -125,7 +125,7 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
         _rejected(raft, peer, message)
     else:
         _matched(raft, peer, message.match)
-        if peer.mode is Mode.PROBE:
+        if peer.mode is Mode.PROBE and peer.match >= peer.next - 1:
             peer.replicate()
 
 
@@ -283,10 +283,10 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
     assert prev_term is not None, "what is sent follows something known"
     raft.send(Append(node, raft.node, raft.group, raft.term, prev_index, prev_term, raft.commit, entries))
     peer.asleep = False
+    last = prev_index + len(entries)
     if peer.mode is Mode.PROBE:
-        peer.probing = True
+        peer.probing, peer.probed = True, (last, size)
     else:
-        last = prev_index + len(entries)
         peer.sent(last, size)
         peer.told = max(peer.told, min(last, raft.commit))
 

@@ -103,6 +103,7 @@ class Log:
         self._drop(max(first, self.cached))
         run = bisect_right(self._starts, first - 1) - 1
         del self._starts[:run], self._terms[:run]
+        self._starts[0] = first - 1
         self.first = first
 
     def last_not_after(self, index: int, term: int) -> int:

@@ -32,6 +32,7 @@ class Progress:
         "match",
         "mode",
         "next",
+        "probed",
         "probing",
         "snapshot",
         "told",
@@ -42,6 +43,7 @@ class Progress:
         self.next = next_index
         self.mode = Mode.PROBE
         self.probing = False  # an append that nobody has answered yet
+        self.probed = (0, 0)  # its last index and bytes
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append
         self.inflight_bytes = 0
         self.told = 0  # the commit that it knows of, as far as we know
@@ -77,8 +79,12 @@ class Progress:
         self.next = max(next_index, self.match + 1)
 
     def replicate(self) -> None:
+        """It is known from where on to send. What a probe took along is on its way."""
+        probed = self.probed if self.mode is Mode.PROBE and self.probing else (0, 0)
         self._enter(Mode.REPLICATE)
         self.next = self.match + 1
+        if probed[0] > self.match:
+            self.sent(*probed)
 
     def send_snapshot(self, snapshot: Snapshot, now_ms: int) -> None:
         self._enter(Mode.SNAPSHOT)

@@ -128,7 +128,7 @@ class Raft:
         self.ready = ready
         self.now_ms = self.heard_ms = self.timer_ms = self.last_active_ms = now_ms
         self._restore(restored)
-        self._start(identity.seed)
+        self._start()
         self.wake()
 
     def _restore(self, restored: Restored) -> None:
@@ -147,7 +147,7 @@ class Raft:
         membership.note(self, [entry for entry in entries if entry.index > snapshot.index])
         self.reset: Snapshot | None = snapshot if restored.reset else None
 
-    def _start(self, seed: int) -> None:
+    def _start(self) -> None:
         self.role, self.leader = Role.FOLLOWER, 0
         self.peers: dict[int, Progress] = {}
         self.votes: dict[int, bool] = {}
@@ -158,7 +158,7 @@ class Raft:
         self.messages: list[Message] = []
         self.verified = self.acked = 0
         self.ack_due = self.recount = self.queued = self.sleeping = False
-        self.reads = reading.Reads(seed)
+        self.reads = reading.Reads(self.random(2**63))
         self.asked_ms = 0
         self.context = self.confirmed = 0
         self.rounds: deque[tuple[int, int]] = deque()

@@ -29,8 +29,9 @@ class Reads:
 
     __slots__ = ("applying", "asked", "context", "failed", "fresh", "new", "ready", "rounds")
 
-    def __init__(self, seed: int) -> None:
-        self.context = (seed % 2**64) >> 1
+    def __init__(self, context: int) -> None:
+        """`context`: so large a random number that no other life of this member has come near it."""
+        self.context = context
         self.ready: list[Any] = []
         self.failed: list[Any] = []
         self.new: list[_Read] = []
@@ -155,8 +156,10 @@ def forward(raft: Raft) -> None:
 
 
 def on_answer(raft: Raft, message: ReadAnswer) -> None:
-    """What was asked for earlier may be newer than it need be."""
+    """What was asked for earlier may be newer than it need be. An answer to another life, or to nothing we asked, is for nobody."""
     reads = raft.reads
+    if message.context > reads.context:
+        return
     for waiting in reads.asked:
         if waiting.context <= message.context:
             _settle(raft, waiting.token, message.index)
