@@ -102,7 +102,9 @@ class Story:
 
     def deliver(self, plain: list[str], named: dict[str, str]) -> None:
         taken = self._take(plain)
-        for message in taken:
+        first = int(named.get("first", len(taken)))
+        self.world.network = taken[first:] + self.world.network
+        for message in taken[:first]:
             self.world.deliver(message)
             self.settle()
 

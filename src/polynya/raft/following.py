@@ -18,6 +18,7 @@ def heard(raft: Raft, leader: int) -> None:
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms
+    raft.verified = max(raft.verified, raft.commit)  # what is committed is in every later leader's log (leader completeness)
 
 
 def on_append(raft: Raft, message: Append) -> None:
@@ -26,8 +27,7 @@ def on_append(raft: Raft, message: Append) -> None:
     if raft.installing is not None:
         return
     prev_index, entries, log = message.prev_index, message.entries, raft.log
-    if prev_index < raft.commit:  # what is committed is in every later leader's log: it need not be compared
-        raft.verified = max(raft.verified, raft.commit)
+    if prev_index < raft.commit:
         raft.ack_due = True
     elif log.term(prev_index) != message.prev_term:
         _reject(raft, message)

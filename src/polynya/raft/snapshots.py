@@ -85,7 +85,7 @@ def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
         if raft.installing == snapshot:
             _answer(raft, message, snapshot.size)
     elif snapshot.index <= raft.commit or raft.log.term(snapshot.index) == snapshot.term:
-        raft.verified = max(raft.verified, raft.commit, snapshot.index)
+        raft.verified = max(raft.verified, snapshot.index)
         raft.ack_due = True
         following.learn_commit(raft, snapshot.index)
     else:
