@@ -15,6 +15,7 @@ from pathlib import Path
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
+WITH_US = (sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()))  # a command behind it dies when this process is killed
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 
@@ -29,7 +30,7 @@ class RunningNode:
     """A node: `url` and `admin` are its ports, `log` what it has said."""
 
     def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
-        command = [sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags]
+        command = [*WITH_US, sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True
         )

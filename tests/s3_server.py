@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from product import WITH_US, environment
 
 ACCESS_KEY = "polynya-tests"
 SECRET_KEY = "polynya-tests-secret"
@@ -63,7 +64,7 @@ def running_server() -> Iterator[S3Server]:
         ports = free_ports(len(PORTS))
         log = Path(folder) / "log"
         process = subprocess.Popen(
-            _command(folder, dict(zip(PORTS, ports, strict=True))),
+            [*WITH_US, *_command(folder, dict(zip(PORTS, ports, strict=True)))], env=environment(),
             stdout=log.open("wb"), stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
         )  # fmt: skip
         try:
