@@ -206,7 +206,8 @@ def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
         f'{tool} sql "select origin, count(*) as flights from flights group by origin"',
         f"{tool} table ls",
     ]
-    output.notice("\nGo on with:\n" + "\n".join(f"  {line}" for line in lines))
+    look = f"\nAnd look at it in a browser: {client.server}/console/"
+    output.notice("\nGo on with:\n" + "\n".join(f"  {line}" for line in lines) + look)
     output.notice("\nThe table for other tools:")
     output.notice(f"  Iceberg  {table['iceberg']}")
     output.notice(f"  Delta    {location(table, table['delta'])}")

@@ -301,6 +301,7 @@ def banner(start: CoreStart, notice: str = "") -> str:
         f'  append  curl{options} {json_type} -d \'{{"hello": "world"}}\' {stream}',
         f"  read    curl{options} '{stream}?offset=-1'",
         f"  tail    curl{options} -N '{stream}?offset=-1&live=sse'",
+        f"  look    {url}/console/",
         "",
     ]
     return "\n".join(lines) + "\n"
