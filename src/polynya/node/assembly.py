@@ -18,6 +18,7 @@ from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
+from polynya.node.farewell import Farewell
 from polynya.node.health import Health
 from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
@@ -49,6 +50,7 @@ class Assembly:
             hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no bound of its own
         )
         self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
+        self._farewell = Farewell(self._transport) if self._transport is not None else None
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
         self._engine = Engine(storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop)
         trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
@@ -92,6 +94,8 @@ class Assembly:
         """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""
         if self._doors is not None:
             await self._doors.close()
+        if self._farewell is not None:
+            await self._farewell.say()
         await self._subscriptions.stop()
         for task in self._tasks:
             task.cancel()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
 from polynya.service import messages
@@ -234,6 +235,8 @@ class NodeService:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(body: bytes | BaseException) -> None:
+            if isinstance(body, OutcomeUnknown):
+                body = Unavailable(f"{body}; ask again")  # a question changes nothing
             if not future.done():
                 _settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
