@@ -248,6 +248,11 @@ class Raft:
         self._at(now_ms)
         return reading.read(self, token)
 
+    def readable(self, now_ms: int) -> bool:
+        """Whether what is applied here may answer a linearizable read at this very moment: a lease, and nothing known that is not applied."""
+        self.now_ms = max(self.now_ms, now_ms)
+        return self.applied >= self.commit and reading.has_lease(self)
+
     def transfer(self, target: int, now_ms: int) -> Refusal | None:
         """Hand leadership to a voter. Given up after an election time, when it is not heard to have worked."""
         self._at(now_ms)
