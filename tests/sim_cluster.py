@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 from fake_disk import FakeDisk
 from service_world import json_batch, raw_batch
 
-from polynya.base.errors import OutcomeUnknown
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.replicated import ReplicatedCore
@@ -23,7 +24,7 @@ from polynya.stream import snapshots
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
-from polynya.wal import Journal, WriteBatch
+from polynya.wal import DiskFull, Journal, WriteBatch
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
@@ -97,6 +98,8 @@ class Node:
         self.lives: dict[int, int] = {}  # of the peers
         self.lost: set[int] = set()
         self.faults: list[BaseException] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.stamps: dict[int, int] = {}
         self.engine: Engine
 
     @property
@@ -128,22 +131,29 @@ class Node:
             writer=SimWriter(self, storage.journal),
         )
         self.core.on_leadership.append(self._led)
+        self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.voters, loop.time())
-        self.lost, self.lives = set(), {}
+        self.lost, self.lives, self.stamps = set(), {}, {}
         self._pulse(self.life)
 
     def kill(self, *, power: float | None = None) -> None:
         """The process dies; with `power` the machine, and that share of what was not synced survives."""
         self.alive = False
         self.core.close()
-        if self.engine.exchange is not None:
-            for task in self.engine.exchange._tasks:
-                task.cancel()
+        assert self.engine.exchange is not None
+        for task in (*self.engine.exchange._tasks, *self.tasks):
+            task.cancel()
         if power is None:
             self.disk.kill()
         else:
             self.disk.power_cut(power)
+
+    def _applied(self, group: int, command: Command, reply: Reply) -> None:
+        stamp = getattr(command, "now_ms", 0)
+        assert not stamp or stamp >= self.stamps.get(group, 0), "log time goes back"
+        self.stamps[group] = max(stamp, self.stamps.get(group, 0))
+        self.engine.local.applied(group, command, reply)
 
     def _led(self, group: int) -> None:
         status = self.core.members[group].raft
@@ -196,14 +206,14 @@ class Node:
             raise OutcomeUnknown("no answer") from None
 
     async def create(self, name: str) -> Reply:
-        return await self.propose(name, Create(name, 0, "text/plain", Encoding.BYTES))
+        return await self.propose(name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES))
 
     async def append(self, name: str, payload: bytes) -> Reply:
         now_ms = self.engine.service.now_ms()
         return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload)))
 
     async def delete(self, name: str) -> Reply:
-        return await self.propose(name, Delete(name, 0))
+        return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
     async def read(self, name: str) -> bytes:
         """All of the stream, linearizable. Raises Unavailable, KeyError when there is none."""
@@ -214,6 +224,17 @@ class Node:
 
     async def snapshot(self) -> None:
         await self.engine.snapshotter.run(self.engine.service.now_ms(), 0)
+
+    def snapshot_soon(self) -> None:
+        """Beside everything else, if none is under way."""
+        if not self.engine.snapshotter.lock.locked():
+            task = asyncio.ensure_future(self._try_snapshot())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _try_snapshot(self) -> None:
+        with suppress(Unavailable, DiskFull):
+            await self.snapshot()
 
     def state(self) -> dict[int, bytes]:
         """Of all groups, places in the own journal aside."""
