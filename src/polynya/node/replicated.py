@@ -8,16 +8,16 @@ behind the write in flight. An entry is applied once it is committed *and* durab
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.cluster import Cluster
-from polynya.node.core import KIND_COPY, MARK_SECONDS, CoreCounters, Done, Moves, copy_of
+from polynya.node.core import CoreCounters, Done
 from polynya.node.deadlines import Deadlines
-from polynya.node.writing import Writer, WriterThread
+from polynya.node.writing import Writer, WriterThread, Writes
 from polynya.raft import (
     Append,
     Effects,
@@ -42,19 +42,9 @@ from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
-from polynya.wal import DiskFull, Journal, WriteBatch
+from polynya.wal import Journal
 
-FULL_SECONDS = 0.5  # a full disk is asked again after this long
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
-_NO_BYTES = b""
-
-
-class Write(msgspec.Struct):
-    """What becomes durable with one write."""
-
-    tickets: list[tuple[Raft, int]]
-    moves: Moves
-    waiters: list[asyncio.Future[bool]]
 
 
 class ReplicatedCore:
@@ -90,16 +80,11 @@ class ReplicatedCore:
         self._loop = asyncio.get_running_loop()
         self._ready: list[Raft] = []
         self._queued: list[Member] = []
-        self._copies: list[tuple[int, HotBatch]] = []
-        self._extra_waiters: list[asyncio.Future[bool]] = []
-        self._renew = False
         self._outbox: dict[int, list[bytes]] = {}
-        self._gathered = Write([], [], [])
-        self._flying: tuple[WriteBatch, Write] | None = None
-        self._full = self._kicked = self._mark_due = self._applied = False
+        self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._writer = WriterThread(journal) if writer is None else writer
+        self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         now_ms = self._now_ms()
         self.members = {number: self._member(number, restored[number], now_ms) for number in shard.groups}
@@ -155,7 +140,7 @@ class ReplicatedCore:
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
             return Unavailable("the log is behind: more than the bound is in flight; retry")
-        if self._full:
+        if self._writes.full:
             return Reply(Code.DISK_FULL)
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")
@@ -260,13 +245,15 @@ class ReplicatedCore:
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
         """Write the batches again at the journal's end and move their places there (F12). When the disk is full they stay where they are,
         and the answer is False."""
-        self._copies += [(group, batch) for batch in batches]
-        return await self._durable()
+        waiter = self._writes.copy(group, batches)
+        self._kick_soon()
+        return await waiter
 
     async def renew_states(self) -> None:
         """Terms and votes are written again, so that the segments in which they lie may go. Raises Unavailable when that did not work."""
-        self._renew = True
-        if not await self._durable():
+        waiter = self._writes.renew(self.members.values())
+        self._kick_soon()
+        if not await waiter:
             raise Unavailable("the disk has no room for terms and votes; tried again later")
 
     async def wait_applied(self) -> None:
@@ -278,7 +265,7 @@ class ReplicatedCore:
     async def drain(self) -> None:
         """Until nothing is in flight, or for a while; for a clean stop."""
         deadline = self._loop.time() + DRAIN_SECONDS
-        while self._dead is None and (self._flying is not None or self.inflight_bytes) and self._loop.time() < deadline:
+        while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         for member in self.members.values():
             lost = list(member.proposals)
@@ -289,14 +276,7 @@ class ReplicatedCore:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
         self._deadlines.close()
-        self._writer.close()
-
-    async def _durable(self) -> bool:
-        """All that is gathered so far is on the disk. False when that was full."""
-        waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._extra_waiters.append(waiter)
-        self._kick_soon()
-        return await waiter
+        self._writes.close()
 
     def snapshotted(self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int) -> None:
         """The snapshot at that index is on the disk. Entries of it from the place `keep_from` on stay, for members that lag."""
@@ -335,6 +315,28 @@ class ReplicatedCore:
         if self._dead is None:
             self._die(error)
 
+    # --- what the writes tell --------------------------------------------------------------------------------------------------
+
+    def synced(self, tickets: list[tuple[Raft, int]]) -> None:
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft, ticket in tickets:
+                raft.persisted(ticket, now_ms)
+            self._turn()
+
+    def refused(self, rafts: Iterable[Raft]) -> None:
+        """What others may count on is written again when there is room; until then nothing new is taken, and leaderships go to those who
+        have room."""
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft in rafts:
+                raft.unwritten(now_ms)
+            self.hand_over_all()
+            self._turn()
+
+    def room(self) -> None:
+        self._kick_soon()
+
     # --- turns -----------------------------------------------------------------------------------------------------------------
 
     def _kick_soon(self) -> None:
@@ -366,11 +368,10 @@ class ReplicatedCore:
             del ready[:]
             for raft in rafts:
                 self._carry_out(self.members[raft.group], raft.take())
-        self._stage_extras()
         outbox, self._outbox = self._outbox, {}
         for node, messages in outbox.items():
             self._cluster.links.send(node, messages)
-        self._write()
+        self._writes.flush()
         self._deadlines.arm()
         if self._applied:
             self._applied = False
@@ -397,7 +398,7 @@ class ReplicatedCore:
     def _carry_out(self, member: Member, effects: Effects) -> None:
         member.reading = None
         if effects.ticket:
-            self._stage(member, effects)
+            self._writes.stage(member, effects)
         if effects.messages:
             self._post(effects.messages)
         if effects.committed:
@@ -414,21 +415,6 @@ class ReplicatedCore:
             self.on_snapshot_effects(member, effects)
         self._deadlines.put(effects.group, member.raft.deadline_ms)
 
-    def _stage(self, member: Member, effects: Effects) -> None:
-        journal, number, entries = self.journal, effects.group, effects.entries
-        if effects.reset is not None:
-            journal.stage(number, effects.reset.term, effects.reset.index, Kind.RESET, _NO_BYTES)
-        if effects.hard_state is not None:
-            journal.stage(number, effects.hard_state.term, effects.hard_state.vote, Kind.HARD_STATE, _NO_BYTES)
-        if entries:
-            if all(entry.kind == Kind.COMMAND for entry in entries):
-                journal.stage_all(entries, Kind.COMMAND)
-            else:
-                for entry in entries:
-                    entry.place = journal.stage(number, entry.term, entry.index, entry.kind, entry.payload)
-            member.staged(entries)
-        self._gathered.tickets.append((member.raft, effects.ticket))
-
     def _post(self, messages: list[Message]) -> None:
         """The entries of an append are encoded once for all members that get the same."""
         blocks: dict[int, bytes] = {}
@@ -440,69 +426,6 @@ class ReplicatedCore:
                 if block is None:
                     block = blocks[key] = encode_block(message.entries)
             self._outbox.setdefault(message.to, []).append(encode_message(message, block))
-
-    def _stage_extras(self) -> None:
-        self._gathered.waiters += self._extra_waiters
-        self._extra_waiters = []
-        if self._copies:
-            copies, self._copies = self._copies, []
-            self._gathered.moves += [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
-        if self._renew:
-            self._renew = False
-            for number, member in self.members.items():
-                self.journal.stage(number, member.raft.term, member.raft.vote, Kind.HARD_STATE, _NO_BYTES)
-
-    def _write(self) -> None:
-        if self._flying is not None or self._full:
-            return
-        batch = self.journal.take()
-        if batch is not None:
-            gathered, self._gathered = self._gathered, Write([], [], [])
-            self._flying = (batch, gathered)
-            self._writer.write(batch, self._written)
-        elif self._gathered.waiters:
-            self._gathered, nothing = Write([], [], []), self._gathered
-            _wake(nothing, durable=True)
-
-    def _written(self, error: BaseException | None) -> None:
-        if self._dead is not None:
-            return
-        assert self._flying is not None
-        batch, write = self._flying
-        self._flying = None
-        try:
-            if error is None:
-                self._synced(batch, write)
-            elif isinstance(error, DiskFull):
-                self._refused(batch, write)
-            else:
-                self._die(error)
-        except BaseException as fault:
-            self._die(fault)
-
-    def _synced(self, batch: WriteBatch, write: Write) -> None:
-        self.journal.synced(batch)
-        self._write()  # what gathered meanwhile: the disk works while we apply and answer
-        now_ms = self._now_ms()
-        for raft, ticket in write.tickets:
-            raft.persisted(ticket, now_ms)
-        for hot, place in write.moves:
-            hot.place = place
-        self.counters.copied += len(write.moves)
-        _wake(write, durable=True)
-        self._turn()
-        if self._flying is None and batch.durable and not self._mark_due:
-            self._mark_due = True
-            self._loop.call_later(MARK_SECONDS, self._write_mark)
-
-    def _write_mark(self) -> None:
-        self._mark_due = False
-        if self._flying is not None or self._dead is not None or self._full:
-            return
-        mark = self.journal.take_mark()
-        if mark is not None:
-            self._flying = (mark, Write([], [], []))
-            self._writer.write(mark, self._written)
 
     # --- applying --------------------------------------------------------------------------------------------------------------
 
@@ -564,26 +487,6 @@ class ReplicatedCore:
 
     # --- failures --------------------------------------------------------------------------------------------------------------
 
-    def _refused(self, batch: WriteBatch, write: Write) -> None:
-        """The disk is full and the write undone. What others may count on is written again when there is room; until then nothing new is
-        taken, and leaderships go to those who have room."""
-        self.counters.disk_full += 1
-        self.journal.discard(batch)
-        gathered, self._gathered = self._gathered, Write([], [], [])
-        now_ms = self._now_ms()
-        for raft in {id(raft): raft for raft, _ in (*write.tickets, *gathered.tickets)}.values():
-            raft.unwritten(now_ms)
-        _wake(write, durable=False)
-        _wake(gathered, durable=False)
-        self._full = True
-        self.hand_over_all()
-        self._loop.call_later(FULL_SECONDS, self._try_again)
-        self._turn()
-
-    def _try_again(self) -> None:
-        self._full = False
-        self._kick_soon()
-
     def _die(self, error: BaseException) -> None:
         self._dead = error
         self._deadlines.close()
@@ -618,9 +521,3 @@ def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) ->
             future.set_result(None)
         else:
             future.set_exception(fault)
-
-
-def _wake(write: Write, *, durable: bool) -> None:
-    for waiter in write.waiters:
-        if not waiter.done():
-            waiter.set_result(durable)
