@@ -13,7 +13,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
 from polynya.transport import Push, Reply, Transport, door, link, peer, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
@@ -91,6 +91,8 @@ def test_one_way_messages_arrive_in_order(tmp_path):
         (Unavailable("full"), Unavailable("full")),
         (OutcomeUnknown("perhaps"), OutcomeUnknown("perhaps")),
         (CorruptData("bad"), CorruptData("bad")),
+        (NotLeader(3), NotLeader(3)),
+        (NotLeader(0), NotLeader(0)),
         (KeyError("x"), OutcomeUnknown("KeyError: 'x'")),
     ],
 )
@@ -101,8 +103,9 @@ def test_errors_travel_as_what_they_are(tmp_path, raised, expected):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             answering.on(FAIL, handler)
-            with pytest.raises(type(expected), match=str(expected)):
+            with pytest.raises(type(expected), match=str(expected)) as raised_there:
                 await asking.call(1, FAIL, b"")
+            assert vars(raised_there.value) == vars(expected)
             assert await asking.call(1, ECHO, b"alive") == b"alive"
 
     run(story())

@@ -9,6 +9,14 @@ class Unavailable(PolynyaError):
     """Not now: the outcome is certain (nothing was applied) and the caller may try again."""
 
 
+class NotLeader(Unavailable):
+    """This node does not lead the group: nothing was taken. `leader` is the node that does, as far as this one knows, or 0."""
+
+    def __init__(self, leader: int) -> None:
+        super().__init__(f"node {leader} leads this group" if leader else "this group has no leader at the moment; retry")
+        self.leader = leader
+
+
 class OutcomeUnknown(PolynyaError):
     """The operation may or may not have been applied; only an idempotent repeat is safe."""
 
