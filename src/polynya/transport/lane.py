@@ -1,0 +1,132 @@
+"""Messages of groups to one core of another node: one frame for all that a turn had to say, and never a wait."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from polynya.base.limits import MIB
+from polynya.transport.backoff import Backoff
+from polynya.transport.link import Link, Type
+from polynya.transport.peer import Connect
+from polynya.transport.pulse import Pulse
+
+QUEUE_BYTES_MAX = (
+    32 * MIB
+)  # unsent, beside what the socket has; over it the oldest messages are dropped: they are sent again, or were overtaken
+SOCKET_BYTES_MAX = 1 * MIB  # more than this is not given to the socket: what it has cannot be dropped
+FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and more only up to this
+_LENGTH = struct.Struct("<I")
+
+
+class Lane:
+    """The asking side. `on_up` and `on_down` are told of each connection; `send` never blocks."""
+
+    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[float], None]) -> None:
+        self._connect = connect
+        self._on_up = on_up
+        self._on_down = on_down  # with the seconds since it was last heard
+        self.dropped = 0
+        self._pulse = Pulse()
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._scheduled = False
+        self._lost = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    def send(self, message: bytes) -> None:
+        """Leaves at the end of this pass of the loop; is dropped when there is no connection."""
+        if self._link is None:
+            self.dropped += 1
+            return
+        self._queue.append(message)
+        self._queued_bytes += len(message)
+        while self._queued_bytes > QUEUE_BYTES_MAX and len(self._queue) > 1:
+            self._queued_bytes -= len(self._queue.popleft())
+            self.dropped += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def keep(self) -> None:
+        """Stay connected until cancelled."""
+        backoff = Backoff()
+        try:
+            while True:
+                self._lost.clear()
+                try:
+                    link = await self._connect()
+                except OSError:
+                    await backoff.wait()
+                    continue
+                if self._begin(link):
+                    backoff.connected()
+                    await self._lost.wait()
+                await backoff.wait()
+        finally:
+            self.drop()
+
+    def tick(self, now: float) -> None:
+        """A few times a second."""
+        if self._link is not None:
+            self._pulse.beat(self._link, now)
+
+    def drop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def _begin(self, link: Link) -> bool:
+        if not link.up:
+            return False
+        self._link = link
+        link.on_frame, link.on_lost, link.on_room = _only_pongs, self._gone, self._flush
+        link.transport.set_write_buffer_limits(high=SOCKET_BYTES_MAX, low=SOCKET_BYTES_MAX // 2)
+        self._pulse.begin(self._loop.time())
+        self._on_up()
+        return True
+
+    def _gone(self) -> None:
+        self._link = None
+        self.dropped += len(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._on_down(self._loop.time() - self._pulse.heard)
+        self._lost.set()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        link, queue = self._link, self._queue
+        while queue and link is not None and link.up and not link.full:
+            pieces: list[bytes] = []
+            size = 0
+            while queue and (not size or size + len(queue[0]) <= FRAME_BYTES):
+                message = queue.popleft()
+                pieces += (_LENGTH.pack(len(message)), message)
+                size += len(message)
+            self._queued_bytes -= size
+            link.send(Type.RAFT, 0, 0, b"".join(pieces))
+            link.flush()
+
+
+def messages_of(body: bytes) -> list[bytes]:
+    """Those of one frame. Raises ValueError when it is none."""
+    found: list[bytes] = []
+    position, end = 0, len(body)
+    while position < end:
+        begin = position + _LENGTH.size
+        if begin > end or begin + (length := _LENGTH.unpack_from(body, position)[0]) > end:
+            raise ValueError("a frame of messages ends within one")
+        position = begin + length
+        found.append(body[begin:position])
+    return found
+
+
+def _only_pongs(type_: int, kind: int, ident: int, body: bytes) -> None:
+    """Nothing else is said in this direction."""
