@@ -10,11 +10,11 @@ class Unavailable(PolynyaError):
 
 
 class NotLeader(Unavailable):
-    """This node does not lead the group: nothing was taken. `leader` is the node that does, as far as this one knows, or 0."""
+    """Another node leads the group: `node`, or 0 when it is not known yet."""
 
-    def __init__(self, leader: int) -> None:
-        super().__init__(f"node {leader} leads this group" if leader else "this group has no leader at the moment; retry")
-        self.leader = leader
+    def __init__(self, node: int) -> None:
+        super().__init__(f"node {node} leads this group; ask there" if node else "this group is electing a leader; retry")
+        self.node = node
 
 
 class OutcomeUnknown(PolynyaError):

@@ -12,7 +12,7 @@ _NOT_LEADER = 4
 def encode_error(error: BaseException) -> tuple[int, bytes]:
     """Number and text. What is none of ours becomes OutcomeUnknown: it happened somewhere inside."""
     if type(error) is NotLeader:
-        return _NOT_LEADER, b"%d" % error.leader
+        return _NOT_LEADER, b"%d" % error.node
     number = _NUMBERS.get(type(error))  # type: ignore[arg-type]
     if number is None:
         return 2, f"{type(error).__name__}: {error}".encode()

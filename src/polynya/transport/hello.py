@@ -12,7 +12,6 @@ MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
 LANE_ASK = 0  # calls, subscriptions, bulk
 LANE_RAFT = 1  # nothing large goes before a heartbeat
-CORES_MAX = 256
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -21,6 +20,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     low: int  # protocols that it speaks
     high: int
     cluster: str
+    history: int  # moves on when a restore or an accepted loss starts a new one
     groups: int
     node: int
     core: int
@@ -48,11 +48,17 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
         )
     if other.cluster != own.cluster:
         return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"
+    if other.history != own.history:
+        return (
+            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; wipe its data folder"
+        )
     if other.node != expected:
         return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"
     if other.groups != own.groups:
         return f"it has {other.groups} groups, this node {own.groups}; the number is the same on all nodes of a cluster"
-    if not 0 <= other.core < other.cores <= CORES_MAX:
+    if other.cores != own.cores:
+        return f"it has {other.cores} cores, this node {own.cores}; the number is the same on all nodes of a cluster"
+    if not 0 <= other.core < other.cores:
         return f"it says that it is core {other.core} of {other.cores}"
     if certified is not None and node_name(other.node) not in certified:
         return f"its certificate is for {', '.join(certified) or 'nobody'}, not for {node_name(other.node)}"

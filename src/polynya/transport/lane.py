@@ -1,4 +1,4 @@
-"""Messages of groups to one core of another node: one frame for all that a turn had to say, and never a wait."""
+"""Messages of groups to one core of another node: one frame for all that a turn has to say, and never a wait."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ _LENGTH = struct.Struct("<I")
 class Lane:
     """The asking side. `on_up` and `on_down` are told of each connection; `send` never blocks."""
 
-    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[float], None]) -> None:
+    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None]) -> None:
         self._connect = connect
         self._on_up = on_up
-        self._on_down = on_down  # with the seconds since it was last heard
+        self._on_down = on_down
         self.dropped = 0
         self._pulse = Pulse()
-        self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._scheduled = False
         self._lost = asyncio.Event()
 
     @property
     def connected(self) -> bool:
         return self._link is not None
 
-    def send(self, message: bytes) -> None:
-        """Leaves at the end of this pass of the loop; is dropped when there is no connection."""
-        if self._link is None:
-            self.dropped += 1
-            return
-        self._queue.append(message)
-        self._queued_bytes += len(message)
-        while self._queued_bytes > QUEUE_BYTES_MAX and len(self._queue) > 1:
-            self._queued_bytes -= len(self._queue.popleft())
-            self.dropped += 1
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+    def send(self, messages: list[bytes]) -> None:
+        """They leave at once, or wait for room; without a connection they are dropped."""
+        link, queue = self._link, self._queue
+        if link is None:
+            self.dropped += len(messages)
+        elif not queue and not link.full:
+            link.send(Type.RAFT, 0, 0, join_messages(messages))
+            link.flush()
+        else:
+            queue += messages
+            self._queued_bytes += sum(map(len, messages))
+            while self._queued_bytes > QUEUE_BYTES_MAX and len(queue) > 1:
+                self._queued_bytes -= len(queue.popleft())
+                self.dropped += 1
 
     async def keep(self) -> None:
         """Stay connected until cancelled."""
@@ -86,9 +85,9 @@ class Lane:
         if not link.up:
             return False
         self._link = link
-        link.on_frame, link.on_lost, link.on_room = _only_pongs, self._gone, self._flush
+        link.on_frame, link.on_lost, link.on_room = _only_pongs, self._gone, self._send_queued
         link.transport.set_write_buffer_limits(high=SOCKET_BYTES_MAX, low=SOCKET_BYTES_MAX // 2)
-        self._pulse.begin(self._loop.time())
+        self._pulse.begin(asyncio.get_running_loop().time())
         self._on_up()
         return True
 
@@ -97,22 +96,28 @@ class Lane:
         self.dropped += len(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
-        self._on_down(self._loop.time() - self._pulse.heard)
+        self._on_down()
         self._lost.set()
 
-    def _flush(self) -> None:
-        self._scheduled = False
+    def _send_queued(self) -> None:
         link, queue = self._link, self._queue
         while queue and link is not None and link.up and not link.full:
-            pieces: list[bytes] = []
-            size = 0
-            while queue and (not size or size + len(queue[0]) <= FRAME_BYTES):
-                message = queue.popleft()
-                pieces += (_LENGTH.pack(len(message)), message)
-                size += len(message)
+            messages = [queue.popleft()]
+            size = len(messages[0])
+            while queue and size + len(queue[0]) <= FRAME_BYTES:
+                messages.append(queue.popleft())
+                size += len(messages[-1])
             self._queued_bytes -= size
-            link.send(Type.RAFT, 0, 0, b"".join(pieces))
+            link.send(Type.RAFT, 0, 0, join_messages(messages))
             link.flush()
+
+
+def join_messages(messages: list[bytes]) -> bytes:
+    """The body of one frame."""
+    pieces: list[bytes] = []
+    for message in messages:
+        pieces += (_LENGTH.pack(len(message)), message)
+    return b"".join(pieces)
 
 
 def messages_of(body: bytes) -> list[bytes]:

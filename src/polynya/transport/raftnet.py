@@ -1,136 +1,85 @@
-"""The messages of groups between nodes: to the core that owns the group there, and who is there at all."""
+"""The messages of groups between nodes, core to same core; and who is there at all."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from polynya.transport.hello import Hello
-from polynya.transport.lane import Lane, messages_of
+from polynya.transport.lane import Lane, join_messages, messages_of
 from polynya.transport.peer import Connect
 
 log = logging.getLogger("polynya.transport")
 
 
-class _Node:
-    """Another node, as far as it has told."""
-
-    def __init__(self) -> None:
-        self.hello: Hello | None = None
-        self.lanes: dict[int, Lane] = {}  # by its core
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.there = False
-
-
 class RaftNet:
-    """Of one core. The callbacks are the replicas'; they are called on the loop."""
+    """Of one core. Whoever replicates sets the callbacks; they are called on the loop. All nodes of a cluster have as many cores."""
 
-    def __init__(
-        self,
-        node: int,
-        others: Iterable[int],
-        connect: Callable[[int, int], Connect],
-        *,
-        bulk: Callable[[int, int, bytes], bool],
-    ) -> None:
-        self.node = node
-        self._others = {other: _Node() for other in others}
-        self.nodes = sorted((node, *self._others))
-        self._connect = connect  # (node, core)
+    def __init__(self, connect: Mapping[int, Connect], bulk: Callable[[int, bytes], bool]) -> None:
+        self._lanes = {node: self._lane(node, to) for node, to in connect.items()}
         self._bulk = bulk
-        self.on_core_lost: Callable[[int, int], None] = lambda node, core: None  # the transport's
-        self.on_messages: Callable[[int, list[bytes]], None] = lambda sender, messages: None
-        self.on_lost: Callable[[int, float], None] = lambda node, seconds: None
+        self._lives = dict.fromkeys(connect, "")  # start ids
+        self._tasks: list[asyncio.Task[None]] = []
+        self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
+        self.on_lost: Callable[[int], None] = lambda node: None
         self.on_found: Callable[[int], None] = lambda node: None
+        self.on_gone: list[Callable[[int], None]] = []  # as on_lost, for the rooms of the network
 
-    def send(self, node: int, group: int, message: bytes, bulk: bool = False) -> None:
-        """One message, to the core of `node` that owns `group`. What is sent in one pass of the loop to one core leaves in one write. Never
-        blocks: without a connection, and over the bound, messages are dropped, the oldest first. `bulk`: large ones that may take their
-        time, and do not hold up the others."""
-        other = self._others[node]
-        if other.hello is None:
-            return
-        core = group % other.hello.cores
-        if bulk:
-            self._bulk(node, core, message)
-            return
-        lane = other.lanes.get(core)
-        if lane is None:
-            lane = self._open(node, core)
-        lane.send(message)
+    def send(self, node: int, messages: list[bytes]) -> None:
+        """What a turn has to say to this core of `node`: one write. Never blocks: without a connection all is dropped, and over the bound
+        the oldest."""
+        self._lanes[node].send(messages)
 
-    def cores_of(self, node: int) -> int:
-        """How many cores another node has; 0 while that is not known."""
-        hello = self._others[node].hello
-        return hello.cores if hello is not None else 0
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
+        self._bulk(node, join_messages(messages))
 
     def is_there(self, node: int) -> bool:
-        return self._others[node].there
+        """Whether that core of the node was heard lately."""
+        return self._lanes[node].connected
 
     @property
     def dropped(self) -> int:
         """Messages, so far."""
-        return sum(lane.dropped for other in self._others.values() for lane in other.lanes.values())
+        return sum(lane.dropped for lane in self._lanes.values())
+
+    @property
+    def there(self) -> int:
+        """How many nodes are."""
+        return sum(lane.connected for lane in self._lanes.values())
 
     # --- for the transport -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Every node is asked from now on, at its first core: whether it is there, and how many others it has."""
-        for node in self._others:
-            self._open(node, 0)
+        """Connect to every node, and stay connected."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(lane.keep(), name=f"lane to node {node}") for node, lane in self._lanes.items()]
 
     async def close(self) -> None:
-        tasks = [task for other in self._others.values() for task in other.tasks.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def tick(self, now: float) -> None:
-        for other in self._others.values():
-            for lane in other.lanes.values():
-                lane.tick(now)
+        for lane in self._lanes.values():
+            lane.tick(now)
 
     def greeted(self, hello: Hello) -> None:
-        """A core of another node has said who it is, on either side's connection."""
-        other = self._others[hello.node]
-        before, other.hello = other.hello, hello
-        for core in [core for core in other.tasks if core >= hello.cores]:
-            other.tasks.pop(core).cancel()
-            del other.lanes[core]
-        if before is not None and before.start != hello.start:
-            log.info("a node was started anew", extra={"node": hello.node, "cores": hello.cores})
-            for lane in other.lanes.values():
-                lane.drop()  # it is a connection to the life before
-            for core in range(before.cores):
-                self.on_core_lost(hello.node, core)
-            self._lose(hello.node, 0.0)
+        """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
+        before, self._lives[hello.node] = self._lives[hello.node], hello.start
+        if before not in ("", hello.start):
+            log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
+            self._lanes[hello.node].drop()
 
     def arrived(self, sender: int, body: bytes) -> None:
-        """A frame of messages from a core of another node; raises ValueError when it is none."""
+        """A frame of messages from a core of another node. Raises ValueError when it is none."""
         self.on_messages(sender >> 8, messages_of(body))
 
-    # --- lanes -----------------------------------------------------------------------------------------------------------------
+    def _lane(self, node: int, connect: Connect) -> Lane:
+        def lost() -> None:
+            for hear in self.on_gone:
+                hear(node)
+            self.on_lost(node)
 
-    def _open(self, node: int, core: int) -> Lane:
-        def down(seconds: float) -> None:
-            self.on_core_lost(node, core)
-            self._lose(node, seconds)
-
-        other = self._others[node]
-        lane = other.lanes[core] = Lane(self._connect(node, core), lambda: self._up(node), down)
-        other.tasks[core] = asyncio.get_running_loop().create_task(lane.keep(), name=f"lane to node {node} core {core}")
-        return lane
-
-    def _up(self, node: int) -> None:
-        other = self._others[node]
-        cores = self.cores_of(node)
-        if not other.there and all(lane.connected for core, lane in other.lanes.items() if core < cores):
-            other.there = True
-            self.on_found(node)
-
-    def _lose(self, node: int, seconds: float) -> None:
-        other = self._others[node]
-        if other.there:
-            other.there = False
-            self.on_lost(node, seconds)
+        return Lane(connect, lambda: self.on_found(node), lost)

@@ -28,6 +28,7 @@ class Cluster(msgspec.Struct, frozen=True):
     """The other nodes: where each has its peer port, and what this core listens on."""
 
     id: str
+    history: int
     node: int
     groups: int
     others: Mapping[int, tuple[str, int]]
@@ -66,20 +67,24 @@ class Transport:
         self._port: NodePort | None = None
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         if cluster is not None:
-            own = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.groups, cluster.node, core, cores, start_id, __version__)
+            own = Hello(
+                PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id, __version__
+            )
             self._join(cluster, own, directory)
 
     def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
-        def to(node: int, core: int) -> Connect:
-            return lambda: self._dialers[node].connect(core, LANE_RAFT)
+        def to(dialer: Dialer) -> Connect:
+            return lambda: dialer.connect(own.core, LANE_RAFT)
 
-        self._dialers = {node: Dialer(own, node, place, cluster.tls, self._greeted) for node, place in cluster.others.items()}
+        dialers = {node: Dialer(own, node, place, cluster.tls, self._greeted) for node, place in cluster.others.items()}
+        self._dialers = dialers
         self.raft = raft = RaftNet(
-            cluster.node, cluster.others, to, bulk=lambda node, core, body: self.send(address(node, core), KIND_BULK, body)
+            {node: to(dialer) for node, dialer in dialers.items()},
+            lambda node, body: self.send(address(node, own.core), KIND_BULK, body),
         )
-        raft.on_core_lost = self._core_lost
+        raft.on_gone.append(self._node_lost)
         self._house.on_raft = raft.arrived
-        self.on(KIND_BULK, lambda body, reply, sender: raft.on_messages(sender >> 8, [body]))
+        self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._greeted
 
@@ -187,14 +192,11 @@ class Transport:
     def _greeted(self, hello: Hello) -> None:
         """A core of another node has said what it is."""
         assert self.raft is not None
-        for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
-            self._tasks.pop(place).cancel()  # it had more cores before
-            del self._peers[place]
         self.raft.greeted(hello)
 
-    def _core_lost(self, node: int, core: int) -> None:
-        """What it was asked is not answered any more."""
-        peer = self._peers.get(address(node, core))
+    def _node_lost(self, node: int) -> None:
+        """What the same core there was asked is not answered any more; the others have connections of their own to tell by."""
+        peer = self._peers.get(address(node, self.core))
         if peer is not None:
             peer.drop()
 
