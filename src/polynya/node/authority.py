@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import ConfigError
+from polynya.node.cluster_settings import ClusterConfig
 from polynya.node.tls import general_name, no_passphrase, write_file
 from polynya.transport import PeerTls, node_name
 
@@ -68,15 +69,16 @@ def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
     return PeerTls(*contexts)
 
 
-def checked_peer_tls(ca: str, cert: str, key: str) -> PeerTls:
-    """`peer_tls` for settings. Raises ConfigError."""
+def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
+    """What the settings say; None without certificates. Raises ConfigError."""
+    if not cluster.ca:
+        return None
     try:
-        return peer_tls(ca, cert, key)
+        return peer_tls(cluster.ca, cluster.cert, cluster.key)
     except OSError as error:
         reason = str(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
-        raise ConfigError(
-            f"cluster: {ca}, {cert} and {key} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial"
-        ) from None
+        files = f"{cluster.ca}, {cluster.cert} and {cluster.key}"
+        raise ConfigError(f"cluster: {files} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial") from None
 
 
 def _authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:

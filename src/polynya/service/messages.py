@@ -22,6 +22,7 @@ LAG = 8
 FLUSH = 9
 PLACE_OF_TIME = 10
 BUCKETS = 11
+LEADERS = 12
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
