@@ -14,7 +14,8 @@ from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
 FORMAT_VERSION = 1
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "lost+found", "access", "tls"}  # what may be there already
+# What may be there already.
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):

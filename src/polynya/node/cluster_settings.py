@@ -107,10 +107,11 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         yield f"cluster.id, cluster.node and cluster.nodes go together; not set: {', '.join('cluster.' + name for name in missing)}"
         return
     where = f"cluster.nodes ({origins['cluster.nodes']})"
-    for what, values in (("id", [node.id for node in cluster.nodes]), ("peer address", [node.peer for node in cluster.nodes])):
-        twice = {value for value in values if values.count(value) > 1}
+    for what in ("id", "peer", "http"):
+        values = [str(getattr(node, what)) for node in cluster.nodes]
+        twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            yield f"{where}: two nodes have the {what} {min(twice, key=str)}"
+            yield f"{where}: two nodes have the {what} {twice[0]}"
     if len(cluster.nodes) > NODES_MAX:
         yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}, as each has a replica of everything"
     if cluster.node not in [node.id for node in cluster.nodes]:
