@@ -64,13 +64,14 @@ class NodeService:
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if group % self._cores != self._core or not self.local.settled(name):
+        if group % self._cores != self._core or not self.local.settled(name) or not self.local.readable(group):
             return None
         return self.local.facts(group, name)
 
     async def facts(self, name: str) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
+            await self.local.linearize(group)
             return self.local.facts(group, name)
         found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name))
         return found
@@ -114,14 +115,14 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
-        if group % self._cores != self._core:
+        if group % self._cores != self._core or not self.local.readable(group):
             return None
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
         if group % self._cores == self._core:
-            return await self.local.read(group, query)
+            return await self._read_here(messages.Query(group, query))
         page: Page | Refusal = await self._ask(group, messages.READ, messages.Query(group, query))
         return page
 
@@ -130,7 +131,7 @@ class NodeService:
     ) -> tuple[list[Span], tuple[int, int]]:
         group = uid >> 48
         if group % self._cores == self._core:
-            return await self.local.read_uid(uid, at, until, limits)
+            return await self._read_uid_here(messages.ReadUid(uid, at, until, limits))
         spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
         return spans
 
@@ -138,13 +139,14 @@ class NodeService:
         """For forks: where in the source, before the fork point `until`, a time is."""
         group = uid >> 48
         if group % self._cores == self._core:
-            return await self.local.place_of_time(uid, time_ms, until)
+            return await self._place_of_time_here(messages.TimeOfUid(uid, time_ms, until))
         found: tuple[int, int] = await self._ask(group, messages.PLACE_OF_TIME, messages.TimeOfUid(uid, time_ms, until))
         return found
 
     async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
+            await self.local.linearize(group)
             return self.local.attach(group, name, sink)
         assert self._tails is not None
         return await self._tails.attach(group % self._cores, group, name, sink)
@@ -165,7 +167,7 @@ class NodeService:
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
         query = messages.ListQuery(prefix, after, limit)
-        found = await self.local.list_streams(prefix, after, limit)
+        found = await self._list_here(query)
         for core in range(self._cores):
             if core != self._core:
                 found += await self._ask(core, messages.LIST, query)
@@ -174,7 +176,7 @@ class NodeService:
     async def ask_tables(self) -> list[Table]:
         """The tables, from the meta group."""
         if self._core == 0:
-            return self.local.tables()
+            return await self._tables_here(messages.Flush(""))
         tables: list[Table] = await self._ask(0, messages.TABLES, messages.Flush(""))
         return tables
 
@@ -187,13 +189,14 @@ class NodeService:
     async def buckets(self) -> dict[str, Retention]:
         """The retention of buckets, from the meta group."""
         if self._core == 0:
+            await self.local.linearize(0)
             return dict(self.local.machines[0].buckets)
         found: dict[str, Retention] = await self._ask(0, messages.BUCKETS, messages.Flush(""))
         return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
         """A table's lag in each group of the node."""
-        lags = await self.local.lags(query)
+        lags = await self._lags_here(query)
         for core in range(self._cores):
             if core != self._core:
                 lags += await self._ask(core, messages.LAG, query)
@@ -247,28 +250,44 @@ class NodeService:
         transport.on(messages.PROPOSE, self._on_propose)
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
-        self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
-        self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
-        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, lambda q: self.local.place_of_time(q.uid, q.time_ms, q.until))
+        self._on_async(transport, messages.READ, messages.Query, self._read_here)
+        self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
+        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here)
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
 
+    async def _read_here(self, question: messages.Query) -> Page | Refusal:
+        await self.local.linearize(question.group)
+        return await self.local.read(question.group, question.query)
+
+    async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
+        await self.local.linearize(question.uid >> 48)
+        return await self.local.read_uid(question.uid, question.at, question.until, question.limits)
+
+    async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
+        await self.local.linearize(question.uid >> 48)
+        return await self.local.place_of_time(question.uid, question.time_ms, question.until)
+
     async def _tables_here(self, question: messages.Flush) -> list[Table]:
+        await self.local.linearize(0)
         return self.local.tables()
 
     async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
         return await self.buckets()
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
+        await self.local.linearize_all()
         return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
+        await self.local.linearize(question.group)
         return self.local.facts(question.group, question.name)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
+        await self.local.linearize_all()
         return await self.local.list_streams(question.prefix, question.after, question.limit)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:

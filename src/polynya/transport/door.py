@@ -28,7 +28,7 @@ class Push:
         self._guest = guest
         self._ident = ident
         self.open = True
-        self.on_cancel: Callable[[], None] = _nothing
+        self.on_cancel: Callable[[], object] = _nothing
 
     def item(self, body: bytes) -> None:
         """One message. If too much is unsent the subscription ends with Unavailable, and `on_cancel` is called."""

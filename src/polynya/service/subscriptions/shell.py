@@ -18,6 +18,7 @@ from polynya.service.subscriptions.shapes import listed_shape
 from polynya.service.subscriptions.wakes import WakeCounters, Wakes
 from polynya.service.subscriptions.webhooks import Webhooks
 from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.machine import Machine
 from polynya.stream.subscriptions_links import pending_watches
 
 TICK_SECONDS = 0.1  # leases and retries are as exact as this
@@ -29,7 +30,6 @@ class Subscriptions:
 
     def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
         self._service = service
-        self._machines = service.local.machines
         self._keys = Keys(service)
         self._links = Links(service)
         self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
@@ -40,6 +40,10 @@ class Subscriptions:
         service.serve(messages.OPERATE, AnyOperation, Answer, self._operations.run)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
         service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
+
+    @property
+    def _machines(self) -> dict[int, Machine]:
+        return self._service.local.led
 
     @property
     def counters(self) -> WakeCounters:
@@ -140,7 +144,7 @@ class Subscriptions:
         for machine in self._machines.values():
             for key, uid, name in pending_watches(machine):
                 self._tell(key, uid, name)
-        for group, machine in self._machines.items():
+        for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
             try:
                 for subscription in [home for home in state.homes.values() if home.linked < home.revision]:
