@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Protocol
 
 import msgspec
 
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
-from polynya.replica.log import encode_command
 from polynya.service import messages
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
@@ -30,7 +29,10 @@ _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict
 class Leading(Protocol):
     """What the replicas of this core offer."""
 
-    def leads(self, group: int) -> bool: ...
+    @property
+    def led(self) -> Container[int]:
+        """The groups that this core proposes for, here and now."""
+        ...
 
     def leader_of(self, group: int) -> int:
         """The node, 0 when it is not known."""
@@ -83,10 +85,10 @@ class Forwarding:
         is_there: Callable[[int], bool],
     ) -> None:
         self.place = place
-        self.leads = leading.leads
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
+        self._led = leading.led
         self._here = here
         self._address = address
         self._is_there = is_there
@@ -112,6 +114,10 @@ class Forwarding:
             for attempt in self._waiting.pop(group):
                 attempt.done(Unavailable("this node is stopping"))
 
+    def leads(self, group: int) -> bool:
+        """Whether this core does."""
+        return group in self._led
+
     def leader(self, group: int) -> int:
         """The node that leads, as far as this core knows; 0 when it does not."""
         return self._leaders[group]
@@ -122,9 +128,26 @@ class Forwarding:
             if self._is_there(node):
                 yield from (self._address(node, core) for core in range(self.place.cores))
 
+    def home(self, group: int) -> int:
+        """Where the group is led, as the transport calls it; the own core by its number. Raises NotLeader when there is nobody to ask."""
+        target = self._target_of(group)
+        if target < 0:
+            raise NotLeader(0)
+        return target
+
     def propose(self, group: int, command: Command, done: Done) -> None:
         """As `LocalGroups.propose`, wherever the group is led. `done` gets OutcomeUnknown when that is lost on the way."""
-        self._send(_Attempt(group, command, b"", done, self._loop.time() + PATIENCE_SECONDS))
+        if group not in self._led or self._flying.get(group) or group in self._waiting:
+            self._send(_Attempt(group, command, b"", done, self._loop.time() + PATIENCE_SECONDS))
+            return
+
+        def answered(answer: Reply | BaseException) -> None:
+            if type(answer) is NotLeader:
+                self._send(_Attempt(group, command, b"", done, self._loop.time() + PATIENCE_SECONDS))
+            else:
+                done(answer)
+
+        self._here(group, command, answered)
 
     def led(self, group: int) -> None:
         """The replicas' news: part or leader of a group of this core may have changed."""
@@ -151,7 +174,7 @@ class Forwarding:
     def _target_of(self, group: int) -> int:
         """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask."""
         place, core = self.place, group % self.place.cores
-        if core == place.core and self.leads(group):
+        if group in self._led:
             return core
         leader = self._leaders[group]
         if leader == place.node:
@@ -180,7 +203,7 @@ class Forwarding:
 
         self.forwarded += 1
         if not attempt.body:
-            attempt.body = group.to_bytes(2, "little") + encode_command(attempt.command)
+            attempt.body = messages.proposal(group, attempt.command)
         self._way.call_nowait(target, messages.PROPOSE, attempt.body, came)
 
     def _learn(self, group: int, target: int, leader: int) -> None:
