@@ -26,6 +26,7 @@ from polynya.objectstore import (
 )
 
 START_TRIES = 5
+MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
 RELEASE_SECONDS = 2.0
 COLLECT_MS_MIN = 500
 log = logging.getLogger("polynya.tier")
@@ -63,7 +64,7 @@ class Tier:
     def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Any) -> None:
         cluster = start.birth.cluster_id
         self.store = store
-        self._claim = claim if start.core == 0 else None
+        self._claim = claim if start.core == 0 and not start.birth.node else None  # the other nodes of a cluster go on
         self.verifier = Verifier(groups, store)
         self.reader = ColdReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
@@ -108,7 +109,7 @@ async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
         try:
             if start.core == 0:
                 await prove_conditional_writes(store)
-            claim = await claim_root(store, start.birth.cluster_id, start.birth.history, start.start_id)
+            claim = await claim_root(store, start.birth.cluster_id, start.birth.history, MEMBERS if start.birth.node else start.start_id)
             return Tier(store, start, groups, claim)
         except StoreUnavailable as error:
             if attempt == START_TRIES - 1:
