@@ -53,7 +53,10 @@ def restart_timer(raft: Raft) -> None:
 
 def may_campaign(raft: Raft) -> bool:
     """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
-    return raft.installing is None and any(known.votes(raft.node) for known in membership.possible(raft))
+    known = raft.configurations
+    if len(known) == 1:  # nearly always, and asked for at every turn
+        return raft.installing is None and known[0][1].votes(raft.node)
+    return raft.installing is None and any(possible.votes(raft.node) for possible in membership.possible(raft))
 
 
 def deadline_ms(raft: Raft) -> int:
