@@ -73,6 +73,8 @@ def dev_command(count: int, **values: str | None) -> None:
     flags = _flags(values)
     for node in nodes:
         _prepare(node, nodes, folder, flags, values)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
     output.notice(f"starting {output.counted(count, 'node')} in {folder}")
     try:
         for node in nodes:
@@ -83,7 +85,8 @@ def dev_command(count: int, **values: str | None) -> None:
     except KeyboardInterrupt:
         output.notice("stopping")
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not leave nodes behind
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not leave nodes behind
         _stop(nodes)
 
 
@@ -219,11 +222,13 @@ def _say(nodes: list[DevNode], folder: Path) -> None:
     sys.stdout.flush()
 
 
+def _interrupted(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _watch(nodes: list[DevNode]) -> None:
     """Until a signal. A node that ends stays down; one that was started again, by whomever, is named."""
-    stopping: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    while not stopping:
+    while True:
         for node in nodes:
             alive = is_running(node.folder)
             if node.process is not None and node.process.poll() is None:

@@ -52,8 +52,7 @@ class ClusterView:
         """`GET /v1/cluster`."""
         cluster = self._start.config.cluster
         told = await self._ask()
-        nodes = {node.id: _node(node.id, told) for node in cluster.nodes}
-        groups = [_group(group, nodes, told) for group in range(self._start.groups + 1)] if cluster.is_on else []
+        nodes, groups = described(cluster, self._start.groups, told)
         return {
             "cluster": self._start.birth.cluster_id,
             "node": self._start.birth.node,
@@ -90,6 +89,14 @@ class ClusterView:
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
+
+
+def described(
+    cluster: ClusterConfig, groups: int, told: dict[tuple[int, int], Told]
+) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+    """Nodes by id, and all groups, from what the cores (node, core) say. Both are empty for a node by itself."""
+    nodes = {node.id: _node(node.id, told) for node in cluster.nodes}
+    return nodes, [_group(group, nodes, told) for group in range(groups + 1)] if cluster.is_on else []
 
 
 def problems(cluster: ClusterConfig, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:

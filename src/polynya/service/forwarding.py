@@ -7,6 +7,7 @@ been taken is never sent again.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import Protocol
@@ -63,6 +64,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class _Attempt(msgspec.Struct):
+    number: int  # in their order
     group: int
     command: Command
     body: bytes  # empty until it first goes elsewhere
@@ -95,7 +97,7 @@ class Forwarding:
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
         self._waiting: dict[int, deque[_Attempt]] = {}
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._attempts = 0
         self._flying: dict[int, int] = {}  # group → attempts without an answer …
         self._target: dict[int, int] = {}  # … and where they went: others of the group go elsewhere only after them, to stay in order
         self._news: set[int] = set()
@@ -138,12 +140,12 @@ class Forwarding:
     def propose(self, group: int, command: Command, done: Done) -> None:
         """As `LocalGroups.propose`, wherever the group is led. `done` gets OutcomeUnknown when that is lost on the way."""
         if group not in self._led or self._flying.get(group) or group in self._waiting:
-            self._send(_Attempt(group, command, b"", done, self._loop.time() + PATIENCE_SECONDS))
+            self._send(self._attempt(group, command, done))
             return
 
         def answered(answer: Reply | BaseException) -> None:
             if type(answer) is NotLeader:
-                self._send(_Attempt(group, command, b"", done, self._loop.time() + PATIENCE_SECONDS))
+                self._send(self._attempt(group, command, done))
             else:
                 done(answer)
 
@@ -161,6 +163,10 @@ class Forwarding:
             self._loop.call_soon(self._retry, group)
 
     # --- attempts --------------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, group: int, command: Command, done: Done) -> _Attempt:
+        self._attempts += 1
+        return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
 
     def _send(self, attempt: _Attempt) -> None:
         group = attempt.group
@@ -219,7 +225,11 @@ class Forwarding:
             attempt.done(Unavailable("too much waits for an election; retry"))
             return
         self._waiting_bytes += size
-        self._waiting.setdefault(attempt.group, deque()).append(attempt)
+        waiting = self._waiting.setdefault(attempt.group, deque())
+        if waiting and waiting[-1].number > attempt.number:  # it was on its way when those came
+            waiting.insert(bisect_left(waiting, attempt.number, key=_number), attempt)
+        else:
+            waiting.append(attempt)
 
     def _retry(self, group: int) -> None:
         """Those that wait, in their order, as far as they can go; those whose time is over are refused."""
@@ -263,3 +273,7 @@ class Forwarding:
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
                 self._retry(group)
+
+
+def _number(attempt: _Attempt) -> int:
+    return attempt.number
