@@ -11,8 +11,8 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 import uvloop
-from bench.core import GROUPS, NAMES, append_of
 
+from bench.core import GROUPS, NAMES, append_of
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
