@@ -67,9 +67,11 @@ class Subscriptions:
         return answer
 
     async def _operate(self, operation: AnyOperation) -> Answer:
-        if self._wakes.home_of(operation.id) not in self._machines:
+        home = self._wakes.home_of(operation.id)
+        if home not in self._machines:
             raise NotLeader(0)
         try:
+            await self._service.local.linearize(home)
             return await self._operations.run(operation)
         except NotLeader as fault:  # a step of it was refused, perhaps not the first
             raise Unavailable(str(fault)) from None
