@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import msgspec
-from sim_cluster import GROUPS, Node, World
+from sim_cluster import GROUPS, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -121,28 +121,22 @@ class Episode:
 
     # --- clients
 
-    def _node(self, name: str) -> Node | None:
-        alive = self.world.alive()
-        if not alive:
-            return None
-        led = [node for node in alive if node.core.leads(self.world.nodes[alive[0].number].engine.service.group_of(name))]
-        return self.random.choice(led) if led and self.random.random() < 0.95 else self.random.choice(alive)
-
     async def _append_once(self, name: str) -> bool:
-        node, history = self._node(name), self.histories[name]
-        if node is None:
+        """On any node: it finds the leader."""
+        alive, history = self.world.alive(), self.histories[name]
+        if not alive:
             return False
+        node = self.random.choice(alive)
         self.count += 1
         payload = b"%07d;" % self.count
-        group, life = node.engine.service.group_of(name), node.life
+        life = node.life
         history.unknown.add(payload)
         try:
-            if not node.core.leads(group):
-                raise Unavailable("ask elsewhere")  # as forwarding does
             reply = await node.append(name, payload)
         except Unavailable:
-            history.unknown.discard(payload)
-            history.refused.add(payload)
+            if node.life == life and node.alive:
+                history.unknown.discard(payload)
+                history.refused.add(payload)
             return False
         except OutcomeUnknown:
             return False
