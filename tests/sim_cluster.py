@@ -22,7 +22,7 @@ from polynya.raft import Role, Settings
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.stream import snapshots
-from polynya.stream.commands import Append, Command, Create, Delete, Encoding
+from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
@@ -268,9 +268,9 @@ class Node:
     async def create(self, name: str) -> Reply:
         return await self.propose(name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES))
 
-    async def append(self, name: str, payload: bytes) -> Reply:
+    async def append(self, name: str, payload: bytes, producer: Producer | None = None) -> Reply:
         now_ms = self.engine.service.now_ms()
-        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload)))
+        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload), producer))
 
     async def delete(self, name: str) -> Reply:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
