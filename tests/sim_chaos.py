@@ -78,9 +78,19 @@ class Episode:
         self.count = 0
         self.events: list[str] = []
         self.over = False
+        self.seconds = 0.0
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
+
+    def told(self) -> str:
+        """What happened, in a line."""
+        histories = self.histories.values()
+        acknowledged = sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        return (
+            f"{self.seconds:.0f} s, {acknowledged} appends acknowledged, {sum(len(history.unknown) for history in histories)} with an unknown "
+            f"outcome, {sum(len(history.reads) for history in histories)} reads, {len(self.world.leaders)} leaders"
+        )
 
     async def run(self) -> str:
         """Returns the trace's checksum."""
@@ -103,6 +113,7 @@ class Episode:
         for name, history in self.histories.items():
             history.finish(await world.nodes[self.random.choice(world.voters)].read(name))
         await world.stop()
+        self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     async def _create(self, name: str) -> None:
