@@ -33,6 +33,8 @@ class Wire:
     def send(self, node: int, messages: list[bytes]) -> None:
         self._loop.call_soon(self._arrive, node, messages)
 
+    send_bulk = send
+
     def _arrive(self, node: int, messages: list[bytes]) -> None:
         core = self._engines[node].replicated
         assert core is not None

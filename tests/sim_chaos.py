@@ -9,10 +9,11 @@ from collections.abc import Callable
 from random import Random
 
 import msgspec
-from sim_cluster import GROUPS, Node, World
+from sim_cluster import GROUPS, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
 WIDTH = 8  # bytes of each payload
@@ -33,6 +34,7 @@ class History:
         self.acknowledged: dict[bytes, tuple[int, float]] = {}  # payload -> record after it, when it was answered
         self.refused: set[bytes] = set()
         self.unknown: set[bytes] = set()
+        self.produced: list[bytes] = []  # of idempotent producers, acknowledged in this order
         self.reads: list[Read] = []
 
     def read(self, read: Read) -> None:
@@ -56,8 +58,13 @@ class History:
         assert len(set(payloads)) == len(payloads), f"{self.name}: something is there twice"
         for payload, (record, _) in self.acknowledged.items():
             assert payloads[record - 1 : record] == [payload], f"{self.name}: {payload!r} was acknowledged as record {record} and is lost"
+        produced = set(self.produced)
+        assert produced <= set(payloads), f"{self.name}: something that was produced is lost"
+        for producer in {each[:2] for each in self.produced}:
+            mine = [each for each in payloads if each[:2] == producer]
+            assert mine == sorted(mine), f"{self.name}: what was produced is out of order"
         assert not self.refused & set(payloads), f"{self.name}: something is there that was refused"
-        assert set(payloads) <= self.unknown | set(self.acknowledged), f"{self.name}: something is there that nobody sent"
+        assert set(payloads) <= self.unknown | set(self.acknowledged) | produced, f"{self.name}: something is there that nobody sent"
 
 
 class Episode:
@@ -71,9 +78,19 @@ class Episode:
         self.count = 0
         self.events: list[str] = []
         self.over = False
+        self.seconds = 0.0
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
+
+    def told(self) -> str:
+        """What happened, in a line."""
+        histories = self.histories.values()
+        acknowledged = sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        return (
+            f"{self.seconds:.0f} s, {acknowledged} appends acknowledged, {sum(len(history.unknown) for history in histories)} with an unknown "
+            f"outcome, {sum(len(history.reads) for history in histories)} reads, {len(self.world.leaders)} leaders"
+        )
 
     async def run(self) -> str:
         """Returns the trace's checksum."""
@@ -83,7 +100,8 @@ class Episode:
         await world.start()
         for name in STREAMS:
             await self._create(name)
-        clients = [asyncio.ensure_future(self._append(number)) for number in range(4)]
+        clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
+        clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
         clients += [asyncio.ensure_future(self._read()) for _ in range(2)]
         for _ in range(self.mishaps):
             await asyncio.sleep(self.random.expovariate(1 / 0.7))
@@ -95,6 +113,7 @@ class Episode:
         for name, history in self.histories.items():
             history.finish(await world.nodes[self.random.choice(world.voters)].read(name))
         await world.stop()
+        self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
 
     async def _create(self, name: str) -> None:
@@ -121,28 +140,22 @@ class Episode:
 
     # --- clients
 
-    def _node(self, name: str) -> Node | None:
-        alive = self.world.alive()
-        if not alive:
-            return None
-        led = [node for node in alive if node.core.leads(self.world.nodes[alive[0].number].engine.service.group_of(name))]
-        return self.random.choice(led) if led and self.random.random() < 0.95 else self.random.choice(alive)
-
     async def _append_once(self, name: str) -> bool:
-        node, history = self._node(name), self.histories[name]
-        if node is None:
+        """On any node: it finds the leader."""
+        alive, history = self.world.alive(), self.histories[name]
+        if not alive:
             return False
+        node = self.random.choice(alive)
         self.count += 1
         payload = b"%07d;" % self.count
-        group, life = node.engine.service.group_of(name), node.life
+        life = node.life
         history.unknown.add(payload)
         try:
-            if not node.core.leads(group):
-                raise Unavailable("ask elsewhere")  # as forwarding does
             reply = await node.append(name, payload)
         except Unavailable:
-            history.unknown.discard(payload)
-            history.refused.add(payload)
+            if node.life == life and node.alive:
+                history.unknown.discard(payload)
+                history.refused.add(payload)
             return False
         except OutcomeUnknown:
             return False
@@ -156,6 +169,34 @@ class Episode:
         history.acknowledged[payload] = (reply.record, asyncio.get_running_loop().time())
         self.note(f"{name} {payload!r} is record {reply.record} by {node.number}")
         return True
+
+    async def _produce(self, number: int) -> None:
+        """Idempotent: what has no certain outcome is sent again, to any node, until it is acknowledged."""
+        random = Random(f"producer {self.seed} {number}")
+        name = STREAMS[number % len(STREAMS)]
+        history, sequence = self.histories[name], 0
+        while not self.over:
+            payload = b"p%d%05d;" % (number, sequence)
+            history.unknown.add(payload)
+            if await self._produce_once(name, payload, Producer(f"p{number}", 0, sequence)):
+                history.unknown.discard(payload)
+                history.produced.append(payload)
+                sequence += 1
+            await asyncio.sleep(random.expovariate(1 / 0.05))
+
+    async def _produce_once(self, name: str, payload: bytes, producer: Producer) -> bool:
+        alive = self.world.alive()
+        if not alive:
+            return False
+        node = self.random.choice(alive)
+        life = node.life
+        try:
+            reply = await node.append(name, payload, producer)
+        except (Unavailable, OutcomeUnknown):
+            return False
+        assert reply.code in (Code.OK, Code.DUPLICATE, Code.DISK_FULL), reply
+        self.note(f"{name} {payload!r} is {reply.code!r} by {node.number}")
+        return reply.code != Code.DISK_FULL and node.life == life and node.alive
 
     async def _append(self, number: int) -> None:
         random = Random(f"client {self.seed} {number}")

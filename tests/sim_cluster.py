@@ -20,16 +20,19 @@ from polynya.node.replicated import ReplicatedCore
 from polynya.node.storage import open_storage
 from polynya.raft import Role, Settings
 from polynya.service.api import Page, ReadQuery
+from polynya.service.forwarding import Forwarding, Place
 from polynya.stream import snapshots
-from polynya.stream.commands import Append, Command, Create, Delete, Encoding
+from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
+from polynya.transport import address
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
 PULSE_SECONDS = 0.2
 SILENCE_SECONDS = 0.7
+CALL_SECONDS = 2.0
 
 
 def settings_of(group: int, membership: Membership, groups: int) -> Settings:
@@ -84,6 +87,48 @@ class Links:
         if self.life == self.node.life and self.node.alive:
             self.node.world.carry(self.node, node, messages)
 
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """On another connection: it may overtake, and be overtaken."""
+        self.send(node, messages)
+
+
+class Way:
+    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
+
+    def __init__(self, node: Node, life: int) -> None:
+        self.node, self.life = node, life
+        self.others: list[int] = []
+        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
+
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
+        self.handlers[kind] = handler
+
+    def on_stream(self, kind: int, handler: Any) -> None:
+        """Tails are followed on the own replica."""
+
+    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Any:
+        raise AssertionError("all groups are here")
+
+    def send(self, core: int, kind: int, body: bytes) -> bool:
+        return False
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        world, to = self.node.world, core >> 8
+        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
+
+        def answered(answer: bytes | BaseException) -> None:
+            if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
+                over.cancel()
+                done(answer)
+
+        def arrived() -> None:
+            node = world.nodes[to]
+            node.way.handlers[kind](
+                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
+            )
+
+        world.deliver(self.node, to, arrived)
+
 
 class Node:
     """One node of one core, and its lives."""
@@ -119,18 +164,32 @@ class Node:
         storage = open_storage(
             Path("/core-0"), core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
+        self.way = Way(self, self.life)
         cluster = Cluster(membership, Links(self, self.life), self.now_ms, lambda: world.random.getrandbits(64), world.settings)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
             shape,
             now_ms=lambda: WALL_MS + self.now_ms() - 1_000_000,
-            transport=None,
+            transport=self.way,
             fatal=self.faults.append,
             cluster=cluster,
             writer=SimWriter(self, storage.journal),
         )
-        self.core.on_leadership.append(self._led)
+        self.engine.snapshotter._keep_bytes = world.keep_bytes
+        others = tuple(number for number in world.voters if number != self.number)
+        self.forwarding = Forwarding(
+            Place(self.number, others, 0, 1, GROUPS),
+            self.core,
+            self.way,
+            self.engine.local.propose,
+            stamped=self.engine.local.stamped,
+            address=address,
+            is_there=lambda node: node not in self.lost,
+        )
+        self.engine.service.join(self.forwarding)
+        self.forwarding.start()
+        self.core.on_leadership += [self._led, self.forwarding.led]
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.voters, loop.time())
@@ -140,6 +199,7 @@ class Node:
     def kill(self, *, power: float | None = None) -> None:
         """The process dies; with `power` the machine, and that share of what was not synced survives."""
         self.alive = False
+        self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
         for task in (*self.engine.exchange._tasks, *self.tasks):
@@ -200,7 +260,7 @@ class Node:
 
         self.engine.service.propose(name, command, done)
         try:
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(6):
                 return await future
         except TimeoutError:
             raise OutcomeUnknown("no answer") from None
@@ -208,9 +268,9 @@ class Node:
     async def create(self, name: str) -> Reply:
         return await self.propose(name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES))
 
-    async def append(self, name: str, payload: bytes) -> Reply:
+    async def append(self, name: str, payload: bytes, producer: Producer | None = None) -> Reply:
         now_ms = self.engine.service.now_ms()
-        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload)))
+        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload), producer))
 
     async def delete(self, name: str) -> Reply:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
@@ -248,6 +308,7 @@ class World:
         self.random = Random(seed)
         self.voters = tuple(range(1, count + 1))
         self.segment_bytes = 1 << 14
+        self.keep_bytes = 1 << 15
         self.snapshot_bytes = 1 << 13
         self.settings = settings_of
         self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
@@ -329,6 +390,7 @@ class World:
     async def stop(self) -> None:
         self.check()
         for node in self.alive():
+            node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()
             node.engine.close()

@@ -10,7 +10,7 @@ from sim_cluster import World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.stream.commands import Delete
+from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 
 A = "test/a"
@@ -141,3 +141,48 @@ async def test_idle_groups_sleep_and_wake(world: World) -> None:
     await leader.create(A)
     other = next(node for node in world.alive() if node is not leader)
     assert await other.read(A) == b""
+
+
+@story
+async def test_terms_outlive_the_segments_in_which_they_were_written(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    other = next(node for node in world.alive() if node is not leader)
+    quiet = next(number for number in other.core.members if number != group)
+    term = other.core.members[quiet].raft.term
+    first = other.core.journal.segments()[0][0]
+    for _ in range(12):
+        for _ in range(4):
+            await leader.append(A, b"x" * 3000)
+        for node in world.alive():
+            await node.snapshot()
+    assert other.core.journal.segments()[0][0] > first, "the segment of the election is gone"
+    for node in list(world.alive()):
+        node.kill(power=0.0)
+    other.start()
+    assert other.core.members[quiet].raft.term == term
+
+
+@story
+async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    now_ms = leader.engine.service.now_ms()
+    assert (await leader.propose(A, Create(A, now_ms, "text/plain", Encoding.BYTES, ttl_seconds=8))).code == Code.CREATED
+    other = next(node for node in world.alive() if node is not leader)
+    for _ in range(12):
+        await asyncio.sleep(1)
+        assert await other.read(A) == b""
+        await asyncio.sleep(0.5)
+        leader.engine.local.sweep()
+    assert leader.core.counters.entries, "reads elsewhere keep it"
+    await asyncio.sleep(9.5)
+    for _ in range(4):
+        leader.engine.local.sweep()
+        await asyncio.sleep(0.1)
+    for node in world.alive():
+        with pytest.raises(KeyError):
+            await node.read(A)

@@ -35,6 +35,7 @@ class World:
             self,
             self,
             lambda group, command, done: self.here.append((group, command.message, done)),
+            stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
             is_there=lambda node: node not in self.gone,
         )

@@ -27,7 +27,11 @@ class Links(Protocol):
     """The way to the same core of the other nodes. What cannot be sent is dropped: Raft sends it again."""
 
     def send(self, node: int, messages: list[bytes]) -> None:
-        """All that a turn has for that node. Called before the turn's own write."""
+        """All that a turn has for that node, but what is large. Called before the turn's own write."""
+        ...
+
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """Chunks of snapshots, which must not hold up the others."""
         ...
 
 

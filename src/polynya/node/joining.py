@@ -65,7 +65,10 @@ class Joined:
         own = start.birth.node
         others = tuple(node.id for node in start.config.cluster.others)
         place = Place(own, others, start.core, start.cores, start.groups)
-        self.forwarding = Forwarding(place, self._core, transport, engine.local.propose, address=address, is_there=transport.raft.is_there)
+        local = engine.local
+        self.forwarding = Forwarding(
+            place, self._core, transport, local.propose, stamped=local.stamped, address=address, is_there=transport.raft.is_there
+        )
         engine.service.join(self.forwarding)
         self._core.on_leadership.append(self.forwarding.led)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)

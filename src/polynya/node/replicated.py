@@ -30,6 +30,7 @@ from polynya.raft import (
     Restored,
     Role,
     Snapshot,
+    SnapshotChunk,
     Status,
     decode_message,
     encode_block,
@@ -81,6 +82,7 @@ class ReplicatedCore:
         self._ready: list[Raft] = []
         self._queued: list[Member] = []
         self._outbox: dict[int, list[bytes]] = {}
+        self._bulk: dict[int, list[bytes]] = {}
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -368,9 +370,7 @@ class ReplicatedCore:
             del ready[:]
             for raft in rafts:
                 self._carry_out(self.members[raft.group], raft.take())
-        outbox, self._outbox = self._outbox, {}
-        for node, messages in outbox.items():
-            self._cluster.links.send(node, messages)
+        self._send()
         self._writes.flush()
         self._deadlines.arm()
         if self._applied:
@@ -381,6 +381,17 @@ class ReplicatedCore:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _send(self) -> None:
+        links = self._cluster.links
+        if self._outbox:
+            outbox, self._outbox = self._outbox, {}
+            for node, messages in outbox.items():
+                links.send(node, messages)
+        if self._bulk:
+            bulk, self._bulk = self._bulk, {}
+            for node, messages in bulk.items():
+                links.send_bulk(node, messages)
 
     def _hand_in(self, now_ms: int) -> None:
         queued, self._queued = self._queued, []
@@ -425,7 +436,8 @@ class ReplicatedCore:
                 block = blocks.get(key)
                 if block is None:
                     block = blocks[key] = encode_block(message.entries)
-            self._outbox.setdefault(message.to, []).append(encode_message(message, block))
+            outbox = self._bulk if type(message) is SnapshotChunk else self._outbox
+            outbox.setdefault(message.to, []).append(encode_message(message, block))
 
     # --- applying --------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ tells), and does not decide who should lead or belong: it is told.
 from polynya.raft.codec import decode_message, encode_block, encode_message
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
-from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot
+from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
 from polynya.raft.raft import Identity, Raft
 from polynya.raft.recovery import Recovery, Restored
 from polynya.raft.settings import NEVER, Settings
@@ -43,6 +43,7 @@ __all__ = [
     "Role",
     "Settings",
     "Snapshot",
+    "SnapshotChunk",
     "Status",
     "decode_message",
     "encode_block",

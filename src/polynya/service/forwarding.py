@@ -73,7 +73,8 @@ class _Attempt(msgspec.Struct):
 
 
 class Forwarding:
-    """Of one core. `here` proposes to the groups of this core; `is_there` says whether a node is heard; `address(node, core)` is how the
+    """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
+    waited, as log time never goes back (F14); `is_there` says whether a node is heard; `address(node, core)` is how the
     transport calls it."""
 
     def __init__(
@@ -83,6 +84,7 @@ class Forwarding:
         way: Way,
         here: Callable[[int, Command, Done], None],
         *,
+        stamped: Callable[[Command], Command],
         address: Callable[[int, int], int],
         is_there: Callable[[int], bool],
     ) -> None:
@@ -92,6 +94,7 @@ class Forwarding:
         self._way = way
         self._led = leading.led
         self._here = here
+        self._stamped = stamped
         self._address = address
         self._is_there = is_there
         self._loop = asyncio.get_running_loop()
@@ -201,7 +204,7 @@ class Forwarding:
                 attempt.done(answer)
 
         if target == self.place.core:
-            self._here(group, attempt.command, answered)
+            self._here(group, self._stamped(attempt.command), answered)
             return
 
         def came(body: bytes | BaseException) -> None:
