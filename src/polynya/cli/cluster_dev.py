@@ -90,6 +90,16 @@ def dev_command(count: int, **values: str | None) -> None:
         _stop(nodes)
 
 
+_HELP = {
+    "listen": "Where the first node listens; port 0 finds free ones.  [default: 127.0.0.1:4437]",
+    "data": "The folder of the folders of all nodes.  [default: ./polynya-cluster]",
+    "cores": "Processes of each node.  [default: 2]",
+}
+for _option in dev_command.params:
+    if isinstance(_option, click.Option) and _option.name in _HELP:
+        _option.hidden, _option.help = False, _HELP[_option.name]
+
+
 # --- before the start ------------------------------------------------------------------------------------------------------------
 
 

@@ -146,9 +146,12 @@ class Subscriptions:
 
     async def _keep(self) -> None:
         ticks = 0
+        led: set[int] = set()
         while True:
             self._wakes.tend()
-            if ticks % SWEEP_TICKS == 0:
+            news = self._machines.keys() - led  # what was under way at the leader before this one is looked for at once
+            led = set(self._machines)
+            if ticks % SWEEP_TICKS == 0 or news:
                 await self._sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
