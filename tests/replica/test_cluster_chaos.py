@@ -12,7 +12,13 @@ from sim_chaos import run_episode
 TESTS = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("seed", range(12))
+FOUND = (  # seeds that once failed
+    0,  # an append that waited for a leader kept its old stamp
+    219,  # a member was sent a snapshot again and again that the log did not go on from any more
+)
+
+
+@pytest.mark.parametrize("seed", [*FOUND, *range(1, 10)])
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run_episode(seed)
 

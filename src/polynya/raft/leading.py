@@ -143,8 +143,12 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
 def _matched(raft: Raft, peer: Progress, match: int) -> None:
     if peer.acknowledge(match):
         raft.recount = True
-    if peer.mode is Mode.SNAPSHOT and peer.match + 1 >= raft.log.first:
-        peer.replicate()
+    if peer.mode is Mode.SNAPSHOT:
+        assert peer.snapshot is not None
+        if peer.match + 1 >= raft.log.first:
+            peer.replicate()
+        elif peer.match >= peer.snapshot.index:  # what it needs next was compacted while it got this one
+            peer.send_snapshot(raft.snapshot, raft.now_ms)
     if raft.transferee:
         _hand_over(raft)
 
