@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psutil
 from polling import wait_until
 from product import STOP_SECONDS, WITH_US, environment
 
@@ -54,6 +55,12 @@ class DevCluster:
             self._started.append(
                 subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment())
             )
+
+    def pause(self, number: int, stop: bool) -> None:
+        """SIGSTOP to all processes of the node, or SIGCONT."""
+        supervisor = psutil.Process(int((self.node(number) / "node.pid").read_text()))
+        for process in (supervisor, *supervisor.children(recursive=True)):
+            process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
 
     def view(self, number: int) -> dict[str, Any]:
         """What node `number` says of the cluster."""
