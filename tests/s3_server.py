@@ -6,7 +6,6 @@ Use it with `from s3_server import s3_server` in a conftest (pytest has tests/ o
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -22,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from missing import CannotStart, needed
 from product import WITH_US, environment
 
 ACCESS_KEY = "polynya-tests"
@@ -32,10 +32,6 @@ PORTS = (
     "s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
     "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc", "webdav.port",
 )  # fmt: skip
-
-
-class CannotStart(Exception):
-    """Why there is no server."""
 
 
 class S3Server:
@@ -77,14 +73,7 @@ def running_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """Skips, saying why, when no server starts; in CI that is a failure."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(running_server())
-        except CannotStart as reason:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"no S3 server: {reason}")
+    with needed("S3 server", running_server()) as server:
         yield server
 
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from missing import needed_module
 
 JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -19,7 +20,7 @@ READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 def fetched(folder: Path) -> tuple[str, str]:
     """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven Central, once."""
-    pyspark = pytest.importorskip("pyspark")
+    pyspark = needed_module("pyspark")
     if not pyspark.__version__.startswith(READERS_VERSION):
         return "", f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}"
     paths = []

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from disk_orders import DiskOrders
 from e2e_crashes import PlainWriter, Producer, at_work
 from e2e_world import JSON, Answer, Client, Lost, World, is_root, metric, raw, read_until
+from missing import missing, needed_program
 from polling import wait_until
 
 pytestmark = pytest.mark.process
@@ -28,17 +28,18 @@ def orders(tmp_path: Path) -> DiskOrders:
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """A file system of its own, so that it can be full."""
-    if not is_root() or shutil.which("mount") is None:
-        pytest.skip("mounting a small file system needs root")
+    if not is_root():
+        missing("mounting a small file system needs root")
+    mount = needed_program("mount")
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes=1000", "polynya-e2e", str(folder)],
+        [mount, "-t", "tmpfs", "-o", f"size={megabytes}m,nr_inodes=1000", "polynya-e2e", str(folder)],
         check=False,
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        missing(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     try:
         yield folder
     finally:

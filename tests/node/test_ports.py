@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from missing import missing
 
 from polynya.base.errors import ConfigError
 from polynya.node.ports import shared_listener, spelled, take_port
@@ -47,7 +48,7 @@ def test_an_address_of_another_machine_is_named():
 def test_ipv6_is_spelled_in_brackets():
     try:
         taken = take_port("::1", 0, name="listen")
-    except ConfigError:
-        pytest.skip("no IPv6 loopback here")
+    except ConfigError as reason:
+        missing(f"no IPv6 loopback here: {reason}")
     with taken, shared_listener("::1", taken.getsockname()[1]) as listener:
         assert spelled(*listener.getsockname()[:2]) == f"[::1]:{taken.getsockname()[1]}"
