@@ -87,6 +87,7 @@ class Doors:
             self.far_admin = HttpFront(service, settings, handlers, far, streams=False, protection=guarded)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
+            keeper.known.on_settle.append(self.base.settle)
         health.registry.add(sources.of_front(self.base))
         health.registry.add(lambda: {"polynya_sql_questions_total": questions.asked})
 

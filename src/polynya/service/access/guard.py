@@ -54,6 +54,7 @@ class Access:
         self.counters = AccessCounters()
         self.issuer = issuer
         self.on_deaths: list[Callable[[], None]] = []  # called after principals died: what stands on them must be let go
+        self.on_settle: list[Callable[[], None]] = []  # called when it is time to count what is counted late
         self.now = clock
         self._tokens = tokens
         self._defaults = defaults
@@ -112,6 +113,12 @@ class Access:
         return self._has_meters
 
     # --- limits over all cores -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A few times a second: count what went out since the last time without being counted one by one."""
+        if self._has_meters:
+            for count in self.on_settle:
+                count()
 
     def report(self) -> Report:
         """What the other cores have to know since the last report."""
