@@ -370,7 +370,7 @@ def test_another_connection_does_not_get_around_what_is_owed(tmp_path: Path) -> 
         gate.access.settle()
         second = await world.sse("a", **gate.bearer("slow"))
         [_, subscriber] = world.front.metered
-        piece = asyncio.ensure_future(second.chunk())
+        piece = world.meanwhile(second.chunk())
         await asyncio.sleep(0)
         assert subscriber._record == 0
         now[0] += 0.21
