@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from e2e_world import Answer, World, address, raw, read_until, resident
 from polling import wait_until
 from product import Ran, polynya
 
 pytestmark = pytest.mark.process
+KEY = ed25519.Ed25519PrivateKey.generate()
 JSON = {"Content_Type": "application/json"}
 
 
@@ -32,7 +35,14 @@ class Guarded:
         self.ca = self.data / "tls" / "self.crt"
         self.world = World(self.data)
         self.root = self.token("root", "--allow", "all,admin")
-        self.world.start("--cores", "2", "--auth-required", "--tls-self", "--admin-listen", "127.0.0.1:0", "--long-poll-timeout", "0.5")
+        keys = folder / "keys.json"
+        public = json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(KEY.public_key()))
+        keys.write_text(json.dumps({"keys": [{**public, "kid": "1"}]}))
+        issuer = {"JWT_ISSUER": "https://i.example", "JWT_AUDIENCE": "streams", "JWT_KEYS": str(keys)}
+        self.world.start(
+            *("--cores", "2", "--auth-required", "--tls-self", "--admin-listen", "127.0.0.1:0", "--long-poll-timeout", "0.5"),
+            **{f"POLYNYA_AUTH_{name}": value for name, value in issuer.items()},
+        )
 
     def token(self, name: str, *options: str) -> str:
         """Made in the data folder; returns when the cores know it."""
@@ -107,6 +117,42 @@ def test_a_token_made_while_the_node_runs_is_known_to_all_cores_and_a_revoked_on
     finally:
         for connection in connections:
             connection.close()
+
+
+def jwt_of(subject: str, **claims: object) -> str:
+    full = {"iss": "https://i.example", "aud": "streams", "sub": subject, "exp": int(time.time()) + 600, "scope": "read,append,create"}
+    return jwt.encode({**full, **claims}, KEY, algorithm="EdDSA", headers={"kid": "1"})
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_revoked_jwt_is_refused_by_all_cores_and_what_follows_with_it_ends(guarded: Guarded, far: bool) -> None:
+    where = ("--server", guarded.world.url) if far else ("--data", str(guarded.data))
+    name = f"jwt-{far}".lower()
+    stolen, kept = jwt_of(name, jti=f"{name}-1"), jwt_of(name, jti=f"{name}-2")
+    assert guarded.ask("PUT", f"/v1/stream/{name}", token=kept).status == 201
+    with contextlib.closing(guarded.connect()) as live:
+        live.request("GET", f"/v1/stream/{name}?live=sse&offset=-1", headers={"Authorization": f"Bearer {stolen}"})
+        answer = live.getresponse()
+        assert answer.status == 200
+        assert guarded.cli("token", "revoke", "--jti", f"{name}-1", *where, token=guarded.root).code == 0
+        assert b"upToDate" in answer.read(), "the answer has ended"
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(contextlib.closing(guarded.connect())) for _ in range(12)]
+        wait_until(
+            lambda: all(ask_on(each, "GET", "/v1/streams", token=stolen).status == 401 for each in connections), what="all cores to know"
+        )
+        assert {ask_on(each, "GET", "/v1/streams", token=kept).status for each in connections} == {200}
+        assert guarded.cli("token", "revoke", "--sub", name, "--keep", "1h", *where, token=guarded.root).code == 0
+        wait_until(
+            lambda: all(ask_on(each, "GET", "/v1/streams", token=kept).status == 401 for each in connections), what="all cores to know"
+        )
+    listed = guarded.cli("token", "ls", "--jwts", "--json", *where, token=guarded.root)
+    assert {(entry.get("jti"), entry.get("sub")) for entry in json.loads(listed.out)} >= {(f"{name}-1", None), (None, name)}
+    wait_until(
+        lambda: [act.get("outcome", "ok") for act in guarded.acts() if act["act"] == "jwt.revoke"][-2:] == ["200" if far else "ok"] * 2,
+        what="the audit log to have both",
+    )
+    assert guarded.cli("token", "revoke", "--sub", name, "x", *where, token=guarded.root).code == 2
 
 
 def test_the_command_line_sends_the_token(guarded: Guarded) -> None:

@@ -239,6 +239,59 @@ async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
 
 
 @story
+async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: World) -> None:
+    """One piece of 400 kB, of which 100 kB are to be kept: a quarter more is."""
+    await world.create(A, json=True)
+    for _ in range(4):
+        await world.append(A, *[b'"%s"' % (b"x" * 997)] * 100, json=True)
+    await world.service.flush(A)
+    await set_retention(world, A, size=100_000)
+    await rounds(world.engine.retainer)
+    facts = await world.facts(A)
+    assert isinstance(facts, Facts)
+    assert (facts.record, facts.first_record, facts.first_byte) == (400, 300, 300_000), "to the record"
+    for _ in range(2):
+        world.clock.ms += 2000  # a piece is read once a second at most
+        await world.append(A, *[b'"%s"' % (b"y" * 997)] * 40, json=True)
+        await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 380
+    world.clock.ms += 2000
+    await world.append(A, *[b'"%s"' % (b"z" * 997)] * 300, json=True)
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 680, "inside a batch in memory"
+    page = await world.service.read(ReadQuery(A, Position.START))
+    assert isinstance(page, Page) and page.begin_record == 680
+    await quiet_minutes(world)
+    assert Held(world).packs == 0 and not world.engine.retainer.counters.failures
+
+
+@story
+async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_minute(world: World) -> None:
+    await world.create(A)
+    for size in (900_000, 1000):
+        await world.append(A, b"x" * size)
+    await world.service.flush(A)
+    await set_retention(world, A, size=100_000)
+    reads: list[str] = []
+    place = world.engine.retainer._place
+
+    async def counted(group: int, name: str, wanted: object) -> object:
+        reads.append(name)
+        return await place(group, name, wanted)  # type: ignore[arg-type]
+
+    world.engine.retainer._place = counted  # type: ignore[assignment,method-assign]
+    await rounds(world.engine.retainer)
+    await rounds(world.engine.retainer)
+    assert (await first_kept(world, A), len(reads)) == (0, 1)
+    world.clock.ms += 61_000
+    await rounds(world.engine.retainer)
+    assert len(reads) == 2
+    await world.append(A, b"x" * 100_000)
+    await rounds(world.engine.retainer)
+    assert (await first_kept(world, A), len(reads)) == (2, 2), "the next piece begins where it may"
+
+
+@story
 async def test_a_streams_own_retention_wins_over_its_buckets(world: World) -> None:
     names = ["test/own", "test/all", "test/bare", "else/where"]
     for name in names:

@@ -274,7 +274,7 @@ class _S3Upload:
         self._writer.close()
 
     def abort(self) -> None:
-        """An unfinished multipart upload is no object; the server's sweep ends it."""
+        """An unfinished multipart upload is no object; a lifecycle rule of the bucket ends it."""
 
 
 def _below(uri: str, base: str) -> str:

@@ -87,6 +87,7 @@ class Doors:
             self.far_admin = HttpFront(service, settings, handlers, far, streams=False, protection=guarded)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
+            keeper.known.on_settle.append(self.base.settle)
         health.registry.add(sources.of_front(self.base))
         health.registry.add(lambda: {"polynya_sql_questions_total": questions.asked})
 
@@ -184,6 +185,8 @@ def _admin_act(request: Request) -> str:
     first = request.segments[0]
     if first == "flush":
         return "flush"
+    if first == "jwts":
+        return "jwt.revoke" if request.method == "POST" else ""
     return {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "") if first == "tokens" else ""
 
 
@@ -199,7 +202,7 @@ def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Ha
 
 
 def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, checks: StoreChecks | None) -> Handler:
-    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `/v1/admin/tokens`; `POST /v1/admin/flush?prefix=`: what is hot
+    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `/v1/admin/tokens` and `/v1/admin/jwts`; `POST /v1/admin/flush?prefix=`: what is hot
     becomes cold before this answers."""
     tables = _table_handler(routes.admin)
 
@@ -211,6 +214,8 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
             return await checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "tokens":
             return await tokens.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "jwts":
+            return await tokens.handle_jwts(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")

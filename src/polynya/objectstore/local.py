@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from typing import TypeVar
 
 from polynya.objectstore.api import (
@@ -61,11 +62,11 @@ class LocalStore:
         return await self._run(self._head, check_key(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        check_prefix(prefix)
-        while page := await self._run(self._page, prefix, after):
+        """A folder is read once, however many pages it fills."""
+        walk = self._walk(check_prefix(prefix), after)
+        while page := await self._run(_page, walk):
             for info in page:
                 yield info
-            after = page[-1].key
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._run(self._delete, [check_key(key) for key in keys])
@@ -161,29 +162,21 @@ class LocalStore:
         for folder in sorted(folders):
             self._files.sync_folder(folder)
 
-    def _page(self, prefix: str, after: str) -> Sequence[ObjectInfo]:
-        page: list[ObjectInfo] = []
-        for info in self._walk(prefix, after):
-            page.append(info)
-            if len(page) == _LIST_PAGE:
-                break
-        return page
-
     def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """In the order of keys: a folder sorts as its name with the slash."""
         try:
             with os.scandir(os.path.join(self.root, prefix)) as entries:
-                found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries if not entry.name.startswith("."))
+                found = sorted(entry.name + "/" * entry.is_dir() for entry in entries if not entry.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return
-        for name, entry in found:
+        for name in found:
             key = prefix + name
             if name.endswith("/"):
                 if key >= after or after.startswith(key):
                     yield from self._walk(key, after)
             elif key > after:
                 try:
-                    status = entry.stat()
+                    status = os.stat(os.path.join(self.root, key))
                 except FileNotFoundError:
                     continue
                 yield ObjectInfo(key, status.st_size, "", status.st_mtime_ns // 1_000_000)
@@ -247,6 +240,10 @@ class LocalStore:
         """Remove a temporary name; if it cannot be, a later start will."""
         with suppress(OSError):
             self._files.unlink(temporary)
+
+
+def _page(walk: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
+    return list(islice(walk, _LIST_PAGE))
 
 
 def _hash(parts: Sequence[bytes]) -> str:
