@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 import psutil
 from deltalake import DeltaTable
+from free_ports import two_free_ports
 from lake_world import InlineRunner, quiet
 from polling import wait_until
 from product import Ran, RunningNode, environment, polynya
@@ -109,7 +109,7 @@ class PipeWorld:
 
     def start(self, *flags: str) -> None:
         """A node; a later one takes the ports of the one before, so that drivers find it again."""
-        self._port = self._port or _free_pair()
+        self._port = self._port or two_free_ports()
         self._nodes.append(RunningNode(self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables))
 
     def run(self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS) -> Ran:
@@ -248,14 +248,3 @@ def _parents(process: psutil.Process) -> list[psutil.Process]:
         return process.parents()
     except psutil.Error:
         return []
-
-
-def _free_pair() -> int:
-    """A port that is free, as is the next: a node that is started again on it has its admin port there."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                other.bind(("127.0.0.1", port + 1))
-                return port

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 from product import WITH_US, environment
 
 ACCESS_KEY = "polynya-tests"
@@ -112,15 +112,6 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
         "-admin.ui=false", "-webdav=false", "-master.telemetry=false", "-metricsPort=0",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
-
-
-def free_ports(count: int) -> list[int]:
-    """So many different ports."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET) -> None:

@@ -134,7 +134,7 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     importer.start()
     httpx.post(url, headers=JSON, content=b"[2]")
     httpx.post(url, headers=JSON | {"stream-closed": "true"}, content=b"[3]")
-    importer.join(30)
+    importer.join(60)
     assert [getattr(ran, "code", None) for ran in done] == [0], done
     assert content(node, "to/live") == b"[1,2,3]"
 

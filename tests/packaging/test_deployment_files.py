@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from free_ports import free_ports, two_free_ports
 from product import running_node
-from s3_server import PORTS, CannotStart, free_ports, stop, wait_ready, weed
-from steady_node import two_free_ports
+from s3_server import PORTS, CannotStart, stop, wait_ready, weed
 
 from polynya.node.config import load
 
@@ -61,8 +61,10 @@ def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(sources) == let_in
     for source in sources:
-        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
-        copy(ROOT / source, tmp_path / source)
+        if (ROOT / source).is_dir():  # without what Python writes there meanwhile
+            shutil.copytree(ROOT / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, tmp_path / source)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "BUILD_COMMIT": "cafe"}, capture_output=True, text=True, timeout=120, check=False
