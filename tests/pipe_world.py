@@ -62,7 +62,7 @@ class Driver:
 
     def wait(self, seconds: float = COMPACT_SECONDS) -> int:
         code = self.process.wait(seconds)
-        self._reader.join(10)
+        self._reader.join(60)
         return code
 
     def kill(self, *, group: bool = False) -> None:
@@ -72,12 +72,12 @@ class Driver:
                 os.killpg(self.process.pid, signal.SIGKILL)
         else:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.kill(group=True)
-        self._reader.join(10)
+        self._reader.join(60)
         if self.process.stderr is not None:
             self.process.stderr.close()
 
@@ -132,7 +132,7 @@ class PipeWorld:
         own = {node.process.pid for node in self._nodes}
         return [process for process in found if not own & {process.pid, *(parent.pid for parent in _parents(process))}]
 
-    def wait_no_strays(self, seconds: float = 15.0) -> None:
+    def wait_no_strays(self, seconds: float = 60.0) -> None:
         """Nothing that a driver had started is left."""
         wait_until(lambda: not self.processes(), what=f"the driver's processes to end; left: {self.processes()}", seconds=seconds)
 

@@ -136,7 +136,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, and SIGKILL to one that does not go."""
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(5)
+        process.wait(20)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -150,7 +150,7 @@ class World:
 
     # --- requests --------------------------------------------------------------------------------------------------------------
 
-    def connect(self, seconds: float = 30.0) -> Client:
+    def connect(self, seconds: float = 60.0) -> Client:
         return Client(self.url, seconds)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -179,7 +179,7 @@ class World:
 class Client:
     """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next one connects anew."""
 
-    def __init__(self, url: str, seconds: float = 30.0) -> None:
+    def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
@@ -208,7 +208,7 @@ def address(url: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def raw(url: str, seconds: float = 30.0) -> Iterator[socket.socket]:
+def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
     """A bare connection."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection

@@ -55,7 +55,7 @@ class Guarded:
     def connect(self) -> http.client.HTTPSConnection:
         parts = urlsplit(self.world.url)
         assert parts.scheme == "https" and parts.hostname is not None
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=30, context=ssl.create_default_context(cafile=self.ca))
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=60, context=ssl.create_default_context(cafile=self.ca))
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, token: str = "", **headers: str) -> Answer:
         with contextlib.closing(self.connect()) as connection:
@@ -137,14 +137,14 @@ def test_tokens_are_made_over_the_admin_port_by_admins(guarded: Guarded) -> None
     assert "FORBIDDEN" in refused.err
     assert guarded.cli("token", "revoke", "remote", "--server", guarded.world.url, token=guarded.root).code == 0
     wait_until(lambda: guarded.ask("GET", "/v1/streams", token=secret).status == 401, what="the token to be refused")
-    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=30)
+    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=60)
     assert ask_on(near, "GET", "/v1/admin/tokens").status == 401, "on loopback the admin port gives no tokens away either"
     assert ask_on(near, "POST", "/v1/admin/flush").status == 200
     near.close()
 
 
 def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_told_another_port(guarded: Guarded) -> None:
-    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=30)
+    near = http.client.HTTPConnection(*address(guarded.world.admin), timeout=60)
     told = json.loads(ask_on(near, "GET", "/v1/node").body)
     assert (told["ports"]["admin"], told["admin_tls"]) == (address(guarded.world.admin)[1], False)
     assert ask_on(near, "GET", "/v1/tables").status == 200
@@ -226,7 +226,7 @@ def test_tls_hostilities(guarded: Guarded) -> None:
             with contextlib.suppress(OSError):
                 connection.sendall(data)
             if len(data) > 3:
-                connection.settimeout(20)
+                connection.settimeout(60)
                 assert b"HTTP/1.1 2" not in read_until(connection, b"never")
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
@@ -235,10 +235,10 @@ def test_tls_hostilities(guarded: Guarded) -> None:
         old.maximum_version = ssl.TLSVersion.TLSv1_1
     with raw(guarded.world.url) as connection, pytest.raises((ssl.SSLError, OSError)):
         old.wrap_socket(connection)
-    idle = [raw(guarded.world.url).__enter__() for _ in range(200)]  # handshakes that never begin
-    assert guarded.ask("GET", "/v1/streams", token=guarded.root).status == 200
-    for each in idle:
-        each.close()
+    with contextlib.ExitStack() as idle:
+        for _ in range(200):  # handshakes that never begin
+            idle.enter_context(raw(guarded.world.url))
+        assert guarded.ask("GET", "/v1/streams", token=guarded.root).status == 200
 
 
 @pytest.mark.parametrize(

@@ -142,13 +142,13 @@ def test_the_two_services_of_the_compose_file_work_together(tmp_path: Path) -> N
         store = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables, cwd=tmp_path, start_new_session=True)
     try:
         wait_ready(store, endpoint, log, str(bucket))
-        assert httpx.get(f"{endpoint}/{bucket}").status_code == 403, "a stranger may read the store"
+        assert httpx.get(f"{endpoint}/{bucket}", timeout=60).status_code == 403, "a stranger may read the store"
         if shutil.which("wget"):
             check = objects["healthcheck"]["test"][1].replace("http://objects:8333", endpoint)
             assert subprocess.run(["sh", "-c", check], timeout=30, check=False).returncode == 0
         with (
             running_node(tmp_path / "node", **(settings | {"POLYNYA_COLD_S3_ENDPOINT": endpoint})) as node,
-            httpx.Client(base_url=node.url) as web,
+            httpx.Client(base_url=node.url, timeout=60) as web,
         ):
             kind = {"Content-Type": "application/json"}
             assert web.put("/v1/stream/orders", headers=kind).status_code == 201
