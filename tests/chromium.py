@@ -36,7 +36,7 @@ FLAGS = (
     "--remote-debugging-pipe",
 )  # fmt: skip
 LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 FIRST_FREE = 10  # descriptors below are for the child's own
 
 
@@ -66,7 +66,7 @@ class Page:
         assert "exceptionDetails" not in result, json.dumps(result["exceptionDetails"], indent=1)
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 20.0) -> Any:
+    def wait(self, script: str, seconds: float = 60.0) -> Any:
         """The first truthy value of an expression."""
         return wait_until(lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds)
 

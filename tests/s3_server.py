@@ -9,7 +9,6 @@ import json
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 from missing import CannotStart, needed
 from product import WITH_US, environment
 
@@ -103,15 +103,6 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
     ]  # fmt: skip
 
 
-def free_ports(count: int) -> list[int]:
-    """So many different ports."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET) -> None:
     """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
@@ -134,7 +125,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, and SIGKILL to one that does not go."""
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(5)
+        process.wait(20)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -177,7 +177,7 @@ def test_snapshots_on_a_full_disk_are_tried_again(tmp_path: Path) -> None:
                 for path in files[:4]:  # room for the next segment, and for a few snapshots
                     path.unlink()
                 assert append_until(client, acknowledged, 507, count=10, size=1_000_000) == 0
-                wait_until(lambda: "tried again" in world.log or "died" in world.log, what="a snapshot to fail", seconds=20)
+                wait_until(lambda: "tried again" in world.log or "died" in world.log, what="a snapshot to fail")
                 assert "died" not in world.log, world.log
                 for path in files[4:]:
                     path.unlink()
@@ -198,7 +198,7 @@ def test_an_error_of_the_journals_disk_stops_the_node_and_a_restart_has_everythi
         progress(50)
         orders.fail(call, "EIO", at=20)
         assert world.node is not None
-        assert world.node.process.wait(60) == 74
+        assert world.node.wait() == 74
         assert "the disk failed to write or to sync" in world.log
         world.wait_gone()
         orders.clear()
@@ -258,7 +258,7 @@ def test_a_core_that_dies_while_the_object_store_is_gone_comes_back_when_it_is_t
             assert world.ask("PUT", "/v1/stream/store/s", b"[1]", **JSON).status == 201
             remount(store, "ro")
             world.kill_cores()
-            wait_until(lambda: world.log.count("a core died") == 2, what="the core to give up once", seconds=40)
+            wait_until(lambda: world.log.count("a core died") >= 2, what="the core to give up once", seconds=150)
             remount(store, "rw")
             wait_until(lambda: answers(world), what="the core to serve again")
             assert world.records("store/s") == [1]

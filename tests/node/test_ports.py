@@ -19,7 +19,7 @@ def test_cores_share_a_port_that_is_taken_and_nobody_else_does():
             with pytest.raises(ConfigError):
                 take_port("127.0.0.1", port, name="listen")
             for _ in range(20):  # the placeholder takes no connections: each is accepted by a core
-                with socket.create_connection(("127.0.0.1", port), timeout=5):
+                with socket.create_connection(("127.0.0.1", port), timeout=60):
                     accepted = 0
                     for listener in (zero, one):
                         try:

@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from free_ports import free_ports, two_free_ports
 from missing import CannotStart, missing, needed_program
 from product import running_node
-from s3_server import PORTS, free_ports, stop, wait_ready, weed
-from steady_node import two_free_ports
+from s3_server import PORTS, stop, wait_ready, weed
 
 from polynya.node.config import load
 
@@ -62,8 +62,10 @@ def test_the_container_is_built_of_what_it_copies(tmp_path: Path) -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(sources) == let_in
     for source in sources:
-        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
-        copy(ROOT / source, tmp_path / source)
+        if (ROOT / source).is_dir():  # without what Python writes there meanwhile
+            shutil.copytree(ROOT / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, tmp_path / source)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "BUILD_COMMIT": "cafe"}, capture_output=True, text=True, timeout=120, check=False
@@ -139,10 +141,10 @@ def test_the_two_services_of_the_compose_file_work_together(tmp_path: Path) -> N
         store = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables, cwd=tmp_path, start_new_session=True)
     try:
         wait_ready(store, endpoint, log, str(bucket))
-        assert httpx.get(f"{endpoint}/{bucket}").status_code == 403, "a stranger may read the store"
+        assert httpx.get(f"{endpoint}/{bucket}", timeout=60).status_code == 403, "a stranger may read the store"
         with (
             running_node(tmp_path / "node", **(settings | {"POLYNYA_COLD_S3_ENDPOINT": endpoint})) as node,
-            httpx.Client(base_url=node.url) as web,
+            httpx.Client(base_url=node.url, timeout=60) as web,
         ):
             kind = {"Content-Type": "application/json"}
             assert web.put("/v1/stream/orders", headers=kind).status_code == 201
