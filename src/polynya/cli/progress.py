@@ -85,15 +85,13 @@ class Live:
 class Bar:
     """How much of a known amount is done. `advance` may be called from any thread."""
 
-    def __init__(
-        self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None) -> None:
         self._what = what
         self._total = max(total, 1)
         self._spelled = spelled
         self._done = 0
         self._lock = threading.Lock()
-        self._live = Live(self.text, stream=stream, shown=shown)
+        self._live = Live(self.text, shown=shown)
 
     def __enter__(self) -> Bar:
         self._live.__enter__()

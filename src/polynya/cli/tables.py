@@ -228,11 +228,11 @@ def _behind(table: dict[str, Any]) -> str:
     return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
 
 
-def narrated(doing: Callable[[str], None], indent: str = "  ") -> Callable[[str, str], None]:
+def narrated(doing: Callable[[str], None]) -> Callable[[str, str], None]:
     """Tells the steps of the pipeline as lines, and names the one that follows to `doing`."""
 
     def tell(step: str, said: str) -> None:
-        output.notice(f"{indent}{step:<14}{said}")
+        _progress(step, said)
         doing(NEXT_STEPS.get(step.partition("-")[0], "going on"))
 
     return tell
