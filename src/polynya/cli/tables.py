@@ -15,6 +15,7 @@ from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unava
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.completing import complete_table
+from polynya.cli.output import as_json
 from polynya.cli.progress import steps
 from polynya.cli.values import SECONDS
 
@@ -34,7 +35,6 @@ NEXT_STEPS = {  # what the pipeline does after it has told a step
     "delta": "asking for the next plan",
     "abandoned": "asking for a new plan",
 }
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
 
 
