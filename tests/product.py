@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -37,13 +38,20 @@ class RunningNode:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
         self.url = self._told(r"listening on (\S+)")
         self.admin = self._told(r"admin on (\S+)")
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_SECONDS)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Until it has ended; then all that it has said is in the log. The exit code."""
+        code = self.process.wait(STOP_SECONDS)
+        self._reader.join(STOP_SECONDS)
+        return code
 
     def kill(self) -> None:
         """SIGKILL to the supervisor; its cores die with it."""
@@ -97,6 +105,14 @@ def polynya(*arguments: str, server: str = "", stdin: bytes | None = None, secon
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it may still hold files, locks and ports."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Ran:

@@ -105,7 +105,7 @@ def test_bytes_and_text_come_back_as_they_went_in(client: Client) -> None:
         for part in parts:
             stream.append(part)
         stream.close()
-        thread.join(30)
+        thread.join(60)
         assert b"".join(seen) == b"".join(parts)
         assert b"".join(page.body for page in stream.read(max_bytes=1000).pages()) == b"".join(parts)
 
@@ -321,13 +321,13 @@ def test_what_a_worker_did_not_acknowledge_goes_to_another(client: Client) -> No
 def test_a_lease_is_kept_up_while_a_job_takes_long(client: Client) -> None:
     client.stream("slow/a").create()
     taken = threading.Event()
-    with client.share("slow", "slow/a", lanes=1, lease_seconds=1.0) as work:
+    with client.share("slow", "slow/a", lanes=1, lease_seconds=4.0) as work:
         client.stream("slow/a").append(1)
         job = next(work)
-        assert not taken.wait(2.5), "it takes longer than the lease"
-        assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=1.0, wait=False)) == []
+        assert not taken.wait(6.0), "it takes longer than the lease"
+        assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == []
         job.ack()
-    assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=1.0, wait=False)) == [] and work.leases_lost == 0
+    assert list(client.share("slow", "slow/a", lanes=1, lease_seconds=4.0, wait=False)) == [] and work.leases_lost == 0
 
 
 def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Client) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode, environment
+from product import RunningNode, alive, environment
 
 TAG = "E2E_WORLD"  # in the environment of every process that a world starts
 
@@ -92,7 +92,7 @@ class World:
         return "".join(self.node.log)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world, the node's cores and strays included."""
+        """Every living process of this world, the node's cores and strays included; one that is just ending may be missing."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -118,14 +118,24 @@ class World:
         self.node.kill()
 
     def kill_all(self) -> None:
-        for process in self.processes():
+        """Returns when all are gone, and with them what they held."""
+        killed = self.processes()
+        for process in killed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         assert self.node is not None
-        self.node.process.wait(30)
+        self.node.wait()
+        wait_until(lambda: not any(map(alive, killed)), what="the killed processes to be gone")
 
     def wait_gone(self) -> None:
-        wait_until(lambda: not self.processes(), what="all processes of this world to end", seconds=60)
+        """Every process of this world has ended, and with it what it held is free."""
+        ending: list[psutil.Process] = []
+
+        def gone() -> bool:
+            ending.extend(self.processes())
+            return not any(map(alive, ending)) and not self.processes()
+
+        wait_until(gone, what="all processes of this world to end", seconds=60)
 
     def close(self) -> None:
         """Stop what runs; whatever is left then is a defect, and killed."""
@@ -140,7 +150,7 @@ class World:
 
     # --- requests --------------------------------------------------------------------------------------------------------------
 
-    def connect(self, seconds: float = 30.0) -> Client:
+    def connect(self, seconds: float = 60.0) -> Client:
         return Client(self.url, seconds)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -169,7 +179,7 @@ class World:
 class Client:
     """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next one connects anew."""
 
-    def __init__(self, url: str, seconds: float = 30.0) -> None:
+    def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
@@ -198,7 +208,7 @@ def address(url: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def raw(url: str, seconds: float = 30.0) -> Iterator[socket.socket]:
+def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
     """A bare connection."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection
@@ -215,6 +225,16 @@ def drain(connection: socket.socket) -> bytes:
 
 def descriptors(processes: list[psutil.Process]) -> int:
     return sum(process.num_fds() for process in processes)
+
+
+def file_sizes(folder: Path) -> list[os.stat_result]:
+    """Of all files below a folder in which a server goes on making and deleting files."""
+    found = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.stat(os.path.join(path, name)))
+    return found
 
 
 def resident(processes: list[psutil.Process]) -> int:

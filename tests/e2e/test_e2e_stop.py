@@ -20,7 +20,7 @@ def waiting(world: World, count: int, live: str, stack: contextlib.ExitStack) ->
     """Live readers at the tail that keep their connections."""
     found = []
     for _ in range(count):
-        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         connection.sendall(f"GET /v1/stream/stop/s?offset=now&live={live} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         found.append(connection)
     return found
@@ -33,9 +33,9 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
     with contextlib.ExitStack() as stack:
         polls = waiting(world, 50, "long-poll", stack)
         events = waiting(world, 50, "sse", stack)
-        half = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        half = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         half.sendall(b"POST /v1/stream/stop/s HTTP/1.1\r\nHost: x\r\nContent-Le")
-        idle = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        idle = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         for connection in events:
             assert b"streamNextOffset" in read_until(connection, b"streamNextOffset")
         wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 50, what="long-polls to wait")

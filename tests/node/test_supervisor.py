@@ -77,7 +77,7 @@ class Node:
                 raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
 
     def wait(self) -> int:
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         for reader in self._readers:
             reader.join(10)
         return code

@@ -108,7 +108,7 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
         node = subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=out, stderr=subprocess.STDOUT)
     try:
         url = wait_until(lambda: re.search(r"listening on (\S+)", log.read_text()), what=f"the node; it said {log}", seconds=60)[1]
-        assert httpx.get(f"{url}/v1/node").json()["commit"] == commit()
+        assert httpx.get(f"{url}/v1/node", timeout=60).json()["commit"] == commit()
         clean["POLYNYA_SERVER"] = url
         run(str(polynya), "create", "orders")
         run(str(polynya), "append", "orders", '{"item": 7}')
