@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from free_ports import two_free_ports
 from lake_world import InlineRunner, quiet
 from polling import wait_until
-from product import Ran, RunningNode, environment, polynya
+from product import Ran, RunningNode, environment, polynya, processes_with
 from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import open_blobs
@@ -124,13 +124,10 @@ class PipeWorld:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of this world but those of the node itself: drivers, JVMs, Python workers."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TAG) == self.tag and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
         own = {node.process.pid for node in self._nodes}
-        return [process for process in found if not own & {process.pid, *(parent.pid for parent in _parents(process))}]
+        return [
+            process for process in processes_with(TAG, self.tag) if not own & {process.pid, *(parent.pid for parent in _parents(process))}
+        ]
 
     def wait_no_strays(self, seconds: float = 60.0) -> None:
         """Nothing that a driver had started is left."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,16 @@ def environment(**more: str) -> dict[str, str]:
     """The process environment without settings and contexts of Polynya, with this source first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
     return {**kept, "PYTHONPATH": str(SOURCE), "XDG_CONFIG_HOME": str(SOURCE / "no-config"), **more}
+
+
+def processes_with(name: str, value: str) -> list[psutil.Process]:
+    """Every living process with this in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 class RunningNode:

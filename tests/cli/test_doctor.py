@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from polling import wait_until
 from product import polynya, running_node
-from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
+from s3_server import S3Server, free_ports, s3_server  # noqa: F401 (a fixture)
 from scripted_server import scripted
 
 from polynya.cli import exits
@@ -33,7 +33,9 @@ def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
     return {row["name"]: Finding(**row) for row in told}
 
 
-def test_a_machine_before_its_first_start_is_well(tmp_path: Path) -> None:
+def test_a_machine_before_its_first_start_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nobodys,) = free_ports(1)  # a node may run here at the usual one
+    monkeypatch.setattr("polynya.cli.targets.SERVER_DEFAULT", f"http://127.0.0.1:{nobodys}")
     found = findings("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert not [finding for finding in found.values() if finding.status == FAIL]
     assert {

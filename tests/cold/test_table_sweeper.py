@@ -225,6 +225,13 @@ def test_strangers_and_files_that_cannot_be_understood_are_left_alone(world: Wor
         manifest.write_bytes(damage)
         assert world.find() == set()
     manifest.write_bytes(whole)
+    metadata = Path(world.lake.settings.root) / path
+    described = metadata.read_bytes()
+    assert b'"manifest-list":"' in described
+    for damage in (b"", b"{", described.replace(b'"manifest-list":"', b'"manifest-list":"\xff')):
+        metadata.write_bytes(damage)
+        assert world.find() == set()
+    metadata.write_bytes(described)
     found = world.find()
     assert {lost, half} <= found and not found & {open_job, *strangers}
     assert strangers - {"tables/7002/x"} <= world.files()

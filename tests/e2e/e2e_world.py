@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode, alive, environment
+from product import RunningNode, alive, environment, processes_with
 
 TAG = "E2E_WORLD"  # in the environment of every process that a world starts
 
@@ -93,12 +93,7 @@ class World:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of this world, the node's cores and strays included; one that is just ending may be missing."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TAG) == self.tag and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        return processes_with(TAG, self.tag)
 
     def cores(self) -> list[psutil.Process]:
         """The core processes of the running node."""
@@ -212,6 +207,16 @@ def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
     """A bare connection."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection
+
+
+def live_readers(world: World, target: str, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`, and are left open."""
+    found = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
+        connection.sendall(f"GET /v1/stream/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        found.append(connection)
+    return found
 
 
 def drain(connection: socket.socket) -> bytes:

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 from e2e_crashes import Worker, at_work
-from e2e_world import JSON, Answer, Lost, World, address, drain, metric, read_until
+from e2e_world import JSON, Answer, Lost, World, address, drain, live_readers, metric, read_until
 from polling import wait_until
 
 from polynya.base.names import group_of
@@ -41,22 +41,13 @@ def process_of(world: World, core: int) -> psutil.Process:
     return found[0]
 
 
-def live(world: World, name: str, mode: str, offset: str, stack: contextlib.ExitStack) -> list[socket.socket]:
-    found = []
-    for _ in range(CONNECTIONS):
-        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
-        connection.sendall(f"GET /v1/stream/{name}?offset={offset}&live={mode} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        found.append(connection)
-    return found
-
-
 @pytest.mark.parametrize("owner", [0, 1])
 def test_events_reach_readers_on_every_core_and_end_when_the_owner_dies(world: World, owner: int) -> None:
     world.start(*FLAGS)
     name = owned_by(owner, "cores/live")
     assert world.ask("PUT", f"/v1/stream/{name}", **JSON).status == 201
     with contextlib.ExitStack() as stack:
-        readers = live(world, name, "sse", "-1", stack)
+        readers = live_readers(world, f"{name}?offset=-1&live=sse", CONNECTIONS, stack)
         heads = [read_until(reader, b"upToDate") for reader in readers]
         assert all(head.startswith(b"HTTP/1.1 200") for head in heads)
         assert world.ask("POST", f"/v1/stream/{name}", b'["before"]', **JSON).status == 204
@@ -98,12 +89,12 @@ def test_long_polls_on_every_core_are_answered_and_do_not_hang_when_the_owner_di
     name = owned_by(owner, "cores/poll")
     created = world.ask("PUT", f"/v1/stream/{name}", **JSON)
     with contextlib.ExitStack() as stack:
-        polls = live(world, name, "long-poll", created.next_offset, stack)
+        polls = live_readers(world, f"{name}?offset={created.next_offset}&live=long-poll", CONNECTIONS, stack)
         wait_until(lambda: metric(world, WAITING) >= CONNECTIONS, what="long-polls to wait")
         appended = world.ask("POST", f"/v1/stream/{name}", b'["x"]', **JSON)
         for poll in polls:
             assert b'["x"]' in read_until(poll, b'["x"]')
-        again = live(world, name, "long-poll", appended.next_offset, stack)
+        again = live_readers(world, f"{name}?offset={appended.next_offset}&live=long-poll", CONNECTIONS, stack)
         wait_until(lambda: metric(world, WAITING) >= 2 * CONNECTIONS, what="long-polls to wait")
         began = time.monotonic()
         process_of(world, owner).kill()

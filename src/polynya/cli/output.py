@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 above: Callable[[str], None] | None = None  # where notices go while a line of progress is drawn
 
 

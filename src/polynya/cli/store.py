@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client, server_option
-from polynya.cli.streams import as_json
+from polynya.cli.output import as_json
 from polynya.cli.values import WHOLE_SECONDS
 
 if TYPE_CHECKING:
@@ -180,43 +179,35 @@ def _check_stopped(root: str) -> None:
 
 def _parts(client: Client) -> Iterator[dict[str, Any]]:
     """Every answer of the check, core by core."""
-    ask = _admin(client, "verify")
     core, cores, after = 0, 1, ""
-    while core < cores:
-        part = ask({"core": core, "after": after})
-        yield part
-        cores, after = part["cores"], part["next"] or ""
-        core += not after
+    with client.admin() as admin:
+        while core < cores:
+            part = _ask(admin, "verify", {"core": core, "after": after})
+            yield part
+            cores, after = part["cores"], part["next"] or ""
+            core += not after
 
 
 def _sweep(client: Client, *, dry_run: bool, grace: int | None) -> tuple[list[str], int, int, bool]:
     """Orphans of all cores (the first thousand of each), how many there are, their bytes, and whether they were deleted."""
-    ask = _admin(client, "sweep")
     orphans: list[str] = []
     count, size, core, cores, deleted = 0, 0, 0, 1, False
-    while core < cores:
-        found = ask({"core": core, "dry_run": dry_run, "grace_seconds": grace})
-        orphans += found["orphans"]
-        count += found["count"]
-        size += found["bytes"]
-        deleted = deleted or found["deleted"]
-        cores, core = found["cores"], core + 1
+    with client.admin() as admin:
+        while core < cores:
+            found = _ask(admin, "sweep", {"core": core, "dry_run": dry_run, "grace_seconds": grace})
+            orphans += found["orphans"]
+            count += found["count"]
+            size += found["bytes"]
+            deleted = deleted or found["deleted"]
+            cores, core = found["cores"], core + 1
     return orphans, count, size, deleted
 
 
-def _admin(client: Client, verb: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Asks the admin port, which is on the node's own loopback."""
-    port = client.call("GET", "/v1/node").json()["ports"]["admin"]
-    url = str(httpx.URL(client.server).copy_with(port=port))
-
-    def ask(question: dict[str, Any]) -> dict[str, Any]:
-        content, headers = msgspec.json.encode(question), {"content-type": JSON_TYPE}
-        with Client(url) as admin:
-            answer = admin.call("POST", f"/v1/admin/store/{verb}", content=content, headers=headers, seconds=PART_SECONDS)
-        found: dict[str, Any] = answer.json()
-        return found
-
-    return ask
+def _ask(admin: Client, verb: str, question: dict[str, Any]) -> dict[str, Any]:
+    headers = {"content-type": JSON_TYPE}
+    answer = admin.call("POST", f"/v1/admin/store/{verb}", content=msgspec.json.encode(question), headers=headers, seconds=PART_SECONDS)
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def _judged(faults: list[dict[str, Any]]) -> str:

@@ -9,12 +9,11 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
+from polynya.cli.output import as_json
 from polynya.cli.values import SIZE, WHOLE_SECONDS, offset_of
 
 if TYPE_CHECKING:
     import httpx
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("create")

@@ -19,6 +19,7 @@ from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client
 from polynya.cli.completing import complete_context
+from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option
 from polynya.cli.targets import find_target
 from polynya.cli.values import SECONDS
@@ -26,8 +27,6 @@ from polynya.cli.values import SECONDS
 _PATH = "/v1/admin/tokens"
 _JWTS = "/v1/admin/jwts"
 _LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "streams": "streams", "connections": "connections"}
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Tokens(Protocol):

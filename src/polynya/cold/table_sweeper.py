@@ -78,7 +78,7 @@ class TableSweeper:
         sweep = _TableSweep(self._store, table, self._groups.now_ms() - grace_ms, table.committed_ms - grace_ms)
         try:
             return await sweep.find()
-        except (CorruptData, NotFound, msgspec.DecodeError) as fault:
+        except (CorruptData, NotFound, msgspec.DecodeError, UnicodeDecodeError) as fault:
             log.warning("the files of a table are left alone", extra={"table": table.name, "error": f"{type(fault).__name__}: {fault}"})
             return []
 

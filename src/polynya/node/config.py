@@ -193,12 +193,18 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     """(key, value, origin) of every setting, secrets redacted."""
     rows = []
     for setting in SETTINGS:
-        value: Any = loaded.config
-        for part in setting.key.split("."):
-            value = getattr(value, part)
+        value = value_of(loaded.config, setting.key)
         shown = REDACTED if setting.secret and value else "" if value is None else str(value)
         rows.append((setting.key, shown, loaded.origins[setting.key]))
     return rows
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a setting by its dotted key."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def split_listen(listen: str) -> tuple[str, int]:

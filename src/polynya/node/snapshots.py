@@ -23,13 +23,13 @@ class Snapshotter:
     be in packs by now), and all entries behind it.
     """
 
-    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int) -> None:
         self.count = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self._core = core
         self._store = store
         self._every_bytes = every_bytes
-        self._keep_bytes = keep_bytes
+        self._keep_bytes = KEEP_BYTES
         self._written_at = core.journal.position
         self._indexes: dict[int, int] = {}  # of the snapshots on the disk; none at first: a first round writes every group
         self._needed: dict[int, int | None] = {}  # the lowest place that the group's snapshot on the disk names

@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
 
 import msgspec
 
@@ -80,14 +79,13 @@ def report_ready(start: CoreStart) -> None:
     os.close(start.report_fd)
 
 
-def watch_parent(loop: asyncio.AbstractEventLoop, gone: Callable[[], None] = lambda: os._exit(EXIT_CLEAN)) -> None:
-    """In the core: call `gone` when the supervisor's end of standard input closes. The default ends the process at once, as a
-    power cut would: nothing acknowledged is lost by it."""
+def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """In the core: end the process at once, as a power cut would, when the supervisor's end of standard input closes. Nothing acknowledged
+    is lost by it."""
 
     def readable() -> None:
         if not os.read(0, 4096):
-            loop.remove_reader(0)
-            gone()
+            os._exit(EXIT_CLEAN)
 
     loop.add_reader(0, readable)
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.errors import Failure
+from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
 from polynya.service.access import Access, BadScope, Denied, Principal
 from polynya.service.access.revoked import RevokedJwt, UnwantedJwt
 from polynya.service.access.store import AtRest, NoToken, TokenFile, TokenRecord, Wanted
 
-_Shape = TypeVar("_Shape")
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
@@ -60,7 +60,7 @@ class TokenRoutes:
             if request.method == "GET":
                 found = await asyncio.to_thread(self._tokens.load)
                 return _json(200, {"revoked": shown_jwts(found)})
-            unwanted = _decoded(request.body, UnwantedJwt)
+            unwanted = read_json(request.body, UnwantedJwt)
             entry = await asyncio.to_thread(self._tokens.revoke_jwt, unwanted, _now_ms())
         except BadScope as bad:
             raise Failure("INVALID_REQUEST", str(bad)) from None
@@ -90,7 +90,7 @@ class TokenRoutes:
         return principal
 
     async def _create(self, request: Request) -> Response:
-        wanted = _decoded(request.body, Wanted)
+        wanted = read_json(request.body, Wanted)
         record, text = await asyncio.to_thread(self._tokens.add, wanted, _now_ms())
         self._changed()
         return _json(201, {"token": {**shown(record), "secret": text}})
@@ -118,13 +118,6 @@ def shown(record: TokenRecord) -> dict[str, Any]:
 def shown_jwts(found: AtRest) -> list[RevokedJwt]:
     """The revocations in force."""
     return [entry for entry in found.revoked_jwts if entry.expires_ms > _now_ms()]
-
-
-def _decoded(body: bytes, shape: type[_Shape]) -> _Shape:
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.DecodeError as error:
-        raise Failure("INVALID_REQUEST", f"the body is not what this route takes: {error}") from None
 
 
 def _now_ms() -> int:

@@ -214,7 +214,7 @@ class TokenFile:
                 raise ConfigError(f"{self.path} is of version {found.version}; this release reads {VERSION}")
             for record in found.tokens:
                 parse_scopes(record.scopes)
-        except (msgspec.DecodeError, BadScope) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, BadScope) as error:
             raise ConfigError(f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make new tokens") from None
         return found
 
