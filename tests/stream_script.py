@@ -236,7 +236,7 @@ class _Story:
     def do_lag(self, words: _Words) -> list[str]:
         """`lag TABLE PREFIX committed=JOB`"""
         machine = self.world.machines[words.group]
-        lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
+        *_, lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
         return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}"]
 
     def do_expired(self, words: _Words) -> list[str]:

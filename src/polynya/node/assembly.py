@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from polynya.base.errors import CorruptData, PolynyaError
+from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
@@ -21,7 +21,7 @@ from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health
-from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
+from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
@@ -72,7 +72,9 @@ class Assembly:
         self._tier = await open_tier(self._start, self._engine.groups)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
-            self.service.flush_here = self._tier.flusher.flush_now
+            self.service.flush_here = self._tier.flush_now
+            claim = self._tier.claim
+            self._health.warn("object store", lambda: claim.reason)
         checks = StoreChecks(self.service, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
@@ -138,6 +140,8 @@ class Assembly:
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
             reader = self._tier.reader
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
+            claim = self._tier.claim
+            registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
 
     async def _settle(self) -> None:
         """Time passes for quiet streams; what crosses groups is finished."""
@@ -180,5 +184,5 @@ def _ended(task: asyncio.Task[None]) -> None:
 def _fail_stop(error: BaseException) -> None:
     """Only a restart reads the disk again; only some ends can be mended by one."""
     log.critical("this core goes down", exc_info=error)
-    code = EXIT_STORAGE if isinstance(error, OSError | JournalFailed) else EXIT_CORRUPT if isinstance(error, CorruptData) else EXIT_FAULT
-    os._exit(code)
+    ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
+    os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

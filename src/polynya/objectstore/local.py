@@ -42,12 +42,15 @@ _THREADS = 4
 class LocalStore:
     """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
 
-    def __init__(self, root: str, files: Files | None = None) -> None:
+    def __init__(self, root: str, files: Files | None = None, *, late: bool = False) -> None:
+        """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise."""
         self.root = os.path.abspath(root)
         self._files = files or Files()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
         self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
-        self._open()
+        self._is_open = False
+        if not late:
+            self._open()
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
         return await self._run(self._put, check_key(key), as_parts(parts))
@@ -79,12 +82,17 @@ class LocalStore:
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
         except OSError as fault:
             self._synced.clear()  # somebody may have removed a folder
             raise StoreUnavailable(f"the object folder {self.root}: {fault}") from fault
 
     # What follows runs in the pool.
+
+    def _opened(self, work: Callable[..., T], *arguments: object) -> T:
+        if not self._is_open:
+            self._open()
+        return work(*arguments)
 
     def _put(self, key: str, parts: Sequence[bytes]) -> str:
         path = self._path(key)
@@ -183,8 +191,8 @@ class LocalStore:
 
     def _open(self) -> None:
         """Make the root and drop what writers that died left behind."""
-        os.makedirs(os.path.dirname(self.root), exist_ok=True)
         try:
+            os.makedirs(os.path.dirname(self.root), exist_ok=True)
             self._make_folders(os.path.join(self.root, _TEMPORARY))
             with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
                 for entry in entries:
@@ -192,6 +200,7 @@ class LocalStore:
                         self._drop(entry.path)
         except OSError as fault:
             raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}") from fault
+        self._is_open = True
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, key)
