@@ -76,7 +76,9 @@ class Guarded:
         return polynya(*arguments, server=self.world.url, POLYNYA_TOKEN=token, POLYNYA_CA_FILE=str(self.ca), **variables)
 
     def acts(self) -> list[dict[str, str]]:
-        return [json.loads(line) for line in (self.data / "access" / "audit.jsonl").read_text().splitlines()]
+        """Of the lines that are whole by now."""
+        whole = (self.data / "access" / "audit.jsonl").read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 def ask_on(

@@ -408,7 +408,7 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
     run(story())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the loops' fixture
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # the loops' fixture
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
 def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():
