@@ -182,7 +182,6 @@ def test_a_store_that_comes_back_as_another_s_ends_the_node(world: World, tmp_pa
     assert "belongs to another cluster" in world.log and "the object store cannot be this node's" in world.log
     files = [path.relative_to(objects).parts[0] for path in objects.rglob("*") if path.is_file()]
     assert [first for first in files if not first.startswith(".")] == ["polynya-root.json"], "nothing was put there"
-    )
     shutil.rmtree(objects)
     (world.data / "mine").rename(objects)
     world.start(*FLAGS)
