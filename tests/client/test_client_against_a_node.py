@@ -233,7 +233,7 @@ def test_the_asynchronous_verbs(node: RunningNode) -> None:
         stream = client.stream(next(names))
         assert (await stream.create()).created
         await stream.append(1, 2)
-        async with await stream.producer("a", batching=Batching(batch_bytes=100, buffer_bytes=300)) as producer:
+        async with stream.producer("a", batching=Batching(batch_bytes=100, buffer_bytes=300)) as producer:
             receipts = [await producer.append(number) for number in range(3, 100)]
             assert (await receipts[0]).offset
         assert all(receipt.done for receipt in receipts) and producer.applied == 97
@@ -338,3 +338,11 @@ def test_what_a_dead_worker_had_is_given_again_when_its_lease_is_over(client: Cl
         assert next(dead).value == 1
         with client.share("dead", "dead/a", lanes=1, lease_seconds=1.0) as heir:
             assert next(heir).value == 1
+
+
+def test_a_name_with_dot_segments_is_refused_and_touches_no_other_stream(client: Client) -> None:
+    stream = client.stream("dots-x")
+    stream.create()
+    with pytest.raises(Refused, match="segments"):
+        client.stream("other/../dots-x").delete()
+    assert stream.exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from urllib.parse import unquote
 
+import httpx
 import pytest
 from talks import LOST, NOBODY, no, ok, play, token
 
@@ -28,7 +30,7 @@ from polynya.client import (
     streams,
     verbs,
 )
-from polynya.client.calls import Verdict, judge
+from polynya.client.calls import Verdict, judge, stream_target
 from polynya.client.errors import refused
 from polynya.client.messages import Answer, Broken
 from polynya.client.values import JSON_TYPE
@@ -171,3 +173,11 @@ def test_a_methods_help_is_that_of_its_talk() -> None:
         assert signature.return_annotation is Trimming and "keep_bytes" in signature.parameters
         assert stream.trim.__doc__ == streams.trim.__doc__ and stream.trim.__name__ == "trim"
     assert inspect.iscoroutinefunction(AsyncStream.trim) and not inspect.iscoroutinefunction(Stream.trim)
+
+
+@pytest.mark.parametrize("name", ["../tables/x", "a/../b", "a/./b", "..", "a/.."])
+def test_dot_segments_reach_the_server_instead_of_another_stream(name: str) -> None:
+    target = stream_target(name)
+    assert httpx.URL("http://h" + target).raw_path.decode() == target  # httpx resolved nothing
+    assert unquote(target) == f"/v1/stream/{name}"
+    assert stream_target("a..b/c.d") == "/v1/stream/a..b/c.d"

@@ -25,7 +25,7 @@ KINDS = {
     "refusals": Faults(refuse=0.5, cut=1.0),
     "delays": Faults(delay=0.2, cut=0.3),
     "replays": Faults(replay=1.0, cut=1.0),
-    "repeats": Faults(repeat=0.05),
+    "repeats": Faults(repeat=0.12),
     "all": Faults(refuse=0.2, cut=0.7, replay=0.5, delay=0.1, repeat=0.01),
 }
 

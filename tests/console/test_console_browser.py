@@ -14,6 +14,7 @@ import pytest
 from chromium import Browser, Page, browser
 from polling import wait_until
 from product import RunningNode, environment, running_node
+from steady_node import two_free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 __all__ = ["browser"]  # the fixture
@@ -318,3 +319,48 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
     wait_text(page, ".state.wrong", "no empty, '.' or '..' segments")
     go(page, "#/nowhere/%E0")
     wait_text(page, "#content", "There is no such page")
+
+
+def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
+    go(page, "#/stream/no/such")
+    wait_text(page, ".state.wrong", "There is no stream")
+    assert page.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    go(page, "#/streams?prefix=many/0")
+    page.wait("document.querySelectorAll('tbody tr').length === 10")
+    assert page.run("document.querySelector('.pager').hidden"), "there is one page"
+    page.log.clear()  # the 404 above
+
+
+def test_the_newest_records_are_in_sight_when_a_stream_is_opened(page: Page) -> None:
+    go(page, "#/stream/orders")
+    page.wait("document.querySelectorAll('.record').length === 100")
+    page.wait(
+        "(() => { const last = [...document.querySelectorAll('.record')].at(-1).getBoundingClientRect();"
+        " return last.bottom <= document.querySelector('.records').parentElement.getBoundingClientRect().bottom + 1; })()"
+    )
+
+
+def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browser, tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{two_free_ports()}"
+    with running_node(tmp_path / "data", "--listen", listen) as node:
+        page = browser.open(f"{node.url}/console")
+        wait_text(page, ".quiet", "There are no streams yet")
+        assert page.run("getComputedStyle(document.querySelector('thead')).display") == "none"
+        go(page, "#/sql")
+        wait_text(page, "#sql-state", "There are no tables yet")
+        go(page, "#/health")
+        wait_text(page, ".numbers", "(")  # the commit
+        httpx.put(f"{node.url}/v1/stream/orders", headers=JSON, content=b"[1,2,3]")
+        go(page, "#/streams")
+        wait_text(page, "tbody", "orders")
+    wait_text(page, ".quiet:not([hidden])", "cannot be listed: the node does not answer. Trying again")
+    go(page, "#/health")
+    wait_text(page, ".state", "cannot be read: the node does not answer. Trying again")
+    go(page, "#/stream/orders")
+    wait_text(page, ".state.wrong", "cannot be read: the node does not answer. Trying again")
+    with running_node(tmp_path / "data", "--listen", listen):
+        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+    wait_text(page, ".state.wrong", "cannot be read")
+    with running_node(tmp_path / "data", "--listen", listen):
+        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+    page.call("Page.close")

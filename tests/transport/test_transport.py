@@ -72,6 +72,25 @@ def test_both_directions_are_separate(tmp_path):
     run(story())
 
 
+def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
+    async def story():
+        early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
+        await early.start()
+        meeting = asyncio.create_task(early.wait_met())
+        await asyncio.sleep(0.3)  # by now it looks for the other only now and then
+        assert not meeting.done()
+        await late.start()
+        async with asyncio.timeout(60):
+            await late.wait_met()
+        assert early.counters()["connected"] == late.counters()["connected"] == 1
+        async with asyncio.timeout(60):
+            await meeting
+        await early.close()
+        await late.close()
+
+    run(story())
+
+
 def test_one_way_messages_arrive_in_order(tmp_path):
     async def story():
         async with pair(tmp_path) as (asking, answering):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.client import streams, verbs
-from polynya.client.aio_producer import AsyncProducer
+from polynya.client.aio_producer import AsyncProducer, OpeningProducer
 from polynya.client.aio_work import AsyncWork
 from polynya.client.handles import Position
 from polynya.client.hearing import drawn_producer_id, worker_name
@@ -88,11 +88,15 @@ class AsyncStream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
-    async def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> AsyncProducer:
-        """An idempotent producer: `async with await stream.producer()`. Without an id it gets one of its own. With an id it takes the next
-        epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
-        names = await AsyncLine(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
-        return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
+    def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> OpeningProducer:
+        """An idempotent producer: `async with stream.producer() as producer`, or `await` it. Without an id it gets one of its own. With an
+        id it takes the next epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
+
+        async def opened() -> AsyncProducer:
+            names = await AsyncLine(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
+            return AsyncProducer(self._wire, names, batching or Batching(), self._retry)
+
+        return OpeningProducer(opened)
 
     def read(self, offset: str = START, *, from_time: str | datetime = "", max_bytes: int | None = None) -> AsyncReader:
         """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from polynya.client.errors import ProducerFailed
@@ -40,6 +40,25 @@ class AsyncReceipt:
 
     def __await__(self) -> Generator[Any, None, Appended]:
         return asyncio.shield(self._future).__await__()
+
+
+class OpeningProducer:
+    """A producer that is still to ask what its stream holds: enter it, or await it, once. Nothing happens before that."""
+
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, AsyncProducer]]) -> None:
+        self._opened = opened
+        self._producer: AsyncProducer | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncProducer]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> AsyncProducer:
+        self._producer = await self._opened()
+        return self._producer
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        assert self._producer is not None, "it was entered"
+        await self._producer.__aexit__(kind, *rest)
 
 
 class AsyncProducer(Progress):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -33,6 +34,7 @@ EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
+MEET_SECONDS = 10.0  # for a core that does not come up
 log = logging.getLogger("polynya.core")
 
 
@@ -91,6 +93,14 @@ class Assembly:
         self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
+
+    async def meet(self) -> None:
+        """Until this core and all others have reached each other, or patience is over. The last core of a node that starts is met by all
+        when it says that it serves, so that the node's first requests find every core."""
+        if self._transport is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MEET_SECONDS):
+                    await self._transport.wait_met()
 
     async def stop(self) -> None:
         """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""

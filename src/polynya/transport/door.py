@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
@@ -58,7 +58,7 @@ class Guest:
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._core = -1  # until it said hello
+        self.core = -1  # until it said hello
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost)
         self.link.pauses_reading = True
@@ -73,7 +73,7 @@ class Guest:
             push.cancelled()
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        if self._core < 0:
+        if self.core < 0:
             self._on_hello(type_, kind, ident, body)
         elif type_ == Type.CALL:
             self._handle(kind, body, partial(self._reply, ident))
@@ -90,7 +90,8 @@ class Guest:
 
     def _on_hello(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._door.start_id.encode():
-            self._core = ident
+            self.core = ident
+            self._door.arrived.set()
         else:
             log.warning("a connection that is none of this node's cores was refused")
             self.link.close()
@@ -101,11 +102,11 @@ class Guest:
             reply(Unavailable(f"this core knows no message of kind {kind}"))
             return
         try:
-            handler(body, reply, self._core)
+            handler(body, reply, self.core)
         except PolynyaError as error:
             reply(error)
         except Exception as error:  # the caller must not wait for ever; a bug here is told, and is no reason to drop the others
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
             reply(error)
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
@@ -115,11 +116,11 @@ class Guest:
             push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
             return
         try:
-            handler(body, push, self._core)
+            handler(body, push, self.core)
         except PolynyaError as error:
             push.end(error)
         except Exception as error:  # as in `_handle`
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
             push.end(error)
 
     def _reply(self, ident: int, answer: bytes | BaseException) -> None:
@@ -140,6 +141,7 @@ class Door:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.guests: set[Guest] = set()
+        self.arrived = asyncio.Event()  # one more has said hello
         self._path = path
         self._server: asyncio.AbstractServer | None = None
 
@@ -148,6 +150,12 @@ class Door:
         if os.path.exists(self._path):
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self).link, self._path)
+
+    async def wait_for(self, cores: Set[int]) -> None:
+        """Until each of them has come."""
+        while not cores <= {guest.core for guest in self.guests}:
+            self.arrived.clear()
+            await self.arrived.wait()
 
     async def close(self) -> None:
         if self._server is not None:

@@ -64,6 +64,11 @@ class Transport:
         for peer in self._peers.values():
             await peer.wait_connected()
 
+    async def wait_met(self) -> None:
+        """Until every other core was reached and has reached this one: from then on neither finds the other missing."""
+        await self.wait_connected()
+        await self._door.wait_for(self._peers.keys())
+
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
         OutcomeUnknown."""
