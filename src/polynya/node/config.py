@@ -196,7 +196,9 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
         value: Any = loaded.config
         for part in setting.key.split("."):
             value = getattr(value, part)
-        shown = REDACTED if setting.secret and value else "" if value is None else str(value)
+        shown = (
+            REDACTED if setting.secret and value else "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        )
         rows.append((setting.key, shown, loaded.origins[setting.key]))
     return rows
 
