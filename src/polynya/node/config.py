@@ -194,8 +194,8 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     rows = []
     for setting in SETTINGS:
         value = value_of(loaded.config, setting.key)
-        shown = REDACTED if setting.secret and value else "" if value is None else str(value)
-        rows.append((setting.key, shown, loaded.origins[setting.key]))
+        shown = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        rows.append((setting.key, REDACTED if setting.secret and value else shown, loaded.origins[setting.key]))
     return rows
 
 
