@@ -13,11 +13,18 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
 from polynya.transport import Push, Reply, Transport, door, link, peer, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
+
+
+def head(length: int, type_: int, kind: int, ident: int) -> bytes:
+    """Of a frame between cores of one node."""
+    return HEADER.pack(length, type_, kind, ident, 0)
+
+
 Answer = bytes | BaseException
 run = asyncio.run
 
@@ -129,6 +136,8 @@ def test_one_way_messages_arrive_in_order(tmp_path):
         (Unavailable("full"), Unavailable("full")),
         (OutcomeUnknown("perhaps"), OutcomeUnknown("perhaps")),
         (CorruptData("bad"), CorruptData("bad")),
+        (NotLeader(3), NotLeader(3)),
+        (NotLeader(0), NotLeader(0)),
         (KeyError("x"), OutcomeUnknown("KeyError: 'x'")),
     ],
 )
@@ -139,8 +148,9 @@ def test_errors_travel_as_what_they_are(tmp_path, raised, expected):
     async def story():
         async with pair(tmp_path) as (asking, answering):
             answering.on(FAIL, handler)
-            with pytest.raises(type(expected), match=str(expected)):
+            with pytest.raises(type(expected), match=str(expected)) as raised_there:
                 await asking.call(1, FAIL, b"")
+            assert vars(raised_there.value) == vars(expected)
             assert await asking.call(1, ECHO, b"alive") == b"alive"
 
     run(story())
@@ -380,7 +390,7 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
             answering.on_stream(COUNT, serve)
             reader = socket.socket(socket.AF_UNIX)
             reader.connect(str(tmp_path / "core-1.sock"))
-            reader.sendall(HEADER.pack(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s" + HEADER.pack(0, Type.OPEN, COUNT, 1))
+            reader.sendall(head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s" + head(0, Type.OPEN, COUNT, 1))
             await until(lambda: pushes)
             for _ in range(200):
                 pushes[0].item(bytes(1 << 16))
@@ -403,17 +413,17 @@ def _drops(directory: os.PathLike[str], data: bytes) -> bytes:
         return got
 
 
-HELLO = HEADER.pack(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s"
+HELLO = head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"s"
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        HEADER.pack(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"t",  # another start of the node
-        HEADER.pack(1, Type.HELLO, PROTOCOL_VERSION + 1, 7) + b"s" + HELLO,
-        HEADER.pack(0, Type.CALL, ECHO, 1),  # no hello
-        HELLO + HEADER.pack(link.FRAME_BYTES_MAX + 1, Type.CALL, ECHO, 1),
-        HELLO + HEADER.pack(0, 200, ECHO, 1),
+        head(1, Type.HELLO, PROTOCOL_VERSION, 7) + b"t",  # another start of the node
+        head(1, Type.HELLO, PROTOCOL_VERSION + 1, 7) + b"s" + HELLO,
+        head(0, Type.CALL, ECHO, 1),  # no hello
+        HELLO + head(link.FRAME_BYTES_MAX + 1, Type.CALL, ECHO, 1),
+        HELLO + head(0, 200, ECHO, 1),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
@@ -431,7 +441,7 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
 def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():
-        stream = b"".join(HEADER.pack(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames)
+        stream = b"".join(head(len(body), type_, kind, ident) + body for type_, kind, ident, body in frames)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
         got: list[tuple[int, int, int, bytes]] = []
         receiver = link.Link(lambda: None, lambda *frame: got.append(frame), lambda: None)
@@ -449,7 +459,7 @@ def test_a_large_frame_in_small_pieces_is_not_copied_each_time():
         got: list[int] = []
         receiver = link.Link(lambda: None, lambda type_, kind, ident, body: got.append(len(body)), lambda: None)
         receiver.up = True
-        receiver.data_received(HEADER.pack(32 << 20, Type.CALL, 1, 1))
+        receiver.data_received(head(32 << 20, Type.CALL, 1, 1))
         for _ in range(2 << 10):
             receiver.data_received(bytes(16 << 10))
         assert got == [32 << 20]

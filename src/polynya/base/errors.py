@@ -9,6 +9,14 @@ class Unavailable(PolynyaError):
     """Not now: the outcome is certain (nothing was applied) and the caller may try again."""
 
 
+class NotLeader(Unavailable):
+    """Another node leads the group: `node`, or 0 when it is not known yet."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(f"node {node} leads this group; ask there" if node else "this group is electing a leader; retry")
+        self.node = node
+
+
 class OutcomeUnknown(PolynyaError):
     """The operation may or may not have been applied; only an idempotent repeat is safe."""
 

@@ -16,6 +16,7 @@ from polynya.cli.leaving import Leaving
 
 VERBS = {  # name: (module, what --help says), in the order of the list
     "serve": ("serve", "Start a node and serve until it is told to stop."),
+    "cluster": ("cluster", "Look at a cluster, and start one here for development."),
     "create": ("streams", "Create a stream."),
     "append": ("append", "Append records to a stream, from arguments or stdin."),
     "import": ("importing", "Copy a stream from another server."),

@@ -17,17 +17,18 @@ from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
+from polynya.node.cluster_view import ClusterView
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health
+from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
-from polynya.transport import Transport
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
@@ -51,15 +52,21 @@ class Assembly:
             history=start.birth.history,
             hot_bytes_max=start.config.cold.max_hot_bytes_per_group or HOT_BYTES_PER_CORE,  # 0: no bound of its own
         )
-        self._transport = Transport(start.core, cores, start.run_directory, start_id=start.start_id) if cores > 1 else None
+        self._transport = transport_of(start)
         self._farewell = Farewell(self._transport) if self._transport is not None else None
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
-        self._engine = Engine(storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop)
+        self._engine = Engine(
+            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport)
+        )
+        self._joined: Joined | None = None
+        if self._engine.replicated is not None and self._transport is not None:
+            self._joined = Joined(start, self._transport, self._engine)
         trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
+        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
@@ -79,6 +86,8 @@ class Assembly:
         checks = StoreChecks(self.service, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
+        if self._joined is not None:
+            self._joined.forwarding.start()
         if self._tier is not None:
             for task in self._tier.tasks():
                 self._spawn(task)
@@ -91,7 +100,7 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks), self._health, self._keeper)
+        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._view), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
 
@@ -105,6 +114,8 @@ class Assembly:
 
     async def stop(self) -> None:
         """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""
+        if self._joined is not None:
+            await self._joined.hand_over()
         if self._doors is not None:
             await self._doors.close()
         if self._farewell is not None:
@@ -113,11 +124,14 @@ class Assembly:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._joined is not None:
+            self._joined.forwarding.close()
         await self._engine.core.drain()
         if self._tier is not None:
             await self._tier.close()
         if self._transport is not None:
             await self._transport.close()
+        await self._engine.stop()
         self._engine.close()
         self._keeper.close()
 
@@ -138,6 +152,10 @@ class Assembly:
         registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
         registry.add(sources.counted(self._engine.retainer.counters, sources.RETENTION))
         registry.add(self._keeper.samples)
+        if self._joined is not None:
+            registry.add(self._joined.samples)
+            for name, check in self._joined.checks():
+                self._health.add(name, check)
         registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))

@@ -14,7 +14,8 @@ from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
 FORMAT_VERSION = 1
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "lost+found", "access", "tls"}  # what may be there already
+# What may be there already.
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     format_version: int = FORMAT_VERSION
     cluster_id: str  # 128 random bits, hexadecimal
+    node: int = 0  # of the cluster; 0 is a node by itself
     history: int = 1
     groups: int
     cores: int
@@ -55,7 +57,8 @@ def _bear(path: Path, config: Config) -> Birth:
         )
     groups = config.groups or GROUPS_DEFAULT
     birth = Birth(
-        cluster_id=secrets.token_hex(16),
+        cluster_id=config.cluster.id or secrets.token_hex(16),
+        node=config.cluster.node,
         groups=groups,
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
@@ -76,6 +79,7 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
         raise ConfigError(
             f"{path}: the data has format {birth.format_version}, this release reads up to {FORMAT_VERSION}; use a newer release"
         )
+    _check_cluster(birth, config, path)
     if config.cores is not None and config.cores != birth.cores:
         raise ConfigError(
             f"cores: the data in {path.parent} was written by {birth.cores} cores, each with its own journal, and this release cannot "
@@ -86,6 +90,25 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
             f"groups: the data in {path.parent} has {birth.groups} groups, and a stream's group is fixed for life; "
             f"start with --groups {birth.groups} (or without the setting)"
         )
+
+
+def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
+    """The data stays with the cluster, and in the place in it, that it was born in."""
+    cluster = config.cluster
+    if not cluster.is_on and birth.node:
+        raise ConfigError(
+            f"cluster: the data in {path.parent} is that of node {birth.node} of the cluster {birth.cluster_id}, and is worth nothing alone; "
+            "start it with the settings of that cluster"
+        )
+    if cluster.is_on and not birth.node:
+        raise ConfigError(
+            f"cluster: the data in {path.parent} was written by a node by itself, and the other nodes know nothing of it; start the cluster on "
+            "new folders and copy the streams ('polynya import')"
+        )
+    if cluster.is_on and birth.cluster_id != cluster.id:
+        raise ConfigError(f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; this is {cluster.id}")
+    if birth.node != cluster.node:
+        raise ConfigError(f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node {cluster.node}")
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,7 +17,9 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node import logs
 from polynya.node.assembly import Assembly
+from polynya.node.cluster import Membership
 from polynya.node.heap import keep_heap_small
+from polynya.node.joining import membership_of
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
 from polynya.wal.errors import is_full
@@ -45,14 +47,17 @@ def main() -> int:
 
 def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
-    return open_quickly(folder, core=start.core, cores=start.cores, groups=start.groups, cluster_id=start.birth.cluster_id)
+    shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
+    return open_quickly(folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start))
 
 
-def open_quickly(folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "") -> Storage:
+def open_quickly(
+    folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "", membership: Membership | None = None
+) -> Storage:
     """`open_storage`, with the garbage collector out of its way, then and later."""
     gc.disable()  # recovery makes many objects and no cycles
     try:
-        return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id)
+        return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id, membership=membership)
     except OSError as error:
         if not is_full(error):
             raise

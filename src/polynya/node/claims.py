@@ -21,6 +21,7 @@ from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnav
 
 FILE = "object-root.json"
 FIRST_TRIES = 5  # of a node that has never held this root
+MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
 PAUSE_SECONDS = 0.5  # and twice as long each time …
 PAUSE_SECONDS_MAX = 10.0  # … up to so long
 AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there (the log says why)"
@@ -86,7 +87,8 @@ class Claim:
         start = self._start
         if start.core == 0:
             await prove_conditional_writes(self._store)
-        self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, start.start_id)
+        owner = MEMBERS if start.birth.node else start.start_id
+        self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
         if start.core == 0 and not self.is_known:
             _note(self._path, held_by(start))
 

@@ -17,6 +17,7 @@ import msgspec
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError
+from polynya.node.cluster_settings import ClusterConfig, cluster_problems, nodes_text
 from polynya.node.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, PREFIX, SETTINGS, Setting
 from polynya.node.toml_lines import lines_of_keys
 from polynya.objectstore.settings import StoreSettings
@@ -106,6 +107,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: str = "*"
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
+    cluster: ClusterConfig = ClusterConfig()
     log: LogConfig = LogConfig()
     lake: LakeConfig = LakeConfig()
     sql: SqlConfig = SqlConfig()
@@ -149,6 +151,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             found.append(f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on its way, tokens too")
         if self.admin_listen and not self.tls.is_on and not is_loopback(split_listen(self.admin_listen)[0]):
             found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
+        if self.cluster.is_on and not self.cluster.ca and not is_loopback(self.cluster.listen_place[0]):
+            found.append(
+                f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
+            )
         return found
 
 
@@ -193,10 +199,16 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     """(key, value, origin) of every setting, secrets redacted."""
     rows = []
     for setting in SETTINGS:
-        value = value_of(loaded.config, setting.key)
-        shown = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        rows.append((setting.key, REDACTED if setting.secret and value else shown, loaded.origins[setting.key]))
+        rows.append((setting.key, _shown(value_of(loaded.config, setting.key), secret=setting.secret), loaded.origins[setting.key]))
     return rows
+
+
+def _shown(value: Any, *, secret: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return REDACTED if secret and value else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -274,6 +286,11 @@ def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple
             rows.append((key, "true" if value else "false", origin))
         elif isinstance(value, str | int | float):
             rows.append((key, str(value), origin))
+        elif key == "cluster.nodes":
+            try:
+                rows.append((key, nodes_text(value), origin))
+            except ValueError as error:
+                problems.append(f"{origin}: {error}")
         else:
             problems.append(f"{origin}: expected {BY_KEY[key].kind}, not a {type(value).__name__}")
     return rows
@@ -290,7 +307,15 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
 
 
 def _build(values: dict[str, Any]) -> Config:
-    shapes = {"tls": TlsConfig, "auth": AuthConfig, "log": LogConfig, "lake": LakeConfig, "sql": SqlConfig, "cold": ColdConfig}
+    shapes = {
+        "tls": TlsConfig,
+        "auth": AuthConfig,
+        "cluster": ClusterConfig,
+        "log": LogConfig,
+        "lake": LakeConfig,
+        "sql": SqlConfig,
+        "cold": ColdConfig,
+    }
     rooms: dict[str, dict[str, Any]] = {room: {} for room in ("", *shapes)}
     for key, value in values.items():
         room, _, name = key.rpartition(".")
@@ -338,6 +363,29 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
             yield f"cors_origins ({origins['cors_origins']}): {origin!r} is no origin; one looks like https://app.example.com, without a path"
 
 
+def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    cluster = config.cluster
+    found = list(cluster_problems(cluster, origins))
+    yield from found
+    if found or not cluster.is_on:
+        return
+    host = cluster.listen_place[0]
+    try:
+        if not (is_loopback(host) or cluster.ca or cluster.unsafe_no_tls):
+            yield (
+                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is reachable from other machines, and nodes do not prove "
+                "who they are; set cluster.ca, cluster.cert and cluster.key ('polynya cluster ca' makes some for a trial), or add "
+                "--cluster-unsafe-no-tls"
+            )
+    except ValueError as error:
+        yield f"cluster.nodes ({origins['cluster.nodes']}): {error}"
+    if config.cold.backend == "memory" or (config.cold.backend == "local" and not config.cold.root and cluster.others):
+        yield (
+            f"cold.backend ({origins['cold.backend']}): the nodes of a cluster share one object store; choose s3, or none, or local with "
+            "cold.root set to a folder that all nodes see"
+        )
+
+
 def _is_local_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
@@ -350,6 +398,7 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     """What is wrong with settings that are each well-formed."""
     yield from _reach_problems(config, origins)
     yield from _access_problems(config, origins)
+    yield from _cluster_problems(config, origins)
     cold = config.cold
     if cold.backend == "s3" and not cold.s3_bucket:
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"

@@ -146,7 +146,7 @@ class Core:
         self._turns_begun += 1
         self.shard.number(entries)
         self.journal.stage_all(entries, Kind.COMMAND)
-        moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, _copy_of(batch))) for group, batch in copies]
+        moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
         written = self.journal.take()
         assert written is not None, "a turn has something to write"
         self._queue.put((written, entries, moves))
@@ -283,6 +283,6 @@ class Core:
         await waiter
 
 
-def _copy_of(hot: HotBatch) -> bytes:
+def copy_of(hot: HotBatch) -> bytes:
     """What `read_payload` finds at the batch's new place."""
     return encode_command(Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc)))

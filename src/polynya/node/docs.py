@@ -100,7 +100,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def _setting_row(setting: Setting) -> str:
-    default = "" if setting.default in (None, "") else f"`{_default(setting)}`"
+    default = "" if setting.default in (None, "", ()) else f"`{_default(setting)}`"
     return f"| `{setting.key}` | {setting.kind} | {default} | {setting.doc} |"
 
 

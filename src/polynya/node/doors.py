@@ -24,6 +24,7 @@ from polynya.front.http.tokens import TokenRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
+from polynya.node.cluster_view import ClusterView
 from polynya.node.health import Answer, Health
 from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
@@ -49,6 +50,7 @@ class Behind(NamedTuple):
     mounts: Mapping[str, Handler]
     read_object: ReadObject | None  # None: there is no object store
     checks: StoreChecks | None
+    view: ClusterView
 
 
 class Doors:
@@ -70,7 +72,7 @@ class Doors:
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
         user = self._audited(_table_act, _table_handler(routes.user))
-        handlers = {"/v1/tables": user, **self._health_handlers()}
+        handlers = {"/v1/tables": user, "/v1/cluster": _cluster_handler(behind.view), **self._health_handlers()}
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {"/v1/tables/": user, BUCKETS + "/": self._audited(_bucket_act, buckets.handle), **console_mounts(), **behind.mounts}
         context = keeper.tls.context if keeper.tls is not None else None
@@ -235,6 +237,13 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
         raise Failure("NO_ROUTE")
 
     return handle
+
+
+def _cluster_handler(view: ClusterView) -> Handler:
+    async def cluster(request: Request) -> Response:
+        return Response(200, msgspec.json.encode(await view.look()), headers=(("Cache-Control", "no-store"),))
+
+    return cluster
 
 
 def _response(answer: Answer) -> Response:

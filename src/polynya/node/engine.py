@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from polynya.node.cluster import Cluster
 from polynya.node.core import Core
+from polynya.node.exchange import Exchange
 from polynya.node.groups import CoreGroups
+from polynya.node.replicated import ReplicatedCore
 from polynya.node.snapshots import Snapshotter
 from polynya.node.storage import Storage
+from polynya.node.writing import Writer
 from polynya.service.local import LocalGroups
 from polynya.service.node import CoreTransport, NodeService
 from polynya.service.retainer import Retainer
@@ -40,25 +44,57 @@ class Engine:
         now_ms: Callable[[], int],
         transport: CoreTransport | None,
         fatal: Callable[[BaseException], None],
+        cluster: Cluster | None = None,
+        writer: Writer | None = None,
     ) -> None:
+        """`cluster`: where the groups have other members; then `storage` was opened as this member's."""
         self.storage = storage
-        self.core = Core(storage.shard, storage.journal, fatal=fatal)
+        self.replicated: ReplicatedCore | None = None
+        self.exchange: Exchange | None = None
+        if cluster is None:
+            self.core: Core | ReplicatedCore = Core(storage.shard, storage.journal, fatal=fatal)
+        else:
+            self.core = replicated = ReplicatedCore(storage.shard, storage.journal, cluster, storage.restored, fatal=fatal, writer=writer)
+            self.replicated = replicated
+            now_ms = _not_before(replicated, now_ms)
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
         self.local = LocalGroups(machines, self.core, now_ms, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
         self.settler = Settler(self.service)
         self.retainer = Retainer(self.service)
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
-        self.groups = CoreGroups(storage.shard, self.service, self.snapshotter)
+        self.groups = CoreGroups(self._term, self.service, self.snapshotter)
+        if self.replicated is not None:
+            self._join(self.replicated)
         self.core.on_applied = self.local.applied
         self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
         self.core.on_turn = self._turned
+
+    async def stop(self) -> None:
+        """Before `close`: what works beside the turns ends."""
+        if self.exchange is not None:
+            await self.exchange.close()
 
     def close(self) -> None:
         """After the last proposal was answered, or not: nothing acknowledged depends on it."""
         self.core.close()
         self.storage.journal.close()
 
+    def _join(self, core: ReplicatedCore) -> None:
+        """What has to happen once in a cluster happens where a group is led."""
+        self.local.join(core, core.led)
+        self.local.lifetimes.propose = self.service.propose_to
+        self.exchange = Exchange(core, self.storage.snapshots, self.snapshotter, self.local.replace)
+        core.on_snapshot_effects = self.exchange.carry_out
+
+    def _term(self, group: int) -> int:
+        return self.storage.shard.groups[group].term if self.replicated is None else self.replicated.term(group)
+
     def _turned(self) -> None:
         for look in self.after_turn:
             look()
+
+
+def _not_before(core: ReplicatedCore, now_ms: Callable[[], int]) -> Callable[[], int]:
+    """Log time goes on from what other leaders have logged (F14)."""
+    return lambda: max(now_ms(), core.floor_ms)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from polynya.node.snapshots import Snapshotter
-from polynya.replica import Shard
 from polynya.service.node import NodeService
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
@@ -15,16 +14,14 @@ from polynya.stream.replies import Reply
 class CoreGroups:
     """Implements `polynya.cold.groups.Groups`."""
 
-    def __init__(self, shard: Shard, service: NodeService, snapshotter: Snapshotter) -> None:
-        self._shard = shard
+    def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter) -> None:
+        """`term`: of a group, by its number."""
+        self.term = term
         self._service = service
         self._snapshotter = snapshotter
 
     def machines(self) -> Mapping[int, Machine]:
-        return self._service.local.machines
-
-    def term(self, group: int) -> int:
-        return self._shard.groups[group].term
+        return self._service.local.led
 
     async def propose(self, group: int, command: Command) -> Reply:
         return await self._service.call(group, command)

@@ -138,6 +138,8 @@ class Health:
             "version": __version__,
             "commit": commit(),
             "cluster": start.birth.cluster_id,
+            "node": start.birth.node,
+            "nodes": {str(node.id): node.http for node in start.config.cluster.nodes},
             "history": start.birth.history,
             "start": start.start_id,
             "cores": start.cores,

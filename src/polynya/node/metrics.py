@@ -50,6 +50,20 @@ METRICS = (
     Metric("polynya_transport_outstanding", "gauge", "Calls between cores without an answer yet."),
     Metric("polynya_transport_refused_total", "counter", "Calls between cores that were refused because too much was under way."),
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
+    Metric("polynya_groups_led", "gauge", "Groups that this node leads, of a cluster."),
+    Metric(
+        "polynya_peers_connected",
+        "gauge",
+        "Cores of other nodes that this node's cores hear: the other nodes times cores when all is well.",
+    ),
+    Metric(
+        "polynya_peer_messages_dropped_total", "counter", "Messages of groups to other nodes that were dropped: a node is away, or slow."
+    ),
+    Metric("polynya_forwarded_total", "counter", "Commands sent to the core that leads their group."),
+    Metric(
+        "polynya_forward_retries_total", "counter", "Commands that found another leader than was thought, or none, and were sent again."
+    ),
+    Metric("polynya_forward_refused_total", "counter", "Commands refused because their group had no leader for too long."),
     Metric("polynya_turns_total", "counter", "Journal writes, each with one fsync."),
     Metric("polynya_entries_total", "counter", "Entries written to the journal; over the turns: how well group commit batches."),
     Metric("polynya_journal_full_total", "counter", "Journal writes refused because the disk was full."),

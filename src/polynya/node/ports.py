@@ -10,17 +10,18 @@ from polynya.base.errors import ConfigError
 BACKLOG = 1024  # connections that wait to be accepted
 
 
-def take_port(host: str, port: int, *, name: str) -> socket.socket:
+def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> socket.socket:
     """A bound socket that does not listen: it keeps the port for this node while cores come and go. Port 0 takes a free one.
 
-    `host` is a numeric address. Raises `ConfigError` when a stranger holds the port, also one that would share it.
+    `host` is a numeric address. Raises `ConfigError` when a stranger holds the port, also one that would share it; `change` is where
+    another one is chosen.
     """
     with _socket(host) as probe:
         try:
             probe.bind((host, port))
             probe.listen(1)
         except OSError as error:
-            raise ConfigError(f"{name}: {_why(error, host, port)}") from None
+            raise ConfigError(f"{name}: {_why(error, host, port, change)}") from None
         port = probe.getsockname()[1]
     placeholder = _socket(host)
     placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -50,11 +51,11 @@ def _socket(host: str) -> socket.socket:
     return made
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _why(error: OSError, host: str, port: int, change: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use by another process; stop it, or choose another port with --listen"
+        return f"port {port} of {host} is in use by another process; stop it, or choose another port with {change}"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine; choose one with --listen"
+        return f"{host} is no address of this machine; choose one with {change}"
     if error.errno == errno.EACCES:
-        return f"this user may not listen on port {port}; choose a port above 1023 with --listen"
+        return f"this user may not listen on port {port}; choose a port above 1023 with {change}"
     return f"cannot listen on {spelled(host, port)}: {error.strerror}"

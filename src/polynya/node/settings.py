@@ -19,6 +19,7 @@ from polynya.base.limits import (
     LONG_POLL_SECONDS_DEFAULT,
     MIB,
 )
+from polynya.node.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
 
 PREFIX = "POLYNYA_"
 CLIENT_VARIABLES = {  # known, but no settings of the node
@@ -124,6 +125,9 @@ _KINDS: dict[Callable[[str], Any], str] = {
     parse_text: "text",
     parse_count: "number",
     parse_switch: "true \\| false",
+    parse_cluster_id: "hexadecimal",
+    parse_nodes: "nodes",
+    parse_place: "HOST:PORT",
     parse_size: "size",
     parse_seconds: "duration (s)",
     parse_millis: "duration (ms)",
@@ -208,6 +212,41 @@ SETTINGS = (
     Setting("auth.bytes_per_second", parse_size, 0, "Likewise bytes of bodies, of requests and answers together."),
     Setting("auth.streams", parse_count, 0, "Likewise streams that may exist under a token's prefixes, when it creates one."),
     Setting("auth.connections", parse_count, 0, "Likewise open connections."),
+    Setting(
+        "cluster.id",
+        parse_cluster_id,
+        "",
+        "What tells this cluster from others: 32 hexadecimal digits, the same on every node, fixed when a data folder is born.",
+    ),
+    Setting(
+        "cluster.node",
+        parse_count,
+        0,
+        "Which of `cluster.nodes` this is; fixed when the data folder is born. 0 is a node by itself.",
+        high=NODE_MAX,
+    ),
+    Setting(
+        "cluster.nodes",
+        parse_nodes,
+        (),
+        "All nodes, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the other nodes) and `http` (the URL "
+        "for clients); elsewhere `ID=PEER=HTTP` with commas between. The same on every node.",
+    ),
+    Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
+    Setting(
+        "cluster.ca",
+        parse_text,
+        "",
+        "A file with the certificate of the cluster's authority (PEM); nodes prove to each other that it knows them.",
+    ),
+    Setting("cluster.cert", parse_text, "", "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM)."),
+    Setting("cluster.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting(
+        "cluster.unsafe_no_tls",
+        parse_switch,
+        False,
+        "Allow a peer port beyond loopback without certificates: then whoever reaches it may read and write everything.",
+    ),
     Setting("log.level", parse_text, "info", "The least severe log lines that are written.", ("debug", "info", "warning", "error")),
     Setting("log.format", parse_text, "logfmt", "The shape of log lines on stderr.", ("logfmt", "json")),
     Setting(

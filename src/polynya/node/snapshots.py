@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from google_crc32c import value as crc32c
+
 from polynya.node.core import Core
+from polynya.node.replicated import ReplicatedCore
+from polynya.node.transfer import transfer_size
 from polynya.replica import Group
+from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
 from polynya.wal.snapshots import SnapshotStore
 
@@ -20,13 +25,15 @@ class Snapshotter:
     """Writes a base of each changed group in turn; a segment goes when recovery from the snapshots on the disk reads nothing in it.
 
     What such a recovery reads of a group: the hot batches that the snapshot on the disk names (not those of today's machine, which may
-    be in packs by now), and all entries behind it.
+    be in packs by now), and all entries behind it. Where a group has other members, some entries before it stay too, for those that lag.
     """
 
-    def __init__(self, core: Core, store: SnapshotStore, *, every_bytes: int) -> None:
+    def __init__(self, core: Core | ReplicatedCore, store: SnapshotStore, *, every_bytes: int) -> None:
         self.count = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
+        self.lock = asyncio.Lock()  # held for a round
         self._core = core
+        self._replicated = core if isinstance(core, ReplicatedCore) else None
         self._store = store
         self._every_bytes = every_bytes
         self._keep_bytes = KEEP_BYTES
@@ -60,12 +67,8 @@ class Snapshotter:
         wanted, self._wanted = self._wanted, False
         begin = self._core.journal.position
         try:
-            await self._copy_forward()
-            await self._core.wait_applied()  # what was stamped before now is in the machines
-            for number, group in self._core.shard.groups.items():
-                await self._one(number, group)
-                await asyncio.sleep(pace_seconds)
-            await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
+            async with self.lock:
+                await self._round(pace_seconds)
             self.covered_ms = now_ms
             self._written_at = begin
             self._patience = 0
@@ -75,15 +78,38 @@ class Snapshotter:
         finally:
             self._running = False
 
+    def installed(self, number: int, index: int, machine: Machine) -> None:
+        """The group's snapshot on the disk is one that another node sent. With the lock held."""
+        self._indexes[number] = index
+        self._needed[number] = machine.needed_places()
+        self._moved.discard(number)
+
+    async def _round(self, pace_seconds: float) -> None:
+        await self._copy_forward()
+        await self._core.wait_applied()  # what was stamped before now is in the machines
+        for number, group in self._core.shard.groups.items():
+            await self._one(number, group)
+            await asyncio.sleep(pace_seconds)
+        if self._replicated is not None:
+            await self._replicated.renew_states()
+        await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
+
     async def _one(self, number: int, group: Group) -> None:
-        floor = self._core.applied_place
+        floor = self._core.applied_place if isinstance(self._core, Core) else 0
         if self._indexes.get(number) != group.applied_index or number in self._moved:
             index, term, body, needed = group.applied_index, group.term, group.machine.snapshot(), group.machine.needed_places()
+            size = transfer_size(len(body), group.machine)
             await asyncio.to_thread(self._store.write, number, term, index, body)
             self._moved.discard(number)
             self._indexes[number] = index
             self._needed[number] = needed
             self.count += 1
+            if self._replicated is not None:
+                self._replicated.snapshotted(number, index, (size, crc32c(body)), keep_from=self._written_at)
+        elif self._replicated is not None:
+            self._replicated.compact(number, keep_from=self._written_at)
+        if self._replicated is not None:
+            floor = self._replicated.floor_of(number)
         hot = self._needed[number]
         self._floors[number] = floor if hot is None else min(floor, hot)
 
@@ -92,7 +118,7 @@ class Snapshotter:
         below = self._deep_below()
         for number, group in self._core.shard.groups.items():
             old = [batch for _, hot in group.machine.flush_candidates() for batch in hot if batch.place >> 32 < below]
-            for some in _portions(old):
+            for some in portions(old):
                 self._moved.add(number)
                 await self._core.copy_forward(number, some)
 
@@ -107,7 +133,8 @@ class Snapshotter:
         return 0
 
 
-def _portions(batches: list[HotBatch]) -> Iterator[list[HotBatch]]:
+def portions(batches: list[HotBatch]) -> Iterator[list[HotBatch]]:
+    """So many at a time as one turn may copy."""
     some: list[HotBatch] = []
     size = 0
     for batch in batches:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from polynya.front.http.server import HttpFront
 from polynya.node.core import Core
 from polynya.node.metrics import Samples, label
+from polynya.node.replicated import ReplicatedCore
 from polynya.service.local import LocalGroups
 
 TURNS = {
@@ -77,7 +78,7 @@ def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]
     return read
 
 
-def of_core(core: Core) -> Callable[[], Samples]:
+def of_core(core: Core | ReplicatedCore) -> Callable[[], Samples]:
     """The turn loop and its journal."""
     turns = counted(core.counters, TURNS)
 

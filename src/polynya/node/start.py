@@ -46,6 +46,8 @@ class CoreStart(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int
     far_admin_host: str = ""  # of `admin_listen`, if that is set
     far_admin_port: int = 0
+    peer_host: str = ""  # of the peer port, where this node is one of a cluster
+    peer_port: int = 0
     tls: TlsFiles | None = None
     run_directory: str  # of the sockets between cores
     supervisor_pid: int

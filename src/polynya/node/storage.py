@@ -6,29 +6,36 @@ import logging
 from pathlib import Path
 
 import msgspec
+from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
+from polynya.node.transfer import payload_at, transfer_size
+from polynya.raft import Configuration, Entry, HardState, Recovery, Restored
+from polynya.raft import Kind as RaftKind
+from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
-from polynya.replica.log import decode_command
-from polynya.stream.commands import Append, Batch, Create
 from polynya.stream.machine import Machine
 from polynya.wal import Files, Journal, JournalEntry, Kind, Snapshot, SnapshotStore
 
+_ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
 
 
 class Storage(msgspec.Struct):
-    """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14)."""
+    """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
+    that have other members, whose logs are applied as far as their snapshots; empty on a lone node."""
 
     journal: Journal
     snapshots: SnapshotStore
     shard: Shard
     log_ms: int
+    restored: dict[int, Restored] = {}
 
 
-def open_storage(
+def open_storage(  # noqa: PLR0913
     folder: Path,
     *,
     core: int,
@@ -37,6 +44,7 @@ def open_storage(
     cluster_id: str = "",
     files: Files | None = None,
     segment_bytes: int = JOURNAL_SEGMENT_BYTES,
+    membership: Membership | None = None,
 ) -> Storage:
     """Recover the groups `g % cores == core` (group 0, the meta group, included). Raises CorruptData with the place of the damage."""
     journal_id = int(cluster_id[:14] or "0", 16) << 8 | core
@@ -49,8 +57,11 @@ def open_storage(
         latest = snapshots.latest()
         for number in range(core, groups + 1, cores):
             _restore(storage, number, groups, latest.get(number))
-        for entry in journal.entries():
-            _replay(storage, entry)
+        if membership is None:
+            for entry in journal.entries():
+                _replay(storage, entry)
+        else:
+            _recover(storage, membership, latest)
     except BaseException:
         journal.close()
         raise
@@ -63,14 +74,7 @@ def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | No
         return
     journal = storage.journal
 
-    def read_payload(place: int, uid: int) -> bytes:
-        command = decode_command(journal.read(place))
-        batch = command.batch if isinstance(command, Append | Create) else None
-        if not isinstance(batch, Batch):
-            raise CorruptData(f"journal place {place:#x} holds no batch, but the snapshot of group {number} says so of stream {uid}")
-        return batch.payload
-
-    machine = Machine.restore(snapshot.body, read_payload)
+    machine = Machine.restore(snapshot.body, lambda place, uid: payload_at(journal, place, uid))
     storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
     storage.log_ms = max(storage.log_ms, max((stream.activity_ms for stream in machine.streams.values()), default=0))
 
@@ -88,3 +92,34 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
     if entry.index > group.applied_index:
         command = storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
         storage.log_ms = max(storage.log_ms, getattr(command, "now_ms", 0))
+
+
+def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapshot]) -> None:
+    """What the members of the groups start with: which entries behind the snapshots are committed, the others will tell."""
+    recoveries = {number: Recovery(number) for number in storage.shard.groups}
+    for frame in storage.journal.entries():
+        recovery = recoveries.get(frame.group)
+        if recovery is None:
+            raise CorruptData(f"the journal holds group {frame.group}, which this core does not own")
+        if frame.kind == RaftKind.HARD_STATE:
+            recovery.hard_state(HardState(frame.term, frame.index))
+        elif frame.kind == RaftKind.RESET:
+            recovery.reset(frame.index, frame.term)
+        elif frame.kind in _ENTRIES:
+            recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
+        elif frame.kind != KIND_COPY:
+            raise CorruptData(
+                f"group {frame.group}: journal place {frame.place:#x} holds an entry of kind {frame.kind}, unknown to this release"
+            )
+    voters = Configuration(tuple(sorted(membership.voters)))
+    for number, recovery in recoveries.items():
+        found, group = latest.get(number), storage.shard.groups[number]
+        snapshot = RaftSnapshot(0, 0, voters) if found is None else snapshot_of(group, found, voters)
+        restored = recovery.result(snapshot)
+        restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
+        storage.restored[number] = restored
+
+
+def snapshot_of(group: Group, found: Snapshot, voters: Configuration) -> RaftSnapshot:
+    """What the snapshot file of a group is called among its members."""
+    return RaftSnapshot(found.index, found.term, voters, transfer_size(len(found.body), group.machine), crc32c(found.body))

@@ -22,6 +22,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.node import logs
 from polynya.node.access import check_access
 from polynya.node.audit import AuditFile, act
+from polynya.node.authority import peer_tls_of
 from polynya.node.birth import Birth, birth_of
 from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
@@ -82,6 +83,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         far_host = resolve(far_host)[0]
         far = held.enter_context(take_port(far_host, far_port, name="admin_listen"))
         far_port = far.getsockname()[1]
+    peer_host, peer_port = _take_peer(config, held)
     tls = prepare_tls(config)
     notice = check_access(config)
     write_pid(config.data, held)
@@ -96,12 +98,26 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         admin_port=admin.getsockname()[1],
         far_admin_host=far_host,
         far_admin_port=far_port,
+        peer_host=peer_host,
+        peer_port=peer_port,
         tls=tls,
         run_directory=make_run_directory(config.data, held),
         supervisor_pid=os.getpid(),
         report_fd=-1,
     )
     return _Prepared(start, lock_fd, notice or "")
+
+
+def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
+    """Where the other nodes of a cluster find this one; nothing on a node by itself."""
+    cluster = config.cluster
+    if not cluster.is_on:
+        return "", 0
+    peer_tls_of(cluster)  # what cannot be used is said before anything starts
+    host, port = cluster.listen_place
+    host = resolve(host)[0]
+    held.enter_context(take_port(host, port, name="the peer port", change="cluster.nodes or cluster.listen"))
+    return host, port
 
 
 def _take_admin(host: str, port: int) -> socket.socket:
@@ -283,6 +299,11 @@ def banner(start: CoreStart, notice: str = "") -> str:
     lines = [f"polynya {described()}", f"listening on {url}", f"admin on http://{spelled(start.admin_host, start.admin_port)}"]
     if start.far_admin_port:
         lines.append(f"admin, with a token, on {scheme}://{spelled(start.far_admin_host, start.far_admin_port)}")
+    if start.peer_port:
+        others = ", ".join(f"{node.id} at {node.peer}" for node in start.config.cluster.others)
+        lines.append(
+            f"node {start.birth.node} of a cluster, peers on {spelled(start.peer_host, start.peer_port)}; others: {others or 'none'}"
+        )
     lines.append(f"data in {start.config.data} ({_counted(start.birth)}, objects: {start.config.cold.backend})")
     options = ""
     if start.tls is not None and start.tls.fingerprint:

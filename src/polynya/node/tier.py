@@ -56,7 +56,7 @@ class Tier:
         cluster = start.birth.cluster_id
         self.store = store
         self.claim = claim
-        self._releases = start.core == 0
+        self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
         self._claiming: asyncio.Task[None] | None = None
         self.verifier = Verifier(groups, store)
         self.reader = ColdReader(store)

@@ -85,11 +85,11 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(files.cert, files.key, password=_no_passphrase)
+    context.load_cert_chain(files.cert, files.key, password=no_passphrase)
     return context
 
 
-def _no_passphrase() -> str:
+def no_passphrase() -> str:
     """Called for an encrypted key, instead of asking at the terminal."""
     raise ssl.SSLError("the key has a passphrase")
 
@@ -165,17 +165,17 @@ def _make(cert: Path, key: Path, host: str) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(each) for each in _names(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(each) for each in _names(host)]), critical=False)
         .add_extension(identifier, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
     )
     made = builder.sign(private, hashes.SHA256())
     plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(key, plain, 0o600)
-    _write(cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_file(key, plain, 0o600)
+    write_file(cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
-def _general(name: str) -> GeneralName:
+def general_name(name: str) -> GeneralName:
     from cryptography import x509
 
     try:
@@ -184,7 +184,7 @@ def _general(name: str) -> GeneralName:
         return x509.DNSName(name)
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def write_file(path: Path, data: bytes, mode: int) -> None:
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:

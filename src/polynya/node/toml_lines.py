@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import re
 
+_TABLES = re.compile(r"\s*\[\[([^\[\]]+)\]\]\s*(?:#.*)?")
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-.\"' \t]+?)\s*=(.*)")
 _LONG = re.compile(r'"""|\'\'\'')
 
 
 def lines_of_keys(text: str) -> dict[str, int]:
-    """Dotted key -> the number of its line, from 1. `text` is valid TOML."""
+    """Dotted key -> the number of its line, from 1; for an array of tables that of the first. `text` is valid TOML."""
     found: dict[str, int] = {}
     table = ""
     open_quote = ""
     for number, line in enumerate(text.splitlines(), 1):
         if open_quote:
             open_quote = "" if open_quote in line else open_quote
+        elif match := _TABLES.fullmatch(line):
+            found.setdefault(_plain(match[1]), number)
+            table = _plain(match[1]) + "[]."
         elif match := _TABLE.fullmatch(line):
             table = _plain(match[1]) + "."
         elif match := _KEY.match(line):

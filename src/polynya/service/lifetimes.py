@@ -14,19 +14,21 @@ from polynya.stream.replies import Code, Reply
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it
 END_IS_NEAR_MS = 1000  # the clocks of two cores differ by less
 EXPIRIES_MAX = 1000  # of one sweep
+NEVER_MS = 2**62  # the grace of a restart has no end
 Done = Callable[[Reply | BaseException], None]
 
 
 class Lifetimes:
-    """Of the streams of one core. A read counts at once, in memory; what a restart forgets of it is less than the grace given then."""
+    """Of the streams of one core. A read counts at once, in memory; what a restart forgets of it is less than the grace given then. Where the
+    groups have other members, a read there is known here as late as after a restart: the grace is always given."""
 
     def __init__(
         self, machines: dict[int, Machine], feeds: Feeds, propose: Callable[[int, Command, Done], None], now_ms: Callable[[], int]
     ) -> None:
         self._machines = machines
         self._feeds = feeds
-        self._propose = propose
         self._now_ms = now_ms
+        self.propose = propose
         self._began_ms = now_ms()
         self._touched: dict[int, int] = {}  # uid → time of the last read that is not yet in the log
         self._logging: set[int] = set()  # uids with a touch in flight
@@ -35,6 +37,10 @@ class Lifetimes:
     def __len__(self) -> int:
         """Reads remembered and not yet logged."""
         return len(self._touched)
+
+    def spread(self) -> None:
+        """The groups have other members."""
+        self._began_ms = NEVER_MS
 
     def is_over(self, machine: Machine, stream: Stream) -> bool:
         """Whether the stream has expired, reads that only this process knows of considered."""
@@ -75,7 +81,7 @@ class Lifetimes:
             if isinstance(reply, Reply) and reply.code == Code.OK and self._touched.get(uid, 0) <= touched:
                 self._touched.pop(uid, None)
 
-        self._propose(group, Touch([(uid, touched)], now), logged)
+        self.propose(group, Touch([(uid, touched)], now), logged)
 
     def forget(self, uid: int) -> None:
         """The stream is no more."""

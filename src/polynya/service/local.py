@@ -43,6 +43,18 @@ class Proposer(Protocol):
     def propose(self, group: int, command: Command, done: Done) -> None: ...
 
 
+class Agreement(Protocol):
+    """What the turn loop offers where groups have other members: reads that see all that was acknowledged anywhere (F13)."""
+
+    def readable(self, group: int) -> bool:
+        """Whether the state here may answer at once."""
+        ...
+
+    async def linearize(self, group: int) -> None:
+        """Until it may. Raises Unavailable."""
+        ...
+
+
 class ColdReader(Protocol):
     """What the object tier offers a reader."""
 
@@ -66,12 +78,15 @@ class ParentReader(Protocol):
 
 
 class LocalGroups:
-    """One per core. `machines` holds the machines of this core's groups by group number."""
+    """One per core. `machines` holds the machines of this core's groups by group number; `led`, those of the groups that this core may propose
+    for: all of them, unless they have other members (then there is an `agreement`). What has to happen once in a cluster happens there.
+    """
 
     def __init__(
         self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, hot_bytes_max: int, history: int
     ) -> None:
-        self.machines = machines
+        self.machines = self.led = machines
+        self.agreement: Agreement | None = None
         self.feeds = Feeds()
         self.now_ms = now_ms
         self.cold: ColdReader | None = None
@@ -88,6 +103,40 @@ class LocalGroups:
         self._names = SortedNames(name for machine in machines.values() for name, stream in machine.streams.items() if not stream.deleted)
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
+
+    # --- agreement -------------------------------------------------------------------------------------------------------------
+
+    def join(self, agreement: Agreement, led: dict[int, Machine]) -> None:
+        """The groups have other members."""
+        self.agreement, self.led = agreement, led
+        self.lifetimes.spread()
+
+    def readable(self, group: int) -> bool:
+        """Whether a read, or a refusal, may be told from the state that is here at this moment."""
+        return self.agreement is None or self.agreement.readable(group)
+
+    async def linearize(self, group: int) -> None:
+        """Until it may. Raises Unavailable."""
+        if self.agreement is not None:
+            await self.agreement.linearize(group)
+
+    async def linearize_all(self) -> None:
+        """For what asks all groups of the core."""
+        if self.agreement is not None:
+            await asyncio.gather(*map(self.agreement.linearize, self.machines))
+
+    def replace(self, group: int, machine: Machine) -> None:
+        """The state of a group came from another node: live readers resume from it."""
+        old = self.machines[group]
+        self.machines[group] = machine
+        for name, stream in old.streams.items():
+            if not stream.deleted:
+                self._names.discard(name)
+            self.feeds.cut(stream.uid)
+        for name, stream in machine.streams.items():
+            if not stream.deleted:
+                self._names.add(name)
+        self.turned()
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
 
@@ -163,7 +212,7 @@ class LocalGroups:
     def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
         if not self.lifetimes.is_over(machine, stream):
             return False
-        if self.settled(stream.name):
+        if self.settled(stream.name) and group in self.led:
             self._expire(group, stream)
         return True
 
@@ -196,7 +245,7 @@ class LocalGroups:
         machine = self.machines[group]
         stream = machine.streams.get(command.name)
         if stream is None:
-            if command.name not in self._unsettled:
+            if command.name not in self._unsettled and self.readable(group):
                 done(Reply(Code.NOT_FOUND))
                 return
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
@@ -229,7 +278,7 @@ class LocalGroups:
 
     def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
         stream = self.machines[group].lookup(command.name)
-        if stream is None and command.name not in self._unsettled:
+        if stream is None and command.name not in self._unsettled and self.readable(group):
             done(Reply(Code.NOT_FOUND))
             return
         self._judge_time(group, stream)
@@ -308,7 +357,7 @@ class LocalGroups:
     def sweep(self) -> None:
         """To be called about every second: time passes for streams that nobody asks for, too."""
         for group, stream in self.lifetimes.sweep():
-            if self.settled(stream.name):
+            if group in self.led and self.settled(stream.name):
                 self._expire(group, stream)
 
     # --- reads -----------------------------------------------------------------------------------------------------------------

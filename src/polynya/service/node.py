@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import decode_command
 from polynya.service import messages
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.forks import create_fork
+from polynya.service.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.local import LocalGroups
 from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
@@ -48,9 +49,14 @@ class NodeService:
         self._routes: dict[str, int] = {}
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
+        self._forwarding: Forwarding | None = None
         local.parents = self
         if transport is not None:
             self._register(transport)
+
+    def join(self, forwarding: Forwarding) -> None:
+        """This node is one of a cluster: groups are led here, or elsewhere."""
+        self._forwarding = forwarding
 
     def group_of(self, name: str) -> int:
         group = self._routes.get(name)
@@ -64,38 +70,47 @@ class NodeService:
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if group % self._cores != self._core or not self.local.settled(name):
+        if group % self._cores != self._core or not self.local.settled(name) or not self.local.readable(group):
             return None
         return self.local.facts(group, name)
 
     async def facts(self, name: str) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
+            await self.local.linearize(group)
             return self.local.facts(group, name)
         found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name))
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
         group = self._routes.get(name) or self.group_of(name)
-        if group % self._cores == self._core:
+        if self._forwarding is not None:
+            self._forwarding.propose(group, command, done)
+        elif group % self._cores == self._core:
             if type(command) is Append:
                 self.local.propose_append(group, command, done)
             else:
                 self.local.propose(group, command, done)
         else:
-            self.propose_to(group, command, done)
+            self._propose_at(group, command, done)
 
     def propose_to(self, group: int, command: Command, done: Done) -> None:
         """As `propose`, for commands that name no stream: by group number."""
-        if group % self._cores == self._core:
+        if self._forwarding is not None:
+            self._forwarding.propose(group, command, done)
+        elif group % self._cores == self._core:
             self.local.propose(group, command, done)
-            return
+        else:
+            self._propose_at(group, command, done)
+
+    def _propose_at(self, group: int, command: Command, done: Done) -> None:
+        """At the core of this node that owns the group."""
         assert self._transport is not None
 
         def answered(body: bytes | BaseException) -> None:
             done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
-        self._transport.call_nowait(group % self._cores, messages.PROPOSE, group.to_bytes(2, "little") + encode_command(command), answered)
+        self._transport.call_nowait(group % self._cores, messages.PROPOSE, messages.proposal(group, command), answered)
 
     async def call(self, group: int, command: Command) -> Reply:
         """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
@@ -114,14 +129,14 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
-        if group % self._cores != self._core:
+        if group % self._cores != self._core or not self.local.readable(group):
             return None
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
         if group % self._cores == self._core:
-            return await self.local.read(group, query)
+            return await self._read_here(messages.Query(group, query))
         page: Page | Refusal = await self._ask(group, messages.READ, messages.Query(group, query))
         return page
 
@@ -130,7 +145,7 @@ class NodeService:
     ) -> tuple[list[Span], tuple[int, int]]:
         group = uid >> 48
         if group % self._cores == self._core:
-            return await self.local.read_uid(uid, at, until, limits)
+            return await self._read_uid_here(messages.ReadUid(uid, at, until, limits))
         spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
         return spans
 
@@ -138,13 +153,14 @@ class NodeService:
         """For forks: where in the source, before the fork point `until`, a time is."""
         group = uid >> 48
         if group % self._cores == self._core:
-            return await self.local.place_of_time(uid, time_ms, until)
+            return await self._place_of_time_here(messages.TimeOfUid(uid, time_ms, until))
         found: tuple[int, int] = await self._ask(group, messages.PLACE_OF_TIME, messages.TimeOfUid(uid, time_ms, until))
         return found
 
     async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
+            await self.local.linearize(group)
             return self.local.attach(group, name, sink)
         assert self._tails is not None
         return await self._tails.attach(group % self._cores, group, name, sink)
@@ -165,7 +181,7 @@ class NodeService:
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
         query = messages.ListQuery(prefix, after, limit)
-        found = await self.local.list_streams(prefix, after, limit)
+        found = await self._list_here(query)
         for core in range(self._cores):
             if core != self._core:
                 found += await self._ask(core, messages.LIST, query)
@@ -174,7 +190,7 @@ class NodeService:
     async def ask_tables(self) -> list[Table]:
         """The tables, from the meta group."""
         if self._core == 0:
-            return self.local.tables()
+            return await self._tables_here(messages.Flush(""))
         tables: list[Table] = await self._ask(0, messages.TABLES, messages.Flush(""))
         return tables
 
@@ -187,13 +203,14 @@ class NodeService:
     async def buckets(self) -> dict[str, Retention]:
         """The retention of buckets, from the meta group."""
         if self._core == 0:
+            await self.local.linearize(0)
             return dict(self.local.machines[0].buckets)
         found: dict[str, Retention] = await self._ask(0, messages.BUCKETS, messages.Flush(""))
         return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
         """A table's lag in each group of the node."""
-        lags = await self.local.lags(query)
+        lags = await self._lags_here(query)
         for core in range(self._cores):
             if core != self._core:
                 lags += await self._ask(core, messages.LAG, query)
@@ -202,12 +219,31 @@ class NodeService:
     async def flush(self, prefix: str) -> None:
         """Everything hot under a prefix of canonical names becomes cold, on every core; returns when it is published."""
         await self.flush_here(prefix)
-        for core in range(self._cores):
-            if core != self._core:
-                await self._ask(core, messages.FLUSH, messages.Flush(prefix))
+        others = self.other_cores if self._forwarding is None else [*self.other_cores, *self._forwarding.places()]
+        for place in others:
+            await self.ask_core(place, messages.FLUSH, messages.Flush(prefix))
 
-    def core_of(self, group: int) -> int:
-        return group % self._cores
+    def home_of(self, group: int) -> int:
+        """The core that acts for a group, as `ask_core` calls it; the own number when that is here. Raises NotLeader while nobody leads it."""
+        return group % self._cores if self._forwarding is None else self._forwarding.home(group)
+
+    async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The answer of the core that acts for a group: from `handle`, or as it is served there. Waits for an election; `handle` raises
+        NotLeader only if it has done nothing."""
+        patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while True:
+            try:
+                place = self.home_of(group)
+                return await (handle(question) if place == self._core else self._ask_at(place, kind, question))
+            except NotLeader:
+                if asyncio.get_running_loop().time() > patience:
+                    raise
+                await asyncio.sleep(LOOK_SECONDS)
+
+    @property
+    def core(self) -> int:
+        """Which this is."""
+        return self._core
 
     @property
     def cores(self) -> int:
@@ -219,8 +255,8 @@ class NodeService:
         return [core for core in range(self._cores) if core != self._core]
 
     async def ask_core(self, core: int, kind: int, question: Any) -> Any:
-        """For rooms with questions of their own: `serve` them on every core."""
-        return await self._ask(core, kind, question)
+        """For rooms with questions of their own: `serve` them on every core. `core`: also of another node, as `home_of` calls it."""
+        return await self._ask_at(core, kind, question)
 
     def serve(self, kind: int, shape: Any, answer: Any, handle: Callable[[Any], Awaitable[Any]]) -> None:
         """Answer the other cores' questions of this kind: `handle` gets a `shape` and returns an `answer`."""
@@ -231,6 +267,10 @@ class NodeService:
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
     async def _ask(self, group: int, kind: int, question: Any) -> Any:
+        """The core of this node that has the group."""
+        return await self._ask_at(group % self._cores, kind, question)
+
+    async def _ask_at(self, place: int, kind: int, question: Any) -> Any:
         assert self._transport is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -240,35 +280,51 @@ class NodeService:
             if not future.done():
                 _settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
-        self._transport.call_nowait(group % self._cores, kind, messages.encode(question), answered)
+        self._transport.call_nowait(place, kind, messages.encode(question), answered)
         return await future
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
-        self._on_async(transport, messages.READ, messages.Query, lambda q: self.local.read(q.group, q.query))
-        self._on_async(transport, messages.READ_UID, messages.ReadUid, lambda q: self.local.read_uid(q.uid, q.at, q.until, q.limits))
-        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, lambda q: self.local.place_of_time(q.uid, q.time_ms, q.until))
+        self._on_async(transport, messages.READ, messages.Query, self._read_here)
+        self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
+        self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here)
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
 
+    async def _read_here(self, question: messages.Query) -> Page | Refusal:
+        await self.local.linearize(question.group)
+        return await self.local.read(question.group, question.query)
+
+    async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
+        await self.local.linearize(question.uid >> 48)
+        return await self.local.read_uid(question.uid, question.at, question.until, question.limits)
+
+    async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
+        await self.local.linearize(question.uid >> 48)
+        return await self.local.place_of_time(question.uid, question.time_ms, question.until)
+
     async def _tables_here(self, question: messages.Flush) -> list[Table]:
+        await self.local.linearize(0)
         return self.local.tables()
 
     async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
         return await self.buckets()
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
+        await self.local.linearize_all()
         return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
+        await self.local.linearize(question.group)
         return self.local.facts(question.group, question.name)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
+        await self.local.linearize_all()
         return await self.local.list_streams(question.prefix, question.after, question.limit)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
@@ -290,6 +346,9 @@ class NodeService:
 
     def _on_propose(self, body: bytes, reply: Answer, peer: int) -> None:
         group = int.from_bytes(body[:2], "little")
+        if self._forwarding is not None and not self._forwarding.leads(group):
+            reply(NotLeader(self._forwarding.leader_here(group)))
+            return
 
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))

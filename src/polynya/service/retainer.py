@@ -46,7 +46,6 @@ class Retainer:
     def __init__(self, service: NodeService) -> None:
         self.counters = RetainCounters()
         self._service = service
-        self._machines = service.local.machines
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
         self._left = 0  # cuts that this pass may still make
@@ -92,7 +91,8 @@ class Retainer:
             if each is None or self._left <= 0:  # the next round finds the others
                 continue
             group, stream, retention = each
-            if stream.deleted or stream.uid not in self._machines[group].by_uid:
+            machine = self._service.local.led.get(group)
+            if stream.deleted or machine is None or stream.uid not in machine.by_uid:
                 continue
             cut = cut_of(stream, retention, now_ms)
             if cut.boundary is not None:
@@ -111,7 +111,7 @@ class Retainer:
 
     def _all_streams(self) -> Iterator[tuple[int, Stream, Retention] | None]:
         """Those with a retention; None in the place of others, so that who counts counts them too."""
-        for group, machine in tuple(self._machines.items()):
+        for group, machine in tuple(self._service.local.led.items()):
             for stream in self._candidates(machine):
                 retention = retention_of(stream)
                 if retention is None and self._buckets:

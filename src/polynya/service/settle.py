@@ -19,11 +19,14 @@ class Settler:
 
     def __init__(self, service: NodeService) -> None:
         self._service = service
-        self._machines: dict[int, Machine] = service.local.machines
         self._sending: set[tuple[int, int]] = set()
         self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
         self._began_ms = service.now_ms()
         self.failures = 0
+
+    @property
+    def _machines(self) -> dict[int, Machine]:
+        return self._service.local.led
 
     def pump(self) -> None:
         """Send what has come into the outboxes. Cheap while nothing has."""
@@ -38,7 +41,7 @@ class Settler:
         for group, machine in self._machines.items():
             self._send_all(group, list(machine.outbox))
         now_ms = self._service.now_ms()
-        for group, machine in self._machines.items():
+        for group, machine in tuple(self._machines.items()):
             for attempt, uid in tuple(machine.unconfirmed.items()):
                 source = machine.by_uid.get(uid)
                 pin = source.pins.get(attempt) if source is not None and source.pins else None
@@ -49,7 +52,7 @@ class Settler:
                     await self._settle_pin(group, uid, attempt, pin.target_name)
 
     def _send_all(self, group: int, messages: list[int]) -> None:
-        outbox = self._machines[group].outbox
+        outbox = self._service.local.machines[group].outbox
         for message in messages:
             if message in outbox and (group, message) not in self._sending:
                 self._sending.add((group, message))

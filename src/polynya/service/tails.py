@@ -23,7 +23,7 @@ class Subscription(Protocol):
 
 
 class Push(Protocol):
-    on_cancel: Callable[[], None]
+    on_cancel: Callable[[], object]
 
     def item(self, body: bytes) -> None: ...
     def end(self, error: BaseException | None = None) -> None: ...
@@ -149,8 +149,9 @@ class _PushSink:
 def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
     """Answer the other cores' subscriptions to the streams of this one."""
 
-    def subscribed(body: bytes, push: Push, peer: int) -> None:
-        question = msgspec.msgpack.decode(body, type=messages.Attach)
+    waiting: set[asyncio.Task[None]] = set()
+
+    def attach(question: messages.Attach, push: Push) -> None:
         sink = _PushSink(push)
         found = local.attach(question.group, question.name, sink)
         if isinstance(found, Facts):
@@ -159,5 +160,25 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         push.item(messages.encode(found))
         if isinstance(found, Refusal):
             push.end()
+
+    async def attach_later(question: messages.Attach, push: Push) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        push.on_cancel = task.cancel
+        try:
+            await local.linearize(question.group)
+        except Unavailable as fault:
+            push.end(fault)
+        else:
+            attach(question, push)
+
+    def subscribed(body: bytes, push: Push, peer: int) -> None:
+        question = msgspec.msgpack.decode(body, type=messages.Attach)
+        if local.readable(question.group):
+            attach(question, push)
+        else:
+            task = asyncio.get_running_loop().create_task(attach_later(question, push))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
 
     transport.on_stream(messages.ATTACH, subscribed)

@@ -1,4 +1,5 @@
-"""Messages between the cores of a node, over Unix domain sockets in a directory that only the node's user may enter.
+"""Messages between cores: those of a node over Unix domain sockets in a directory that only the node's user may enter, and those of
+different nodes over TCP.
 
 Each core listens on `core-N.sock` and keeps one connection to every other core, for what it asks of it: calls (a reply each,
 pipelined), one-way messages, and subscriptions (a stream of messages back). Two cores that ask each other hold two connections, so
@@ -9,14 +10,23 @@ connection arrive in the order they were sent, whole. Everything queued is bound
 Unavailable, and a subscription that lags is ended by the side that pushes. A connection that breaks fails what was handed to the
 socket with OutcomeUnknown and the rest with Unavailable.
 
-It does not retry calls, encrypt, or interpret bodies: they are opaque bytes.
+Between nodes: each node has one peer port that its cores share. Who connects says in clear which core is meant (`port`), then TLS
+where there are certificates, then both greet (`hello`): cluster, node, cores, protocols. Strangers are refused with the reason, in both logs. A
+connection that is silent for two seconds is dropped (`pulse`). Messages of groups have a connection of their own (`lane`), so
+that no call or snapshot goes before a heartbeat, and never wait: over the bound the oldest are dropped.
 
-A frame is `body length u32 | type u8 | kind u16 | id u64`, little-endian, then the body. The first frame of a connection is HELLO: kind is
-the protocol's version, id the asking core, the body the start id of the node.
+It does not retry calls, or interpret bodies: they are opaque bytes.
+
+A frame is `body length u32 | type u8 | kind u16 | id u64 | CRC-32C u32`, little-endian, then the body. The CRC is that of all the rest where
+TCP alone carries it, else 0. The first frame of a connection is HELLO: between cores of a node kind is the protocol's version, id the
+asking core, the body the start id of the node; between nodes the body is a `Hello`, which WELCOME or REFUSED answers.
 """
 
+from polynya.transport.dialing import PeerTls
 from polynya.transport.door import Push, Reply
+from polynya.transport.hello import address, node_name
 from polynya.transport.peer import Subscription
-from polynya.transport.transport import Transport
+from polynya.transport.raftnet import RaftNet
+from polynya.transport.transport import Cluster, Transport
 
-__all__ = ["Push", "Reply", "Subscription", "Transport"]
+__all__ = ["Cluster", "PeerTls", "Push", "RaftNet", "Reply", "Subscription", "Transport", "address", "node_name"]

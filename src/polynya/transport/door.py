@@ -1,4 +1,4 @@
-"""The answering side: a listening socket, one guest per core that asks, replies and pushed messages."""
+"""The answering side: one guest per core that asks, its replies and pushed messages; and the socket for the other cores of this node."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, Link, Type
 
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
+Greet = Callable[["Guest", int, int, int, bytes], int]
+"""Judges the first frame of a guest: who it is, or -1, and then it is let go."""
 log = logging.getLogger("polynya.transport")
 
 
@@ -26,7 +28,7 @@ class Push:
         self._guest = guest
         self._ident = ident
         self.open = True
-        self.on_cancel: Callable[[], None] = _nothing
+        self.on_cancel: Callable[[], object] = _nothing
 
     def item(self, body: bytes) -> None:
         """One message. If too much is unsent the subscription ends with Unavailable, and `on_cancel` is called."""
@@ -53,28 +55,43 @@ class Push:
 StreamHandler = Callable[[bytes, Push, int], None]
 
 
+class House:
+    """What answers guests, whichever door they came in by."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Handler] = {}
+        self.stream_handlers: dict[int, StreamHandler] = {}
+        self.on_raft: Callable[[int, bytes], None] = _no_groups
+        self.guests: set[Guest] = set()
+
+
 class Guest:
     """One connection from another core."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self.core = -1  # until it said hello
+    def __init__(self, house: House, greet: Greet, *, checked: bool = False) -> None:
+        self._house = house
+        self._greet = greet
+        self.core = -1  # until it said hello; then its number, or its address on another node
         self.pushes: dict[int, Push] = {}
-        self.link = Link(self._on_up, self._on_frame, self._on_lost)
+        self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
 
     def _on_up(self) -> None:
-        self._door.guests.add(self)
+        self._house.guests.add(self)
 
     def _on_lost(self) -> None:
-        self._door.guests.discard(self)
+        self._house.guests.discard(self)
         pushes, self.pushes = self.pushes, {}
         for push in pushes.values():
             push.cancelled()
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if self.core < 0:
-            self._on_hello(type_, kind, ident, body)
+            self.core = self._greet(self, type_, kind, ident, body)
+            if self.core < 0 and self.link.up:
+                self.link.close()
+        elif type_ == Type.RAFT:
+            self._raft(body)
         elif type_ == Type.CALL:
             self._handle(kind, body, partial(self._reply, ident))
         elif type_ == Type.SEND:
@@ -85,19 +102,22 @@ class Guest:
             push = self.pushes.pop(ident, None)
             if push is not None:
                 push.cancelled()
+        elif type_ == Type.PING:
+            self.link.send(Type.PONG, 0, 0, b"")
         else:
             self.link.close()
 
-    def _on_hello(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._door.start_id.encode():
-            self.core = ident
-            self._door.arrived(ident)
-        else:
-            log.warning("a connection that is none of this node's cores was refused")
+    def _raft(self, body: bytes) -> None:
+        try:
+            self._house.on_raft(self.core, body)
+        except ValueError as error:
+            log.error(
+                "a frame from another node makes no sense: the connection is dropped", extra={"node": self.core >> 8, "error": str(error)}
+            )
             self.link.close()
 
     def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
-        handler = self._door.handlers.get(kind)
+        handler = self._house.handlers.get(kind)
         if handler is None:
             reply(Unavailable(f"this core knows no message of kind {kind}"))
             return
@@ -111,7 +131,7 @@ class Guest:
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
         push = self.pushes[ident] = Push(self, ident)
-        handler = self._door.stream_handlers.get(kind)
+        handler = self._house.stream_handlers.get(kind)
         if handler is None:
             push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
             return
@@ -134,14 +154,12 @@ class Guest:
 
 
 class Door:
-    """The listening socket of this core."""
+    """The listening socket of this core for the others of its node."""
 
-    def __init__(self, path: str, start_id: str) -> None:
-        self.start_id = start_id
-        self.on_arrival: Callable[[int], None] = _nobody  # called with each core that has said hello
-        self.handlers: dict[int, Handler] = {}
-        self.stream_handlers: dict[int, StreamHandler] = {}
-        self.guests: set[Guest] = set()
+    def __init__(self, house: House, path: str, start_id: str) -> None:
+        self.on_arrival: Callable[[int], None] = _nobody  # called with each core of this node that has said hello
+        self._house = house
+        self._start_id = start_id
         self._arrival = asyncio.Event()
         self._path = path
         self._server: asyncio.AbstractServer | None = None
@@ -150,16 +168,12 @@ class Door:
         """Listen; a socket that a killed predecessor left is replaced."""
         if os.path.exists(self._path):
             os.unlink(self._path)
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self).link, self._path)
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self._house, self._greet).link, self._path)
 
     @property
     def present(self) -> Set[int]:
         """The cores that have reached this one."""
-        return {guest.core for guest in self.guests}
-
-    def arrived(self, core: int) -> None:
-        self._arrival.set()
-        self.on_arrival(core)
+        return {guest.core for guest in self._house.guests}
 
     async def wait_for(self, cores: Set[int]) -> None:
         """Until each of them has come."""
@@ -168,14 +182,28 @@ class Door:
             await self._arrival.wait()
 
     async def close(self) -> None:
+        """Listen no more, and let all guests go."""
         if self._server is not None:
             self._server.close()
-        for guest in list(self.guests):
+        for guest in list(self._house.guests):
             guest.link.close()
-        while self.guests:
+        while self._house.guests:
             await asyncio.sleep(0)
         if os.path.exists(self._path):
             os.unlink(self._path)
+
+    def _greet(self, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
+        if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
+            guest.core = ident
+            self._arrival.set()
+            self.on_arrival(ident)
+            return ident
+        log.warning("a connection that is none of this node's cores was refused")
+        return -1
+
+
+def _no_groups(sender: int, body: bytes) -> None:
+    """Messages of groups on a node that is in no cluster: greeted guests do not send them."""
 
 
 def _no_reply(answer: bytes | BaseException) -> None:

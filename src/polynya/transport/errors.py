@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 
 _TYPES: dict[int, type[PolynyaError]] = {1: Unavailable, 2: OutcomeUnknown, 3: CorruptData}
 _NUMBERS = {made: number for number, made in _TYPES.items()}
+_NOT_LEADER = 4
 
 
 def encode_error(error: BaseException) -> tuple[int, bytes]:
     """Number and text. What is none of ours becomes OutcomeUnknown: it happened somewhere inside."""
+    if type(error) is NotLeader:
+        return _NOT_LEADER, b"%d" % error.node
     number = _NUMBERS.get(type(error))  # type: ignore[arg-type]
     if number is None:
         return 2, f"{type(error).__name__}: {error}".encode()
@@ -17,4 +20,6 @@ def encode_error(error: BaseException) -> tuple[int, bytes]:
 
 
 def decode_error(number: int, text: bytes) -> PolynyaError:
+    if number == _NOT_LEADER and text.isdigit():
+        return NotLeader(int(text))
     return _TYPES.get(number, OutcomeUnknown)(text.decode(errors="replace"))

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 import struct
 from collections.abc import Callable
 from typing import Any
+
+import google_crc32c
 
 from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, MIB
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command around it; more is no frame of ours
 QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; over it nothing more is taken
-HEADER = struct.Struct("<IBHQ")  # body length, type, kind, id
+HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of all that (0 on links that are checked otherwise)
 HEADER_BYTES = HEADER.size
+_FIELDS = struct.Struct("<IBHQ")
+log = logging.getLogger("polynya.transport")
+_crc = google_crc32c.extend
 
 
 class Type(enum.IntEnum):
@@ -29,18 +35,33 @@ class Type(enum.IntEnum):
     ITEM = 6
     END = 7  # kind: an error's number, 0 when all was said
     CANCEL = 8  # no more ITEMs are wanted
+    PING = 9  # between nodes: asks for a PONG
+    PONG = 10
+    RAFT = 11  # between nodes: messages of groups, each with its length before it
+    WELCOME = 12  # between nodes: answers HELLO
+    REFUSED = 13  # likewise: kind is the length of what the answerer is, after which the reason follows
 
 
 class Link(asyncio.Protocol):
     """A connection's framing. `on_frame(type, kind, id, body)` is called for each frame, `on_lost` once at the end.
 
-    A frame that cannot be ours ends the connection.
+    A frame that cannot be ours ends the connection. `checked`: frames carry a CRC, for networks whose own is weak.
     """
 
-    def __init__(self, on_up: Callable[[], None], on_frame: Callable[[int, int, int, bytes], None], on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_up: Callable[[], None],
+        on_frame: Callable[[int, int, int, bytes], None],
+        on_lost: Callable[[], None],
+        *,
+        checked: bool = False,
+    ) -> None:
         self._on_up = on_up
-        self._on_frame = on_frame
-        self._on_lost = on_lost
+        self.on_frame = on_frame
+        self.on_lost = on_lost
+        self.checked = checked
+        self.on_room: Callable[[], None] = _nothing  # called when it is not full any more
+        self.quiet = False  # nothing came since somebody set this
         self.transport: Any = None
         self.up = False
         self.full = False  # more than the bound is unsent
@@ -53,7 +74,7 @@ class Link(asyncio.Protocol):
         self._paused = False  # the socket's buffer is over the bound
         self._flush_scheduled = False
         self._rest = b""  # of a header that is not whole yet
-        self._head = (0, 0, 0)  # type, kind, id of a frame whose body is not whole yet …
+        self._head = (0, 0, 0, 0)  # type, kind, id, CRC of a frame whose body is not whole yet …
         self._pieces: list[bytes] = []  # … the body so far …
         self._missing = 0  # … and how much of it is to come
 
@@ -62,7 +83,8 @@ class Link(asyncio.Protocol):
         if not self.up:
             return
         out = self._out
-        out.append(HEADER.pack(len(body), type_, kind, ident))
+        crc = _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) if self.checked else 0
+        out.append(HEADER.pack(len(body), type_, kind, ident, crc))
         if body:
             out.append(body)
         self._out_bytes += len(body)
@@ -72,13 +94,19 @@ class Link(asyncio.Protocol):
             self.full = True
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def close(self) -> None:
         """Drop the connection, with all that is unsent; `on_lost` follows."""
         self.up = False
         if self.transport is not None:
             self.transport.abort()
+
+    def end(self) -> None:
+        """Take and send nothing more; what was sent still leaves. `on_lost` follows."""
+        self.flush()
+        self.up = False
+        self.transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -90,7 +118,7 @@ class Link(asyncio.Protocol):
         self.up = False
         self._out.clear()
         self._pieces.clear()
-        self._on_lost()
+        self.on_lost()
 
     def pause_writing(self) -> None:
         self._paused = self.full = True
@@ -101,8 +129,10 @@ class Link(asyncio.Protocol):
         self._paused = self.full = False
         if self.pauses_reading:
             self.transport.resume_reading()
+        self.on_room()
 
     def data_received(self, data: bytes) -> None:
+        self.quiet = False
         position, end = 0, len(data)
         if self._missing:
             position = self._missing
@@ -116,19 +146,31 @@ class Link(asyncio.Protocol):
             data = self._rest + data
             self._rest = b""
             end = len(data)
-        unpack, on_frame = HEADER.unpack_from, self._on_frame
+        unpack, on_frame, checked = HEADER.unpack_from, self.on_frame, self.checked
         while end - position >= HEADER_BYTES and self.up:
-            length, type_, kind, ident = unpack(data, position)
+            length, type_, kind, ident, crc = unpack(data, position)
             position += HEADER_BYTES
             if length > end - position:
-                self._begin((type_, kind, ident), length, data[position:])
+                self._begin((type_, kind, ident, crc), length, data[position:])
                 return
-            on_frame(type_, kind, ident, data[position : position + length])
+            body = data[position : position + length]
+            if checked and not self._is_sound((type_, kind, ident, crc), body):
+                return
+            on_frame(type_, kind, ident, body)
             position += length
         if position < end:
             self._rest = data[position:]
 
-    def _begin(self, head: tuple[int, int, int], length: int, first: bytes) -> None:
+    def _is_sound(self, head: tuple[int, int, int, int], body: bytes) -> bool:
+        """What is not ends the connection."""
+        type_, kind, ident, crc = head
+        if _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) == crc:
+            return True
+        log.warning("a frame was damaged on its way, or is none of ours: the connection is dropped")
+        self.close()
+        return False
+
+    def _begin(self, head: tuple[int, int, int, int], length: int, first: bytes) -> None:
         """A frame whose body is not all here: its pieces are joined once, at the end."""
         if length > FRAME_BYTES_MAX:
             self.close()
@@ -141,9 +183,11 @@ class Link(asyncio.Protocol):
         body = b"".join(self._pieces)
         self._pieces.clear()
         self._missing = 0
-        self._on_frame(*self._head, body)
+        if not self.checked or self._is_sound(self._head, body):
+            self.on_frame(*self._head[:3], body)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """What was sent leaves now."""
         self._flush_scheduled = False
         if not self.up or not self._out:
             return
@@ -152,3 +196,7 @@ class Link(asyncio.Protocol):
         self.written_id = self.queued_id
         self.transport.writelines(out)
         self.full = self._paused
+
+
+def _nothing() -> None:
+    pass

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.transport.backoff import Backoff
 from polynya.transport.errors import decode_error
-from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, QUEUE_BYTES_MAX, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, Link, Type
+from polynya.transport.pulse import Pulse
 
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
-BACKOFF_SECONDS = 0.01
-BACKOFF_SECONDS_MAX = 0.5
 Done = Callable[[bytes | BaseException], None]
+Connect = Callable[[], Awaitable[Link]]
+"""A new connection, greeted and ready; raises OSError (which TimeoutError is)."""
 
 
 class Subscription:
@@ -34,16 +35,15 @@ class Subscription:
 
 
 class Peer:
-    """Everything this core asks of one other core."""
+    """Everything this core asks of one other core, which `name` names in messages to people."""
 
-    def __init__(self, own: int, core: int, path: str, *, start_id: str, call_seconds: float) -> None:
-        self.core = core
+    def __init__(self, name: str, connect: Connect, *, call_seconds: float, pulse: Pulse | None = None) -> None:
+        self.name = name
         self.now = 0.0  # the loop's time at the last tick: good enough for deadlines
         self.refused = 0
         self.failed = 0
-        self._own = own
-        self._path = path
-        self._start_id = start_id
+        self._connect = connect
+        self._pulse = pulse  # None: the kernel tells at once when the other side ends
         self._call_seconds = call_seconds
         self._link: Link | None = None
         self._down_since = math.inf  # the first tick sets it: the first connection is waited for as well
@@ -54,7 +54,7 @@ class Peer:
         self._waiting_bytes = 0
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._backoff = Backoff()
 
     @property
     def connected(self) -> bool:
@@ -97,48 +97,27 @@ class Peer:
 
     async def keep(self) -> None:
         """Stay connected until cancelled."""
-        loop = asyncio.get_running_loop()
-        pause = BACKOFF_SECONDS
         try:
             while True:
                 self._lost.clear()
                 try:
-                    await self._connect()
+                    link = await self._connect()
                 except OSError:
-                    await self._rest(pause)
-                    pause = min(pause * 2, BACKOFF_SECONDS_MAX)
+                    await self._backoff.wait()
                     continue
-                began = loop.time()
-                await self._lost.wait()
-                pause = BACKOFF_SECONDS if loop.time() - began > BACKOFF_SECONDS_MAX else min(pause * 2, BACKOFF_SECONDS_MAX)
-                await self._rest(pause)
+                if self._begin(link):
+                    self._backoff.connected()
+                    await self._lost.wait()
+                await self._backoff.wait()
         finally:
             if self._link is not None:
                 self._link.close()
                 await self._lost.wait()
             self._fail_waiting(Unavailable("this core is stopping"))
 
-    async def _connect(self) -> None:
-        """Raises OSError. It is finished before a cancellation takes effect: uvloop would never tell a connection that has just come up that it
-        is lost."""
-        loop = asyncio.get_running_loop()
-        connecting = loop.create_task(loop.create_unix_connection(self._make_link, self._path))
-        try:
-            await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            await asyncio.gather(connecting, return_exceptions=True)
-            raise
-
     def hurry(self) -> None:
         """The peer has shown that it is there: try now, if it is still to be reached."""
-        self._hurry.set()
-
-    async def _rest(self, seconds: float) -> None:
-        """Between two tries."""
-        self._hurry.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
+        self._backoff.hurry()
 
     async def wait_connected(self) -> None:
         await self._up.wait()
@@ -147,6 +126,8 @@ class Peer:
         """Called a few times a second: what waited too long fails."""
         self.now = now
         self._down_since = min(self._down_since, now)
+        if self._pulse is not None and self._link is not None:
+            self._pulse.beat(self._link, now)
         if self._link is None and self._waiting and now - self._down_since > WAIT_SECONDS:
             self._fail_waiting(self._unavailable())
         while self._calls:
@@ -155,7 +136,7 @@ class Peer:
                 break
             del self._calls[ident]
             self.failed += 1
-            done(OutcomeUnknown(f"core {self.core} did not answer within {self._call_seconds:g} s"))
+            done(OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s"))
 
     def _take(self, type_: int, kind: int, body: bytes) -> int:
         """Send or keep one frame; its id, 0 when it is refused."""
@@ -177,19 +158,26 @@ class Peer:
 
     def _unavailable(self) -> Unavailable:
         state = "has too much to do" if self._link is not None else "is not there"
-        return Unavailable(f"core {self.core} {state}; retry")
+        return Unavailable(f"{self.name} {state}; retry")
 
-    def _make_link(self) -> Link:
-        def on_up() -> None:
-            self._link = link
-            link.send(Type.HELLO, PROTOCOL_VERSION, self._own, self._start_id.encode())
-            waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            for frame in waiting:
-                link.send(*frame)
-            self._up.set()
+    def drop(self) -> None:
+        """The other side is known to be gone: do not wait for the connection to say so."""
+        if self._link is not None:
+            self._link.close()
 
-        link = Link(on_up, self._on_frame, self._on_lost)
-        return link
+    def _begin(self, link: Link) -> bool:
+        """Whether it is still up. What was asked while there was none leaves now."""
+        if not link.up:
+            return False
+        self._link = link
+        if self._pulse is not None:
+            self._pulse.begin(asyncio.get_running_loop().time())
+        link.on_frame, link.on_lost = self._on_frame, self._on_lost
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for frame in waiting:
+            link.send(*frame)
+        self._up.set()
+        return True
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if type_ == Type.REPLY:
@@ -220,11 +208,11 @@ class Peer:
         for ident, (done, _) in calls.items():
             self.failed += 1
             if ident <= link.written_id:
-                done(OutcomeUnknown(f"the connection to core {self.core} broke before it answered"))
+                done(OutcomeUnknown(f"the connection to {self.name} broke before it answered"))
             else:
-                done(Unavailable(f"core {self.core} went away; retry"))
+                done(Unavailable(f"{self.name} went away; retry"))
         for subscription in subscriptions.values():
-            subscription.on_end(Unavailable(f"the connection to core {self.core} broke"))
+            subscription.on_end(Unavailable(f"the connection to {self.name} broke"))
         self._lost.set()
 
     def _fail_waiting(self, error: Unavailable) -> None:

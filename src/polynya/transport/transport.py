@@ -4,80 +4,144 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 
-from polynya.transport.door import Door, Handler, StreamHandler
-from polynya.transport.peer import Done, Peer, Subscription
+import msgspec
+
+from polynya import __version__
+from polynya.transport.dialing import Dialer, PeerTls
+from polynya.transport.door import Door, Handler, House, StreamHandler
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address
+from polynya.transport.link import PROTOCOL_VERSION, Link, Type
+from polynya.transport.peer import Connect, Done, Peer, Subscription
+from polynya.transport.port import NodePort
+from polynya.transport.pulse import Pulse
+from polynya.transport.raftnet import RaftNet
 
 CALL_SECONDS = 60.0  # a call without an answer for so long is given up: the peer hangs
 TICK_SECONDS = 0.25
+KIND_BULK = 65_535  # messages of groups that may take their time
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The other nodes: where each has its peer port, and what this core listens on."""
+
+    id: str
+    history: int
+    node: int
+    groups: int
+    others: Mapping[int, tuple[str, int]]
+    listener: socket.socket
+    tls: PeerTls | None = None
 
 
 class Transport:
-    """All connections of core `core` of `cores`. Register handlers, `start`, and `close` at the end. Not for threads."""
+    """All connections of core `core` of `cores`. Register handlers, `start`, and `close` at the end. Not for threads.
 
-    def __init__(self, core: int, cores: int, directory: str, *, start_id: str = "", call_seconds: float = CALL_SECONDS) -> None:
-        def path(number: int) -> str:
-            return os.path.join(directory, f"core-{number}.sock")
+    A core is called by its number, one of another node by `address(node, core)`.
+    """
 
+    def __init__(
+        self,
+        core: int,
+        cores: int,
+        directory: str,
+        *,
+        start_id: str = "",
+        cluster: Cluster | None = None,
+        call_seconds: float = CALL_SECONDS,
+    ) -> None:
         self.core = core
-        self._door = Door(path(core), start_id)
-        self._peers = {
-            other: Peer(core, other, path(other), start_id=start_id, call_seconds=call_seconds) for other in range(cores) if other != core
-        }
+        self._call_seconds = call_seconds
+        self._house = House()
+        self._door = Door(self._house, _path(directory, core), start_id)
         self._door.on_arrival = self._arrived
-        self._tasks: list[asyncio.Task[None]] = []
+        self._peers: dict[int, Peer] = {}
+        for other in range(cores):
+            if other != core:
+                self._peers[other] = Peer(f"core {other}", _to_core(core, _path(directory, other), start_id), call_seconds=call_seconds)
+        self.others = list(self._peers)
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the peer that each keeps
         self._ticker: asyncio.TimerHandle | None = None
+        self._dialers: dict[int, Dialer] = {}
+        self._port: NodePort | None = None
+        self.raft: RaftNet | None = None  # where this node is one of a cluster
+        if cluster is not None:
+            own = Hello(
+                PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id, __version__
+            )
+            self._join(cluster, own, directory)
 
-    @property
-    def others(self) -> list[int]:
-        return list(self._peers)
+    def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
+        def to(dialer: Dialer) -> Connect:
+            return lambda: dialer.connect(own.core, LANE_RAFT)
+
+        dialers = {node: Dialer(own, node, place, cluster.tls, self._greeted) for node, place in cluster.others.items()}
+        self._dialers = dialers
+        self.raft = raft = RaftNet(
+            {node: to(dialer) for node, dialer in dialers.items()},
+            lambda node, body: self.send(address(node, own.core), KIND_BULK, body),
+        )
+        raft.on_gone.append(self._node_lost)
+        self._house.on_raft = raft.arrived
+        self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
+        self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
+        self._port.on_hello = self._greeted
 
     def on(self, kind: int, handler: Handler) -> None:
         """`handler(body, reply, core)` answers calls and messages of this kind (0 … 65535), by `reply(bytes or error)`, now or later
         and at most once. What it raises is the answer too: errors of `polynya.base.errors` as they are, others as OutcomeUnknown."""
-        assert kind not in self._door.handlers, f"kind {kind} has a handler"
-        self._door.handlers[kind] = handler
+        assert kind not in self._house.handlers, f"kind {kind} has a handler"
+        self._house.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: StreamHandler) -> None:
         """`handler(body, push, core)` serves subscriptions of this kind through `push`."""
-        assert kind not in self._door.stream_handlers, f"kind {kind} has a handler"
-        self._door.stream_handlers[kind] = handler
+        assert kind not in self._house.stream_handlers, f"kind {kind} has a handler"
+        self._house.stream_handlers[kind] = handler
 
     async def start(self) -> None:
         """Listen, and connect in the background to whoever is there."""
-        loop = asyncio.get_running_loop()
         await self._door.open()
+        if self._port is not None:
+            self._port.open()
         self._tick()
-        self._tasks = [loop.create_task(peer.keep(), name=f"transport to core {core}") for core, peer in self._peers.items()]
+        for place, peer in self._peers.items():
+            self._keep(place, peer)
+        if self.raft is not None:
+            self.raft.start()
 
     async def close(self) -> None:
         """Drop all connections; every open call and subscription is told."""
         if self._ticker is not None:
             self._ticker.cancel()
-        for task in self._tasks:
+        if self._port is not None:
+            await self._port.close()
+        if self.raft is not None:
+            await self.raft.close()
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._door.close()
 
     async def wait_connected(self) -> None:
-        """Until every other core was reached."""
-        for peer in self._peers.values():
-            await peer.wait_connected()
+        """Until every other core of this node was reached."""
+        for core in self.others:
+            await self._peers[core].wait_connected()
 
     async def wait_met(self) -> None:
         """Until every other core was reached and has reached this one: from then on neither finds the other missing."""
         await self.wait_connected()
-        await self._door.wait_for(self._peers.keys())
+        await self._door.wait_for(set(self.others))
 
     def strangers(self) -> list[int]:
         """Cores that have not reached this one, which they will soon: until then what they ask of it waits, or fails."""
-        return sorted(self._peers.keys() - self._door.present)
+        return sorted(set(self.others) - self._door.present)
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
         OutcomeUnknown."""
-        self._peers[core].call_nowait(kind, body, done)
+        self._peer(core).call_nowait(kind, body, done)
 
     async def call(self, core: int, kind: int, body: bytes) -> bytes:
         """`call_nowait` for those who may wait; raises the error."""
@@ -91,12 +155,12 @@ class Transport:
             else:
                 future.set_result(answer)
 
-        self._peers[core].call_nowait(kind, body, done)
+        self._peer(core).call_nowait(kind, body, done)
         return await future
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """A message without an answer, at most once; False when it was refused."""
-        return self._peers[core].send(kind, body)
+        return self._peer(core).send(kind, body)
 
     def subscribe(
         self,
@@ -108,7 +172,7 @@ class Transport:
     ) -> Subscription:
         """Messages from another core until it ends them (`on_end(None)`), the connection breaks or this side lags (`on_end(error)`;
         perhaps before this returns), or `cancel` of what is returned."""
-        return self._peers[core].subscribe(kind, body, on_item, on_end)
+        return self._peer(core).subscribe(kind, body, on_item, on_end)
 
     def counters(self) -> dict[str, int]:
         """For metrics: connected peers, calls without an answer yet, calls refused and failed so far."""
@@ -125,9 +189,70 @@ class Transport:
         if core in self._peers:
             self._peers[core].hurry()
 
+    def _peer(self, place: int) -> Peer:
+        peer = self._peers.get(place)
+        if peer is None:  # a core of another node that was not asked before
+            node, core = place >> 8, place & 0xFF
+            dialer = self._dialers[node]
+            name = f"core {core} of node {node}"
+            peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, pulse=Pulse())
+            peer.tick(asyncio.get_running_loop().time())
+            self._peers[place] = peer
+            self._keep(place, peer)
+        return peer
+
+    def _keep(self, place: int, peer: Peer) -> None:
+        self._tasks[place] = asyncio.get_running_loop().create_task(peer.keep(), name=f"transport to {peer.name}")
+
+    def _greeted(self, hello: Hello) -> None:
+        """A core of another node has said what it is."""
+        assert self.raft is not None
+        self.raft.greeted(hello)
+
+    def _node_lost(self, node: int) -> None:
+        """What the same core there was asked is not answered any more; the others have connections of their own to tell by."""
+        peer = self._peers.get(address(node, self.core))
+        if peer is not None:
+            peer.drop()
+
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             peer.tick(now)
+        if self._port is not None:
+            self._port.tick()
+        if self.raft is not None:
+            self.raft.tick(now)
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+
+
+def _path(directory: str, core: int) -> str:
+    return os.path.join(directory, f"core-{core}.sock")
+
+
+def _to_core(own: int, path: str, start_id: str) -> Connect:
+    """To another core of this node."""
+
+    async def connect() -> Link:
+        link = Link(_nothing, _no_frame, _nothing)
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.create_unix_connection(lambda: link, path))
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # finished first: uvloop would never tell a connection that has just come up that it is lost
+            await asyncio.gather(connecting, return_exceptions=True)
+            link.close()
+            raise
+        link.send(Type.HELLO, PROTOCOL_VERSION, own, start_id.encode())
+        return link
+
+    return connect
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_frame(type_: int, kind: int, ident: int, body: bytes) -> None:
+    """Nothing is said before something is asked."""

@@ -228,7 +228,7 @@ class Journal:
         """After `write` raised `DiskFull`: forgets the batch and all that was staged behind it, whose places will be given out again.
 
         Happens by itself with the next `stage` if nothing was staged meanwhile."""
-        assert batch is self._inflight and batch.refused
+        assert batch.refused and self._inflight in (batch, None), "twice does no harm"
         self._inflight = None
         self._staged = False
         self._parts = []
@@ -240,6 +240,10 @@ class Journal:
 
     def read(self, place: int) -> bytes:
         """The payload of the entry at a place that was written. Raises `CorruptData` when it is damaged or not there."""
+        return self.read_entry(place).payload
+
+    def read_entry(self, place: int) -> JournalEntry:
+        """All of it."""
         segment = self._segments.get(place >> 32)
         offset = place & OFFSET_MASK
         if segment is None:
@@ -255,7 +259,7 @@ class Journal:
             self._files.close(fd)
         frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
         if isinstance(frame, Frame) and frame.kind != Kind.MARK:
-            return frame.payload
+            return JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, place)
         raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
 
     def segments(self) -> list[tuple[int, int]]:

@@ -65,6 +65,10 @@ class SnapshotStore:
             newest[group] = max(index, newest.get(group, -1))
         return {group: self._read(group, index) for group, index in newest.items()}
 
+    def read(self, group: int, index: int) -> Snapshot:
+        """One that `write` was given. Raises `OSError` when it is gone, `CorruptData`."""
+        return self._read(group, index)
+
     def _write_new(self, path: Path, buffers: list[bytes]) -> None:
         if path.name in self._files.names(self._folder):
             self._files.unlink(path)  # of an attempt that failed

@@ -94,6 +94,7 @@ class Links:
         return found
 
     async def _answer(self, question: LinksQuestion) -> list[LinkInfo]:
+        await self._service.local.linearize_all()
         found: list[LinkInfo] = []
         key, uid, limit = question.id, question.uid, question.limit
         for machine in self._service.local.machines.values():

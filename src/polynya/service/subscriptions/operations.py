@@ -170,7 +170,10 @@ class Operations:
         return None
 
     async def _call(self, key: str, command: Any) -> Reply:
-        return await self._service.call(self._wakes.home_of(key), command)
+        home = self._wakes.home_of(key)
+        reply = await self._service.call(home, command)
+        await self._service.local.linearize(home)  # it may have been applied elsewhere: what is looked at here must know of it
+        return reply
 
 
 def _held(holder: str, generation: int) -> Answer:

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
 
-from polynya.base.errors import PolynyaError
+from polynya.base.errors import NotLeader, PolynyaError, Unavailable
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import messages
 from polynya.service.subscriptions.keys import Keys
@@ -18,6 +18,7 @@ from polynya.service.subscriptions.shapes import listed_shape
 from polynya.service.subscriptions.wakes import WakeCounters, Wakes
 from polynya.service.subscriptions.webhooks import Webhooks
 from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.machine import Machine
 from polynya.stream.subscriptions_links import pending_watches
 
 TICK_SECONDS = 0.1  # leases and retries are as exact as this
@@ -29,7 +30,6 @@ class Subscriptions:
 
     def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
         self._service = service
-        self._machines = service.local.machines
         self._keys = Keys(service)
         self._links = Links(service)
         self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
@@ -37,9 +37,13 @@ class Subscriptions:
         self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
-        service.serve(messages.OPERATE, AnyOperation, Answer, self._operations.run)
+        service.serve(messages.OPERATE, AnyOperation, Answer, self._operate)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
         service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
+
+    @property
+    def _machines(self) -> dict[int, Machine]:
+        return self._service.local.led
 
     @property
     def counters(self) -> WakeCounters:
@@ -57,13 +61,20 @@ class Subscriptions:
         await self._wakes.close()
 
     async def operate(self, operation: AnyOperation) -> Answer:
-        """On the core of the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
-        service = self._service
-        core = service.core_of(self._wakes.home_of(operation.id))
-        if core not in service.other_cores:
-            return await self._operations.run(operation)
-        answer: Answer = await service.ask_core(core, messages.OPERATE, operation)
+        """On the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
+        home = self._wakes.home_of(operation.id)
+        answer: Answer = await self._service.at_home(home, messages.OPERATE, operation, self._operate)
         return answer
+
+    async def _operate(self, operation: AnyOperation) -> Answer:
+        home = self._wakes.home_of(operation.id)
+        if home not in self._machines:
+            raise NotLeader(0)
+        try:
+            await self._service.local.linearize(home)
+            return await self._operations.run(operation)
+        except NotLeader as fault:  # a step of it was refused, perhaps not the first
+            raise Unavailable(str(fault)) from None
 
     async def jwks(self) -> dict[str, Any]:
         """The JWK Set of the webhooks' signing key."""
@@ -90,8 +101,11 @@ class Subscriptions:
                     self._tell(key, uid, name)
 
     def _tell(self, key: str, uid: int, name: str) -> None:
-        core = self._service.core_of(self._wakes.home_of(key))
-        if core not in self._service.other_cores:
+        try:
+            core = self._service.home_of(self._wakes.home_of(key))
+        except NotLeader:
+            return  # the sweep tells it again
+        if core == self._service.core:
             if not self._wakes.news(key, uid, name):
                 self._forget(key, uid)
             return
@@ -112,10 +126,14 @@ class Subscriptions:
             del self._telling[core]
 
     async def _hear(self, news: News) -> list[tuple[str, int]]:
+        if any(self._wakes.home_of(key) not in self._machines for key, _, _ in news.wakes):
+            raise NotLeader(0)  # what is not known here may be known to who leads
         return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
 
     async def _list(self, question: ListQuestion) -> Shapes:
-        homes = {key: home for machine in self._machines.values() for key, home in machine.subscriptions.homes.items()}
+        local = self._service.local
+        await local.linearize_all()
+        homes = {key: home for machine in local.machines.values() for key, home in machine.subscriptions.homes.items()}
         keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
         return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
 
@@ -128,9 +146,12 @@ class Subscriptions:
 
     async def _keep(self) -> None:
         ticks = 0
+        led: set[int] = set()
         while True:
             self._wakes.tend()
-            if ticks % SWEEP_TICKS == 0:
+            news = self._machines.keys() - led  # what was under way at the leader before this one is looked for at once
+            led = set(self._machines)
+            if ticks % SWEEP_TICKS == 0 or news:
                 await self._sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
@@ -140,7 +161,7 @@ class Subscriptions:
         for machine in self._machines.values():
             for key, uid, name in pending_watches(machine):
                 self._tell(key, uid, name)
-        for group, machine in self._machines.items():
+        for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
             try:
                 for subscription in [home for home in state.homes.values() if home.linked < home.revision]:

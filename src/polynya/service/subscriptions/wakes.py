@@ -138,7 +138,7 @@ class Wakes:
     def tend(self) -> None:
         """Start what is due of the subscriptions that are not idle."""
         now_ms = self.service.now_ms()
-        for machine in self.service.local.machines.values():
+        for machine in self.service.local.led.values():
             state = machine.subscriptions
             for key in tuple(state.awake):
                 self._tend_one(state.homes[key], now_ms)

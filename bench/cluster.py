@@ -1,0 +1,126 @@
+"""What a replicated append costs below HTTP: three cores in one process, messages as bytes, real journals. `python -m bench.cluster [--appends N]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import shutil
+import tempfile
+from pathlib import Path
+from time import perf_counter, process_time
+
+import uvloop
+
+from bench.core import GROUPS, NAMES, append_of
+from polynya.node.clock import LogClock, once_per_pass
+from polynya.node.cluster import Cluster, Membership
+from polynya.node.engine import Engine, Shape
+from polynya.node.storage import open_storage
+from polynya.stream.commands import Create, Encoding
+from polynya.stream.replies import Reply
+
+VOTERS = (1, 2, 3)
+
+
+class Wire:
+    """From one node to the others, in the next pass of the loop."""
+
+    def __init__(self, engines: dict[int, Engine]) -> None:
+        self._engines = engines
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, node: int, messages: list[bytes]) -> None:
+        self._loop.call_soon(self._arrive, node, messages)
+
+    send_bulk = send
+
+    def _arrive(self, node: int, messages: list[bytes]) -> None:
+        core = self._engines[node].replicated
+        assert core is not None
+        core.received(messages)
+
+
+async def start(folder: Path) -> dict[int, Engine]:
+    """Three nodes of one core, elected."""
+    engines: dict[int, Engine] = {}
+    for node in VOTERS:
+        membership = Membership(node, VOTERS)
+        storage = open_storage(folder / f"node-{node}", core=0, cores=1, groups=GROUPS, membership=membership)
+        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 40)
+        now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
+        cluster = Cluster(membership, Wire(engines))
+        engines[node] = Engine(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
+        engines[node].local.hot_bytes_max = 1 << 40
+    while any(leader_of(engines, group) is None for group in range(GROUPS + 1)):
+        await asyncio.sleep(0.05)
+    return engines
+
+
+def leader_of(engines: dict[int, Engine], group: int) -> Engine | None:
+    return next((engine for engine in engines.values() if engine.replicated is not None and engine.replicated.leads(group)), None)
+
+
+async def whole(folder: Path, count: int, in_flight: int) -> None:
+    """A closed loop of `in_flight` writers, each append given to its group's leader."""
+    engines = await start(folder / str(in_flight))
+    leaders = {}
+    for name in NAMES:
+        leader = leader_of(engines, engines[1].service.group_of(name))
+        assert leader is not None
+        leaders[name] = leader.service
+        await leader.core.call(leader.service.group_of(name), Create(name, 1, "application/octet-stream", Encoding.BYTES))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # as a core does
+    finished = asyncio.get_running_loop().create_future()
+    sent = answered = 0
+
+    def send() -> None:
+        nonlocal sent
+        command = append_of(sent, 0)
+        sent += 1
+        leaders[command.name].propose(command.name, command, done)
+
+    def done(reply: Reply | BaseException) -> None:
+        nonlocal answered
+        assert isinstance(reply, Reply) and reply.code == 0, reply
+        answered += 1
+        if sent < count:
+            send()
+        elif answered == count:
+            finished.set_result(None)
+
+    turns = sum(engine.core.counters.turns for engine in engines.values())
+    begin, cpu = perf_counter(), process_time()
+    for _ in range(in_flight):
+        send()
+    await finished
+    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    turns = sum(engine.core.counters.turns for engine in engines.values()) - turns
+    print(
+        f"  {in_flight:4d} in flight        {cpu / count * 1e6:6.2f} us of CPU on three nodes, {count / elapsed:8.0f} appends/s, "
+        f"{3 * count / turns:6.1f} applied a turn"
+    )
+    for engine in engines.values():
+        await engine.core.drain()
+        await engine.stop()
+        engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="where the journals go; a temporary folder by default")
+    parser.add_argument("--appends", type=int, default=50_000)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    try:
+        for in_flight in (500, 64, 1):
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(whole(folder, options.appends if in_flight > 1 else options.appends // 50, in_flight))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

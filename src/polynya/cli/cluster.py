@@ -1,0 +1,140 @@
+"""`polynya cluster`: look at a cluster, start one here for development, and make its certificates."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.cli import exits, output
+from polynya.cli.client import Client, server_option
+from polynya.cli.cluster_dev import dev_command
+
+WATCH_SECONDS = 1.0
+
+
+@click.group("cluster")
+def cluster_command() -> None:
+    """Several nodes that act as one server: any of them answers everything, and one that is lost takes nothing with it."""
+
+
+cluster_command.add_command(dev_command)
+
+
+@cluster_command.command("status")
+@server_option
+@click.option("--groups", "with_groups", is_flag=True, help="Also each group: its leader, its term, and how far each replica is behind.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON.")
+def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
+    """Show the nodes, which of them are there, and how many groups each leads. Any node can be asked.
+
+    \b
+    polynya cluster status
+    polynya cluster status --groups --server http://127.0.0.1:4447
+    """
+    told = _look(client)
+    if as_json:
+        output.json_line(told)
+        return
+    rows = [(node["id"], node["http"], _state(node), node["release"], node["cores"] or None, node["leads"]) for node in told["nodes"]]
+    output.table(("node", "http", "state", "release", "cores", "leads"), rows)
+    if with_groups:
+        click.echo()
+        names = [str(node["id"]) for node in told["nodes"]]
+        heads = ("group", "leader", "term", "commit", *(f"behind on {name}" for name in names))
+        output.table(
+            heads,
+            [
+                (group["group"], group["leader"] or "none", group["term"], group["commit"], *(group["behind"].get(name) for name in names))
+                for group in told["groups"]
+            ],
+        )
+    for problem in told["problems"]:
+        output.notice(f"! {problem}")
+
+
+@cluster_command.command("health")
+@server_option
+@click.option("--watch", is_flag=True, help="Look again every second, and say what changes, until Ctrl-C.")
+@click.option("--exit-when-healthy", is_flag=True, help="With --watch: leave once all is well.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems.")
+def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
+    """Say whether all is well: every node there, every group led, every replica up to date. Exit code 1 says no, and why.
+
+    \b
+    polynya cluster health
+    polynya cluster health --watch --exit-when-healthy
+    """
+    if exit_when_healthy and not watch:
+        raise exits.Misused("--exit-when-healthy goes with --watch")
+    known: list[str] | None = None
+    while True:
+        problems = _problems(client, patient=watch)
+        if as_json:
+            output.json_line({"healthy": not problems, "problems": problems})
+        elif problems != known:
+            click.echo("\n".join(f"! {problem}" for problem in problems) or "healthy")
+        known = problems
+        if not watch or (exit_when_healthy and not problems):
+            break
+        time.sleep(WATCH_SECONDS)
+    if problems:
+        raise click.exceptions.Exit(exits.REFUSED)
+
+
+@cluster_command.command("ca")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--node", "nodes", type=click.IntRange(1, 250), multiple=True, required=True, help="Make the certificate of this node, too. Repeatable."
+)
+@click.option("--host", "hosts", multiple=True, help="A name or address that the certificates made now are for, too. Repeatable.")
+def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
+    """Make an authority for a cluster in FOLDER, and the certificates by which its nodes prove to each other who they are.
+
+    For development and trials: the authority's key lies beside its certificates. FOLDER that holds an authority is used again, so that
+    certificates can be added and renewed. Give a node ca.crt, its node-N.crt and its node-N.key, and keep ca.key away from all of them.
+
+    \b
+    polynya cluster ca ./ca --node 1 --node 2 --node 3
+    """
+    from polynya.node.authority import make_authority, make_certificate
+
+    try:
+        if not (folder / "ca.key").exists():
+            make_authority(folder)
+            output.notice(f"made an authority: {folder / 'ca.crt'}")
+        for node in nodes:
+            make_certificate(folder, node, list(hosts))
+            click.echo(f"[cluster]  # node {node}")
+            for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
+                click.echo(f'{key} = "{(folder / name).absolute()}"')
+    except (OSError, ValueError) as error:
+        raise exits.Refused(f"{folder}: {error}") from None
+
+
+def _look(client: Client) -> dict[str, Any]:
+    told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
+    if not told["nodes"]:
+        raise exits.Refused(
+            f"{client.server} is a node by itself, in no cluster",
+            hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
+        )
+    return told
+
+
+def _problems(client: Client, *, patient: bool) -> list[str]:
+    """`patient`: a server that does not answer is a problem like others."""
+    import httpx
+
+    try:
+        return list(_look(client)["problems"])
+    except (exits.Unreachable, httpx.TransportError) as error:
+        if not patient:
+            raise
+        return [f"{client.server} does not answer: {error}"]
+
+
+def _state(node: dict[str, Any]) -> str:
+    return "there" if node["there"] else "away"

@@ -1,0 +1,305 @@
+"""`polynya cluster dev`: a cluster on this machine, each node as real as elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.cli import exits, output
+from polynya.cli.client import Client
+from polynya.cli.setting_flags import with_hidden_settings
+from polynya.node.settings import SETTINGS
+
+STEP = 10  # ports from one node to the next: each takes three
+NODES_MAX = 15
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+LOOK_SECONDS = 0.2
+OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
+PORT_TRIES = 200
+
+
+@dataclass
+class DevNode:
+    """One node of it. `process` is that of the first start."""
+
+    number: int
+    folder: Path
+    host: str
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    down: bool = field(default=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def entry(self) -> str:
+        """Of `[[cluster.nodes]]`."""
+        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.host}:{self.port + 2}"\nhttp = "{self.url}"\n'
+
+
+@click.command("dev")
+@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many.")
+@with_hidden_settings
+def dev_command(count: int, **values: str | None) -> None:
+    """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
+
+    Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
+    supervisor in node.pid, and start.sh, which starts just that node again: one that is killed stays down until then.
+
+    \b
+    polynya cluster dev
+    polynya cluster dev --nodes 5 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
+    kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
+    polynya-cluster/node-2/start.sh                     # and have it again
+    """
+    folder = Path(values["data"] or "./polynya-cluster").absolute()
+    nodes = _laid_out(folder, count, values)
+    flags = _flags(values)
+    for node in nodes:
+        _prepare(node, nodes, folder, flags, values)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
+    output.notice(f"starting {output.counted(count, 'node')} in {folder}")
+    try:
+        for node in nodes:
+            _start(node)
+        _wait_until_healthy(nodes)
+        _say(nodes, folder)
+        _watch(nodes)
+    except KeyboardInterrupt:
+        output.notice("stopping")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not leave nodes behind
+        _stop(nodes)
+
+
+_HELP = {
+    "listen": "Where the first node listens; port 0 finds free ones.  [default: 127.0.0.1:4437]",
+    "data": "The folder of the folders of all nodes.  [default: ./polynya-cluster]",
+    "cores": "Processes of each node.  [default: 2]",
+}
+for _option in dev_command.params:
+    if isinstance(_option, click.Option) and _option.name in _HELP:
+        _option.hidden, _option.help = False, _HELP[_option.name]
+
+
+# --- before the start ------------------------------------------------------------------------------------------------------------
+
+
+def _laid_out(folder: Path, count: int, values: Mapping[str, str | None]) -> list[DevNode]:
+    """The nodes with their places. Raises `exits.Misused`."""
+    from polynya.node.config import split_listen
+
+    odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
+    if odd:
+        raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
+    before = len(list(folder.glob("node-*")))
+    if before and before != count:
+        raise exits.Misused(f"{folder} holds a cluster of {output.counted(before, 'node')}; give --nodes {before}, or another --data")
+    try:
+        host, port = split_listen(values["listen"] or "127.0.0.1:4437")
+    except ValueError as error:
+        raise exits.Misused(f"--listen: {error}") from None
+    port = port or _free_ports(host, count)
+    if port + STEP * (count - 1) + 2 > 65535:
+        raise exits.Misused(f"--listen: {count} nodes need ports up to {port + STEP * (count - 1) + 2}; choose a lower one")
+    spelled = f"[{host}]" if ":" in host else host
+    return [DevNode(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)) for number in range(1, count + 1)]
+
+
+def _free_ports(host: str, count: int) -> int:
+    """A port for the first node, so that all others are free as well."""
+    for _ in range(PORT_TRIES):
+        base = 20_000 + secrets.randbelow(30_000)
+        if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
+            return base
+    raise exits.Refused(f"found no free ports on {host}")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _flags(values: Mapping[str, str | None]) -> list[str]:
+    """Those of `polynya serve` that every node gets."""
+    found: list[str] = []
+    for setting in SETTINGS:
+        text = values[_variable(setting.key)] if setting.flag else None
+        if text is not None and setting.key not in OWN:
+            found.append(f"{setting.flag}" if setting.kind.startswith("true") else f"{setting.flag}={text}")
+    return found
+
+
+def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, flags: list[str], values: Mapping[str, str | None]) -> None:
+    """The node's folder, its file of settings, and its start.sh."""
+    node.folder.mkdir(parents=True, exist_ok=True)
+    lines = [f'listen = "{node.host}:{node.port}"', f'data = "{node.folder}"', f"cores = {values['cores'] or 2}", ""]
+    if not values["cold_backend"] and not values["cold_root"]:
+        lines += ["[cold]", f'root = "{folder / "objects"}"  # all nodes share it', ""]
+    lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", "", *(each.entry for each in nodes)]
+    (node.folder / "polynya.toml").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *flags]
+    script = node.folder / "start.sh"
+    script.write_text(
+        f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
+    )
+    script.chmod(0o755)
+
+
+def _cluster_id(folder: Path) -> str:
+    path = folder / "cluster.id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(16) + "\n")
+    return path.read_text().strip()
+
+
+# --- while it runs ---------------------------------------------------------------------------------------------------------------
+
+
+def _start(node: DevNode) -> None:
+    """In a session of its own, so that Ctrl-C is ours to hand on; it goes when this process does."""
+    own = {f"POLYNYA_{name.upper()}" for name in OWN}
+    environment = {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
+    with (node.folder / "node.log").open("ab") as log:
+        node.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()), str(node.folder / "start.sh")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _wait_until_healthy(nodes: list[DevNode]) -> None:
+    """Says what it waits for when that changes. Raises `exits.Refused` when a node ends, or the time is over."""
+    deadline = time.monotonic() + START_SECONDS
+    said: list[str] = []
+    with Client(nodes[0].url) as client:
+        while True:
+            for node in nodes:
+                assert node.process is not None
+                if node.process.poll() is not None:
+                    raise exits.Refused(f"node {node.number} ended:\n{_last_lines(node)}", hint=f"Its log: {node.folder / 'node.log'}")
+            problems = _problems(client)
+            if not problems:
+                return
+            if time.monotonic() > deadline:
+                raise exits.Refused(f"the cluster is not well after {START_SECONDS:g} s: {'; '.join(problems)}")
+            if problems != said:
+                said = problems
+                output.notice(f"  waiting: {'; '.join(problems)}")
+            time.sleep(LOOK_SECONDS)
+
+
+def _problems(client: Client) -> list[str]:
+    try:
+        return list(client.call("GET", "/v1/cluster", seconds=5.0).json()["problems"])
+    except (click.ClickException, ValueError, KeyError):
+        return ["node 1 does not answer yet"]
+
+
+def _say(nodes: list[DevNode], folder: Path) -> None:
+    click.echo(f"a cluster of {output.counted(len(nodes), 'node')}, any of which answers everything:")
+    for node in nodes:
+        click.echo(f"  node {node.number}  {node.url}  {node.folder}")
+    click.echo(f"\n  look    polynya cluster status --server {nodes[-1].url}")
+    click.echo(f"  lose    kill -9 $(cat {folder}/node-{nodes[-1].number}/node.pid)")
+    click.echo(f"  regain  {folder}/node-{nodes[-1].number}/start.sh")
+    click.echo("  stop    Ctrl-C", nl=True)
+    sys.stdout.flush()
+
+
+def _interrupted(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(nodes: list[DevNode]) -> None:
+    """Until a signal. A node that ends stays down; one that was started again, by whomever, is named."""
+    while True:
+        for node in nodes:
+            alive = is_running(node.folder)
+            if node.process is not None and node.process.poll() is None:
+                alive = True
+            if alive == node.down:
+                node.down = not alive
+                start = f"; start it again: {node.folder / 'start.sh'}" if node.down else ""
+                output.notice(f"node {node.number} is {'down' if node.down else 'up'}{start}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _stop(nodes: list[DevNode]) -> None:
+    """All of them, those that were started again as well."""
+    for node in nodes:
+        if (pid := running_pid(node.folder)) is not None:
+            _send(pid, signal.SIGTERM)
+        elif node.process is not None and node.process.poll() is None:
+            _send(node.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for node in nodes:
+        while is_running(node.folder) or (node.process is not None and node.process.poll() is None):
+            if time.monotonic() > deadline:
+                output.notice(f"node {node.number} does not stop: killed, which loses nothing that was acknowledged")
+                _send(running_pid(node.folder) or (node.process.pid if node.process else 0), signal.SIGKILL)
+                break
+            time.sleep(0.02)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a node has this data folder."""
+    try:
+        with (folder / "node.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def running_pid(folder: Path) -> int | None:
+    """Of the supervisor, if the node runs: a file that a killed one left says nothing."""
+    if not is_running(folder):
+        return None
+    try:
+        return int((folder / "node.pid").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        if pid:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _last_lines(node: DevNode) -> str:
+    return "\n".join((node.folder / "node.log").read_text(errors="replace").splitlines()[-5:])
+
+
+def _variable(key: str) -> Any:
+    return key.replace(".", "_")

@@ -1,0 +1,127 @@
+"""Certificates for the links between nodes: an authority for development and trials, and what nodes make of theirs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import ConfigError
+from polynya.node.cluster_settings import ClusterConfig
+from polynya.node.tls import general_name, no_passphrase, write_file
+from polynya.transport import PeerTls, node_name
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, CertificateBuilder, KeyUsage, Name
+
+AUTHORITY_DAYS = 3650
+CERTIFICATE_DAYS = 825
+
+
+def make_authority(folder: Path) -> None:
+    """`ca.crt` and `ca.key` in `folder`. Raises FileExistsError when there is one: certificates that it made would be worth nothing."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if (folder / "ca.key").exists() or (folder / "ca.crt").exists():
+        raise FileExistsError(f"{folder} holds an authority already")
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = _named("polynya cluster")
+    builder = _builder(name, name, private, AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    _store(folder / "ca.crt", folder / "ca.key", builder, private, private)
+
+
+def make_certificate(folder: Path, node: int, hosts: list[str]) -> None:
+    """`node-N.crt` and `node-N.key`, by the authority in `folder`; `hosts`: names and addresses that it is for too. Replaces older ones."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    authority, signer = _authority(folder)
+    private = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_named(node_name(node)), authority.subject, private, CERTIFICATE_DAYS)
+    names = [general_name(name) for name in dict.fromkeys((node_name(node), *hosts))]
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+    )
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+    _store(folder / f"node-{node}.crt", folder / f"node-{node}.key", builder, private, signer)
+
+
+def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
+    """Both sides of a node's links. Raises OSError (which ssl.SSLError is) when the files cannot be used."""
+    contexts = []
+    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(str(ca))
+        context.load_cert_chain(str(cert), str(key), password=no_passphrase)
+        contexts.append(context)
+    return PeerTls(*contexts)
+
+
+def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
+    """What the settings say; None without certificates. Raises ConfigError."""
+    if not cluster.ca:
+        return None
+    try:
+        return peer_tls(cluster.ca, cluster.cert, cluster.key)
+    except OSError as error:
+        reason = str(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        files = f"{cluster.ca}, {cluster.cert} and {cluster.key}"
+        raise ConfigError(f"cluster: {files} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial") from None
+
+
+def _authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{folder / 'ca.key'} is none that this command makes")
+    return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), signer
+
+
+def _builder(subject: Name, issuer: Name, private: EllipticCurvePrivateKey, days: int) -> CertificateBuilder:
+    from cryptography import x509
+
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(issuer, subject, private.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(days=days))
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
+
+
+def _usage(*, signs: bool) -> KeyUsage:
+    from cryptography import x509
+
+    off = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"), False
+    )
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **off)
+
+
+def _named(name: str) -> Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _store(cert: Path, key: Path, builder: CertificateBuilder, private: EllipticCurvePrivateKey, signer: EllipticCurvePrivateKey) -> None:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    made = builder.sign(signer, hashes.SHA256())
+    cert.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_file(key, plain, 0o600)
+    write_file(cert, made.public_bytes(serialization.Encoding.PEM), 0o644)

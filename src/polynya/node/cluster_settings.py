@@ -1,0 +1,152 @@
+"""The cluster that a node is one of, as settings have it: a static list of nodes, and the certificates of the links between them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+NODE_MAX = 250
+NODES_MAX = 15  # each has a replica of every group
+NODE_KEYS = ("id", "peer", "http")
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it."""
+
+    id: int
+    peer: str
+    http: str
+
+    def __str__(self) -> str:
+        return f"{self.id}={self.peer}={self.http}"
+
+    @property
+    def peer_place(self) -> tuple[str, int]:
+        host, _, port = self.peer.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is empty on a node by itself."""
+
+    id: str = ""
+    node: int = 0
+    nodes: tuple[ClusterNode, ...] = ()
+    listen: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    unsafe_no_tls: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.id or self.node or self.nodes)
+
+    @property
+    def own(self) -> ClusterNode:
+        """This node's entry in the list."""
+        return next(node for node in self.nodes if node.id == self.node)
+
+    @property
+    def others(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.id != self.node]
+
+    @property
+    def listen_place(self) -> tuple[str, int]:
+        """Host and port of this node's peer port."""
+        return ClusterNode(0, self.listen, "").peer_place if self.listen else self.own.peer_place
+
+
+def parse_cluster_id(text: str) -> str:
+    """32 hexadecimal digits."""
+    if not _ID.fullmatch(text.strip().lower()):
+        raise ValueError("expected 32 hexadecimal digits, the same on every node; 'openssl rand -hex 16' makes some")
+    return text.strip().lower()
+
+
+def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
+    """`ID=HOST:PORT=URL`, with commas between nodes."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        pieces = part.split("=", 2)
+        if len(pieces) != 3:
+            raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
+        found.append(_node(*(piece.strip() for piece in pieces)))
+    return tuple(found)
+
+
+def parse_place(text: str) -> str:
+    """`HOST:PORT`, or nothing."""
+    if text.strip() and not _is_place(text.strip()):
+        raise ValueError("expected HOST:PORT")
+    return text.strip()
+
+
+def nodes_text(tables: Any) -> str:
+    """What `parse_nodes` reads, from the `[[cluster.nodes]]` of a TOML file. Raises ValueError that says what is wrong with which."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ValueError("expected tables: [[cluster.nodes]], each with id, peer and http")
+    return ",".join(_table_text(table, number) for number, table in enumerate(tables, 1))
+
+
+def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iterable[str]:
+    """What is wrong with settings that are each well-formed."""
+    if not cluster.is_on:
+        set_ = [name for name in ("listen", "ca", "cert", "key") if getattr(cluster, name)]
+        if set_:
+            yield f"cluster.{set_[0]} ({origins['cluster.' + set_[0]]}): there is no cluster; set cluster.id, cluster.node and cluster.nodes too"
+        return
+    missing = [name for name in ("id", "node", "nodes") if not getattr(cluster, name)]
+    if missing:
+        yield f"cluster.id, cluster.node and cluster.nodes go together; not set: {', '.join('cluster.' + name for name in missing)}"
+        return
+    where = f"cluster.nodes ({origins['cluster.nodes']})"
+    for what in ("id", "peer", "http"):
+        values = [str(getattr(node, what)) for node in cluster.nodes]
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            yield f"{where}: two nodes have the {what} {twice[0]}"
+    if len(cluster.nodes) > NODES_MAX:
+        yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}, as each has a replica of everything"
+    if cluster.node not in [node.id for node in cluster.nodes]:
+        yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
+        return
+    if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
+        yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
+
+
+def _node(number: str, peer: str, http: str) -> ClusterNode:
+    if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
+        raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
+    if not _is_place(peer):
+        raise ValueError(f"node {number}: {peer!r}: expected the HOST:PORT of its peer port")
+    url = urlsplit(http)
+    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.fragment:
+        raise ValueError(f"node {number}: {http!r}: expected the URL that clients reach it at, as http://10.0.0.1:4437")
+    return ClusterNode(int(number), peer, http.rstrip("/"))
+
+
+def _is_place(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+
+
+def _table_text(table: dict[str, Any], number: int) -> str:
+    for key in table:
+        if key not in NODE_KEYS:
+            near = difflib.get_close_matches(key, NODE_KEYS, n=1, cutoff=0.5)
+            raise ValueError(
+                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer and http")
+            )
+    missing = [key for key in NODE_KEYS if key not in table]
+    if missing:
+        raise ValueError(f"node {number}: {missing[0]} is missing; each has id, peer and http")
+    if any("," in str(value) or "=" in str(value) for value in table.values()):
+        raise ValueError(f"node {number}: no value has ',' or '=' in it")
+    return "{id}={peer}={http}".format(**table)

@@ -1,0 +1,113 @@
+"""A core takes its part in a cluster: its links to the others, its replicas' way over them, and its proposals' way to whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from polynya.node.authority import peer_tls_of
+from polynya.node.cluster import Cluster, Membership
+from polynya.node.cluster_view import Replica
+from polynya.node.engine import Engine
+from polynya.node.metrics import Samples
+from polynya.node.ports import shared_listener
+from polynya.node.replicated import ReplicatedCore
+from polynya.node.start import CoreStart
+from polynya.service.forwarding import Forwarding, Place
+from polynya.transport import Cluster as Links
+from polynya.transport import RaftNet, Transport, address
+
+HAND_OVER_SECONDS = 2.0  # for leaderships to go elsewhere before a stop; without others they stay
+HAND_OVER_LOOK_SECONDS = 0.02
+
+
+def membership_of(start: CoreStart) -> Membership | None:
+    """None on a node by itself."""
+    cluster = start.config.cluster
+    return Membership(cluster.node, tuple(sorted(node.id for node in cluster.nodes))) if cluster.is_on else None
+
+
+def transport_of(start: CoreStart) -> Transport | None:
+    """What this core needs to reach others, of this node and of other nodes. None when there are none."""
+    cluster = start.config.cluster
+    if start.cores == 1 and not cluster.is_on:
+        return None
+    links = None
+    if cluster.is_on:
+        links = Links(
+            id=start.birth.cluster_id,
+            history=start.birth.history,
+            node=start.birth.node,
+            groups=start.groups,
+            others={node.id: node.peer_place for node in cluster.others},
+            listener=shared_listener(start.peer_host, start.peer_port),
+            tls=peer_tls_of(cluster),
+        )
+    return Transport(start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links)
+
+
+def cluster_of(start: CoreStart, transport: Transport | None) -> Cluster | None:
+    """What the engine needs of it."""
+    membership = membership_of(start)
+    if membership is None:
+        return None
+    assert transport is not None and transport.raft is not None
+    return Cluster(membership, transport.raft)
+
+
+class Joined:
+    """The ways between one core's engine and the other nodes."""
+
+    def __init__(self, start: CoreStart, transport: Transport, engine: Engine) -> None:
+        assert transport.raft is not None and engine.replicated is not None
+        self._core: ReplicatedCore = engine.replicated
+        self._raft: RaftNet = transport.raft
+        own = start.birth.node
+        others = tuple(node.id for node in start.config.cluster.others)
+        place = Place(own, others, start.core, start.cores, start.groups)
+        local = engine.local
+        self.forwarding = Forwarding(
+            place, self._core, transport, local.propose, stamped=local.stamped, address=address, is_there=transport.raft.is_there
+        )
+        engine.service.join(self.forwarding)
+        self._core.on_leadership.append(self.forwarding.led)
+        self._raft.on_messages = lambda node, messages: self._core.received(messages)
+        self._raft.on_found = self._core.peer_found
+        self._raft.on_lost = self._lost
+
+    def replicas(self) -> list[Replica]:
+        """For the cluster's view."""
+        return [
+            Replica(number, status.role.name.lower(), status.term, status.leader, status.commit, status.applied, status.last)
+            for number, status in self._core.statuses().items()
+        ]
+
+    def samples(self) -> Samples:
+        forwarding = self.forwarding
+        return {
+            "polynya_groups_led": len(self._core.led),
+            "polynya_peers_connected": self._raft.there,
+            "polynya_peer_messages_dropped_total": self._raft.dropped,
+            "polynya_forwarded_total": forwarding.forwarded,
+            "polynya_forward_retries_total": forwarding.retried,
+            "polynya_forward_refused_total": forwarding.refused,
+        }
+
+    def checks(self) -> list[tuple[str, Callable[[], str | None]]]:
+        """For the health of this core."""
+        return [("leaders", self._leaderless)]
+
+    async def hand_over(self) -> None:
+        """Before a stop: others lead what this core leads, if they can."""
+        self._core.hand_over_all()
+        deadline = asyncio.get_running_loop().time() + HAND_OVER_SECONDS
+        while self._core.led and self._raft.there and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
+
+    def _lost(self, node: int) -> None:
+        self._core.unreachable(node)
+        self._core.peer_lost(node)
+
+    def _leaderless(self) -> str | None:
+        without = [number for number in self._core.members if not self._core.leader_of(number)]
+        return f"no leader is known of {len(without)} of {len(self._core.members)} groups" if without else None

@@ -1,0 +1,535 @@
+"""The turn loop of a core whose groups have replicas on other nodes: what came in since the last turn goes through Raft, and what that leads
+to for all groups is gathered into one message to each peer and one write with one fsync (docs/decisions/0010).
+
+A turn does not wait for the write before it: entries leave for the peers while the disk still works, and what is to be written gathers
+behind the write in flight. An entry is applied once it is committed *and* durable here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.node.cluster import Cluster
+from polynya.node.core import CoreCounters, Done
+from polynya.node.deadlines import Deadlines
+from polynya.node.writing import Writer, WriterThread, Writes
+from polynya.raft import (
+    Append,
+    Effects,
+    Entry,
+    Identity,
+    Kind,
+    Message,
+    Raft,
+    Refusal,
+    Restored,
+    Role,
+    Snapshot,
+    SnapshotChunk,
+    Status,
+    decode_message,
+    encode_block,
+    encode_message,
+)
+from polynya.replica import Shard
+from polynya.replica.log import decode_command, encode_command
+from polynya.replica.member import Member, Proposal
+from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
+from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
+from polynya.stream.replies import Code, Reply
+from polynya.wal import Journal
+
+DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
+
+
+class ReplicatedCore:
+    """Has the surface of `polynya.node.core.Core`. All methods are called on the loop.
+
+    Invariants: at most one write is in flight; an entry is applied only when it is committed and durable here; a proposal is answered once.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        journal: Journal,
+        cluster: Cluster,
+        restored: dict[int, Restored],
+        *,
+        fatal: Callable[[BaseException], None],
+        writer: Writer | None = None,
+    ) -> None:
+        self.shard = shard
+        self.journal = journal
+        self.counters = CoreCounters()
+        self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.on_turn: Callable[[], None] = lambda: None
+        self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
+        self.on_leadership: list[Callable[[int], None]] = []
+        self.led: dict[int, Machine] = {}  # of the groups that take proposals here
+        self.floor_ms = 0  # log time of the groups led here is not before this
+        self.inflight_bytes = 0  # of commands proposed here and not answered
+        self.node = cluster.membership.node
+        self._cluster = cluster
+        self.now_ms = self._now_ms = cluster.now_ms  # not log time
+        self._fatal = fatal
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[Raft] = []
+        self._queued: list[Member] = []
+        self._outbox: dict[int, list[bytes]] = {}
+        self._bulk: dict[int, list[bytes]] = {}
+        self._kicked = self._applied = False
+        self._dead: BaseException | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
+        self._deadlines = Deadlines(self._now_ms, self._due)
+        now_ms = self._now_ms()
+        self.members = {number: self._member(number, restored[number], now_ms) for number in shard.groups}
+        self._kick_soon()
+
+    def _member(self, number: int, restored: Restored, now_ms: int) -> Member:
+        cluster = self._cluster
+        settings = cluster.settings(number, cluster.membership, len(self.shard.groups))
+        raft = Raft(Identity(number, self.node, cluster.seed()), restored, settings, now_ms=now_ms, ready=self._ready)
+        return Member(self.shard.groups[number], raft, restored.entries)
+
+    # --- proposals -------------------------------------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """`done` is called once, on the loop: with the reply, with NotLeader or Unavailable (nothing was applied, nor will it be; perhaps
+        before this returns), or with OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        member = self.members[group]
+        refusal = self._refusal(member, command)
+        if refusal is not None:
+            done(refusal)
+            return
+        payload = encode_command(command)
+        if not member.queue:
+            self._queued.append(member)
+        member.queue.append(Proposal(payload, Kind.COMMAND, 0, 0, group, 0, command, done))
+        self.inflight_bytes += len(payload)
+        self._kick_soon()
+
+    async def call(self, group: int, command: Command) -> Reply:
+        """`propose` for those who may wait."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+
+        def done(reply: Reply | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(reply, BaseException):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self.propose(group, command, done)
+        return await future
+
+    def inflight_bytes_of(self, group: int) -> int:
+        member = self.members[group]
+        return sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
+
+    def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
+        if self._dead is not None:
+            return Unavailable("the journal has failed; this core is going down")
+        if not member.leads:
+            return NotLeader(self.leader_of(member.group.number))
+        if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
+            self.counters.overloaded += 1
+            return Unavailable("the log is behind: more than the bound is in flight; retry")
+        if self._writes.full:
+            return Reply(Code.DISK_FULL)
+        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
+            return Unavailable("this was planned under an older leader; it is planned again")
+        return None
+
+    # --- reads -----------------------------------------------------------------------------------------------------------------
+
+    def readable(self, group: int) -> bool:
+        """Whether the group's state here may answer a linearizable read at once."""
+        return self._dead is None and self.members[group].raft.readable(self._now_ms())
+
+    async def linearize(self, group: int) -> None:
+        """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard."""
+        if self._dead is not None:
+            raise Unavailable("the journal has failed; this core is going down")
+        member, now_ms = self.members[group], self._now_ms()
+        if member.raft.readable(now_ms):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        if member.reading is None:
+            waiting: list[asyncio.Future[None]] = [future]
+            refusal = member.raft.read(waiting, now_ms)
+            if refusal is not None:
+                raise Unavailable("too many reads wait for this group; retry")
+            if member.raft.role is not Role.LEADER:
+                member.reading = (
+                    waiting  # one question for all reads of a turn; a leader may have a lease by now, that is over for the next
+                )
+            self._kick_soon()
+        else:
+            member.reading.append(future)
+        await future
+
+    # --- what peers say --------------------------------------------------------------------------------------------------------
+
+    def received(self, messages: Sequence[bytes]) -> None:
+        """From a peer. What is no message, or for nobody here, is dropped."""
+        now_ms = self._now_ms()
+        for data in messages:
+            try:
+                message = decode_message(data)
+                member = self.members.get(message.group)
+                if member is not None:
+                    member.raft.step(message, now_ms)
+            except (msgspec.MsgspecError, ValueError) as fault:
+                self._report("a message of another node is no message", fault)
+        self._kick_soon()
+
+    def unreachable(self, node: int) -> None:
+        """What was sent there lately may be lost."""
+        now_ms = self._now_ms()
+        for member in self.members.values():
+            member.raft.unreachable(node, now_ms)
+        self._kick_soon()
+
+    def peer_lost(self, node: int, heard_ms: int | None = None) -> None:
+        """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
+        now_ms = self._now_ms()
+        for member in self.members.values():
+            member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
+        self._kick_soon()
+
+    def peer_found(self, node: int) -> None:
+        now_ms = self._now_ms()
+        for member in self.members.values():
+            member.raft.peer_found(node, now_ms)
+        self._kick_soon()
+
+    # --- leadership ------------------------------------------------------------------------------------------------------------
+
+    def leads(self, group: int) -> bool:
+        return self.members[group].leads
+
+    def leader_of(self, group: int) -> int:
+        """The node, as far as it is known: 0 when it is not, or when this node was elected and is not ready yet."""
+        member = self.members[group]
+        leader = member.raft.leader
+        return 0 if leader == self.node and not member.leads else leader
+
+    def term(self, group: int) -> int:
+        return self.members[group].raft.term
+
+    def transfer(self, group: int, node: int) -> Refusal | None:
+        """Hand the leadership of a group to another node."""
+        refusal = self.members[group].raft.transfer(node, self._now_ms())
+        self._kick_soon()
+        return refusal
+
+    def hand_over_all(self) -> None:
+        """Before a stop: each led group goes to the member that has most of its log and is there."""
+        for number in list(self.led):
+            peers = self.members[number].raft.status().peers
+            present = [node for node, peer in peers.items() if not peer.lost]
+            if present:
+                self.transfer(number, max(present, key=lambda node: peers[node].match))
+
+    def statuses(self) -> dict[int, Status]:
+        return {number: member.raft.status() for number, member in self.members.items()}
+
+    # --- the journal -----------------------------------------------------------------------------------------------------------
+
+    async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
+        """Write the batches again at the journal's end and move their places there (F12). When the disk is full they stay where they are,
+        and the answer is False."""
+        waiter = self._writes.copy(group, batches)
+        self._kick_soon()
+        return await waiter
+
+    async def renew_states(self) -> None:
+        """Terms and votes are written again, so that the segments in which they lie may go. Raises Unavailable when that did not work."""
+        waiter = self._writes.renew(self.members.values())
+        self._kick_soon()
+        if not await waiter:
+            raise Unavailable("the disk has no room for terms and votes; tried again later")
+
+    async def wait_applied(self) -> None:
+        """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
+        pending = [entry for member in self.members.values() for entry in (*member.proposals, *member.queue)]
+        while any(isinstance(entry, Proposal) and entry.token is not None for entry in pending):
+            await self._wait_turn()
+
+    async def drain(self) -> None:
+        """Until nothing is in flight, or for a while; for a clean stop."""
+        deadline = self._loop.time() + DRAIN_SECONDS
+        while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for member in self.members.values():
+            lost = list(member.proposals)
+            member.proposals.clear()
+            self._answer_all(lost, OutcomeUnknown("this node stops; the append may or may not be applied"))
+
+    def close(self) -> None:
+        """Ends the thread, after what it was given."""
+        self._dead = self._dead or RuntimeError("closed")
+        self._deadlines.close()
+        self._writes.close()
+
+    def snapshotted(self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int) -> None:
+        """The snapshot at that index is on the disk. Entries of it from the place `keep_from` on stay, for members that lag."""
+        member = self.members[number]
+        snapshot = member.raft.snapshot_of(index, *size_and_identity)
+        member.raft.snapshotted(snapshot, min(member.first_from(keep_from), index + 1), self._now_ms())
+        member.let_go(member.raft.log.first)
+        self._kick_soon()
+
+    def compact(self, number: int, *, keep_from: int) -> None:
+        """The same, when the snapshot of before is still that of today."""
+        raft = self.members[number].raft
+        if raft.snapshot.index:
+            self.snapshotted(number, raft.snapshot.index, (raft.snapshot.size, raft.snapshot.identity), keep_from=keep_from)
+
+    def floor_of(self, number: int) -> int:
+        """The lowest place in the journal where the group's log has something."""
+        member = self.members[number]
+        place = member.place_of(member.first)
+        return self.journal.position if place is None else place
+
+    def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
+        """The state of a group is another node's, at the snapshot; both are durable here."""
+        group = member.group
+        group.machine, group.applied_index, group.term = machine, snapshot.index, snapshot.term
+        member.installed(snapshot.index)
+        member.raft.installed(snapshot.identity, self._now_ms())
+        self._kick_soon()
+
+    def kick(self) -> None:
+        """Somebody has given a member something outside of a turn."""
+        self._kick_soon()
+
+    def fail(self, error: BaseException) -> None:
+        """What belongs to this core is broken: it goes down."""
+        if self._dead is None:
+            self._die(error)
+
+    # --- what the writes tell --------------------------------------------------------------------------------------------------
+
+    def synced(self, tickets: list[tuple[Raft, int]]) -> None:
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft, ticket in tickets:
+                raft.persisted(ticket, now_ms)
+            self._turn()
+
+    def refused(self, rafts: Iterable[Raft]) -> None:
+        """What others may count on is written again when there is room; until then nothing new is taken, and leaderships go to those who
+        have room."""
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft in rafts:
+                raft.unwritten(now_ms)
+            self.hand_over_all()
+            self._turn()
+
+    def room(self) -> None:
+        self._kick_soon()
+
+    # --- turns -----------------------------------------------------------------------------------------------------------------
+
+    def _kick_soon(self) -> None:
+        if not self._kicked and self._dead is None:
+            self._kicked = True
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kicked = False
+        if self._dead is None:
+            try:
+                self._turn()
+            except BaseException as fault:  # half a turn: messages that left may speak of what is not written
+                self._die(fault)
+
+    def _due(self, groups: list[int]) -> None:
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for group in groups:
+                self.members[group].raft.tick(now_ms)
+            self._kick_soon()
+
+    def _turn(self) -> None:
+        now_ms = self._now_ms()
+        self._hand_in(now_ms)
+        ready = self._ready
+        while ready:
+            rafts = ready[:]
+            del ready[:]
+            for raft in rafts:
+                self._carry_out(self.members[raft.group], raft.take())
+        self._send()
+        self._writes.flush()
+        self._deadlines.arm()
+        if self._applied:
+            self._applied = False
+            self.counters.turns += 1
+            self.on_turn()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _send(self) -> None:
+        links = self._cluster.links
+        if self._outbox:
+            outbox, self._outbox = self._outbox, {}
+            for node, messages in outbox.items():
+                links.send(node, messages)
+        if self._bulk:
+            bulk, self._bulk = self._bulk, {}
+            for node, messages in bulk.items():
+                links.send_bulk(node, messages)
+
+    def _hand_in(self, now_ms: int) -> None:
+        queued, self._queued = self._queued, []
+        for member in queued:
+            entries, member.queue = member.queue, []
+            refusal = member.raft.propose(entries, now_ms)
+            if refusal is None:
+                member.proposals.extend(entries)  # type: ignore[arg-type]
+            elif refusal is Refusal.OVERLOADED:
+                self._answer_all(entries, Unavailable("the group is behind: too many bytes are not committed; retry"))
+            else:
+                leader = member.raft.leader
+                self._answer_all(entries, NotLeader(0 if leader == self.node else leader))
+
+    def _carry_out(self, member: Member, effects: Effects) -> None:
+        member.reading = None
+        if effects.ticket:
+            self._writes.stage(member, effects)
+        if effects.messages:
+            self._post(effects.messages)
+        if effects.committed:
+            member.committed.extend(effects.committed)
+        if member.committed and member.committed[0].index <= member.raft.durable:
+            self._apply(member)
+        if effects.changed or member.leads != member.can_lead():
+            self._lead(member)
+        for futures in effects.reads:
+            _settle(futures, None)
+        for futures in effects.reads_failed:
+            _settle(futures, Unavailable("no leader is heard; retry, or read with consistency=local"))
+        if effects.install or effects.chunks_wanted or effects.chunks_arrived or effects.load:
+            self.on_snapshot_effects(member, effects)
+        self._deadlines.put(effects.group, member.raft.deadline_ms)
+
+    def _post(self, messages: list[Message]) -> None:
+        """The entries of an append are encoded once for all members that get the same."""
+        blocks: dict[int, bytes] = {}
+        for message in messages:
+            block = None
+            if type(message) is Append:
+                key = id(message.entries)
+                block = blocks.get(key)
+                if block is None:
+                    block = blocks[key] = encode_block(message.entries)
+            outbox = self._bulk if type(message) is SnapshotChunk else self._outbox
+            outbox.setdefault(message.to, []).append(encode_message(message, block))
+
+    # --- applying --------------------------------------------------------------------------------------------------------------
+
+    def _apply(self, member: Member) -> None:
+        """What is committed and durable here."""
+        committed, durable, group = member.committed, member.raft.durable, member.group
+        while committed and committed[0].index <= durable:
+            entry = committed.popleft()
+            assert entry.index == group.applied_index + 1, "entries are applied in order, once"
+            group.applied_index, group.term = entry.index, entry.term
+            if entry.kind == Kind.COMMAND:
+                self._apply_command(member, entry)
+        member.raft.applied_to(group.applied_index)
+        self._applied = True
+
+    def _apply_command(self, member: Member, entry: Entry) -> None:
+        group = member.group
+        command = entry.command if isinstance(entry, Proposal) and entry.command is not None else decode_command(entry.payload)
+        member.stamp_ms = max(member.stamp_ms, getattr(command, "now_ms", 0))
+        reply = group.machine.apply(command, entry.place)
+        self.counters.entries += 1
+        self.on_applied(group.number, command, reply)
+        if member.proposals and member.proposals[0] is entry:
+            member.proposals.popleft()
+            self._answer(entry, reply)
+
+    def _lead(self, member: Member) -> None:
+        """Part, term or leader are not what they were."""
+        number, leads = member.group.number, member.can_lead()
+        if leads != member.leads:
+            member.leads = leads
+            if leads:
+                self.floor_ms = max(self.floor_ms, member.stamp_ms)
+                self.led[number] = member.group.machine
+            else:
+                del self.led[number]
+        lost = member.lost()
+        if lost:
+            self._answer_all(lost, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
+        for look in self.on_leadership:
+            look(number)
+
+    def _answer_all(self, entries: Sequence[Entry], reply: Reply | BaseException) -> None:
+        for entry in entries:
+            self._answer(entry, reply)
+
+    def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
+        assert isinstance(entry, Proposal)
+        token, entry.token = entry.token, None
+        self.inflight_bytes -= len(entry.payload)
+        try:
+            token(reply)
+        except Exception as fault:
+            self._report("an answer could not be given", fault)
+
+    def _report(self, message: str, fault: Exception) -> None:
+        """One client's broken answer, or one peer's, must not cost the others theirs."""
+        self._loop.call_exception_handler({"message": message, "exception": fault})
+
+    # --- failures --------------------------------------------------------------------------------------------------------------
+
+    def _die(self, error: BaseException) -> None:
+        self._dead = error
+        self._deadlines.close()
+        for member in self.members.values():
+            member.leads = False
+            self._answer_all(member.queue, Unavailable("the journal has failed; this core is going down"))
+            self._answer_all(
+                list(member.proposals), OutcomeUnknown("the journal could not be synced; the append may or may not be durable")
+            )
+            member.queue = []
+            member.proposals.clear()
+        self.led.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
+        self._fatal(error)
+
+    async def _wait_turn(self) -> None:
+        if self._dead is not None:
+            raise Unavailable("the journal has failed; this core is going down")
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if fault is None:
+            future.set_result(None)
+        else:
+            future.set_exception(fault)

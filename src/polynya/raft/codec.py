@@ -1,0 +1,86 @@
+"""Messages as bytes and back (docs/formats/raft.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+import msgspec
+
+from polynya.raft.messages import (
+    Append,
+    AppendAnswer,
+    Entry,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    ReadAnswer,
+    ReadRequest,
+    SnapshotAnswer,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteAnswer,
+)
+
+
+class _AppendFrame(Message, frozen=True, tag=1):
+    prev_index: int
+    prev_term: int
+    commit: int
+    block: msgspec.Raw
+
+
+_Frame = (
+    _AppendFrame
+    | AppendAnswer
+    | Heartbeat
+    | HeartbeatAnswer
+    | Vote
+    | VoteAnswer
+    | TimeoutNow
+    | ReadRequest
+    | ReadAnswer
+    | SnapshotChunk
+    | SnapshotAnswer
+)
+_encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)
+_decode_block: Callable[[bytes], list[int | bytes]] = msgspec.msgpack.Decoder(list[int | bytes]).decode
+
+
+def encode_block(entries: list[Entry]) -> bytes:
+    """The entries of an append. Once for all members that get the same list."""
+    return _encode(list(chain.from_iterable((entry.term, entry.kind, entry.payload) for entry in entries)))
+
+
+def encode_message(message: Message, block: bytes | None = None) -> bytes:
+    """`block`: of an append, when it was encoded already."""
+    if type(message) is not Append:
+        return _encode(message)
+    raw = msgspec.Raw(encode_block(message.entries) if block is None else block)
+    head = (message.to, message.sender, message.group, message.term)
+    return _encode(_AppendFrame(*head, message.prev_index, message.prev_term, message.commit, raw))
+
+
+def decode_message(data: bytes) -> Message:
+    """Raises msgspec.ValidationError, or msgspec.DecodeError, when `data` is no message."""
+    frame = _decoder.decode(data)
+    if type(frame) is not _AppendFrame:
+        return frame
+    entries = _entries(_decode_block(frame.block), frame)
+    return Append(frame.to, frame.sender, frame.group, frame.term, frame.prev_index, frame.prev_term, frame.commit, entries)
+
+
+def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
+    terms, kinds, payloads = block[::3], block[1::3], block[2::3]
+    sound = len(terms) == len(payloads) and _all(terms, int) and _all(kinds, int) and _all(payloads, bytes)
+    if not sound or list(terms) != sorted(terms) or (terms and terms[-1] > frame.term):  # type: ignore[operator]
+        raise msgspec.ValidationError("the block of an append is not one of entries")
+    indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
+    group = frame.group
+    return [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
+
+
+def _all(items: list[int | bytes], kind: type) -> bool:
+    return {kind}.issuperset(map(type, items))

@@ -1,0 +1,160 @@
+"""Who leads: timeouts, pre-votes, votes, and the promise that a lease rests on (thesis 3.4, 6.4, 9.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import leading, membership
+from polynya.raft.effects import Role
+from polynya.raft.messages import Append, Heartbeat, HeartbeatAnswer, Message, SnapshotChunk, TimeoutNow, Vote, VoteAnswer
+from polynya.raft.settings import NEVER, PRIORITY_TOP
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+_OF_LEADERS = (Append, Heartbeat, SnapshotChunk)
+
+
+def takes_term(raft: Raft, message: Message) -> bool:
+    """A message of another term came: become what it makes of us. Whether it is to be handled."""
+    if message.term < raft.term:
+        _answer_old(raft, message)
+        return False
+    if isinstance(message, _OF_LEADERS):
+        become_follower(raft, message.term, message.sender)
+    elif type(message) is not Vote and not (type(message) is VoteAnswer and message.pre and message.granted):
+        become_follower(raft, message.term, 0)
+    return True
+
+
+def become_follower(raft: Raft, term: int, leader: int) -> None:
+    if raft.role is Role.LEADER:
+        leading.retire(raft)
+    if term > raft.term:
+        raft.set_hard_state(term, 0)
+        raft.verified = raft.acked = 0
+        raft.ack_due = False
+    raft.role, raft.leader = Role.FOLLOWER, leader
+    raft.sleeping = False
+    raft.votes = {}
+    restart_timer(raft)
+
+
+def draw_timeout(raft: Raft) -> None:
+    election_ms = raft.settings.election_ms
+    steps = PRIORITY_TOP - max(raft.settings.priority, 1)
+    raft.timeout_ms = election_ms + steps * election_ms // 2 + raft.random(election_ms)
+
+
+def restart_timer(raft: Raft) -> None:
+    raft.timer_ms = raft.now_ms
+    draw_timeout(raft)
+
+
+def may_campaign(raft: Raft) -> bool:
+    """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
+    known = raft.configurations
+    if len(known) == 1:  # nearly always, and asked for at every turn
+        return raft.installing is None and known[0][1].votes(raft.node)
+    return raft.installing is None and any(possible.votes(raft.node) for possible in membership.possible(raft))
+
+
+def deadline_ms(raft: Raft) -> int:
+    if raft.sleeping or not may_campaign(raft) or (raft.settings.priority == 0 and not raft.configuration.alone(raft.node)):
+        return NEVER
+    return raft.timer_ms + raft.timeout_ms
+
+
+def tick(raft: Raft) -> None:
+    if raft.now_ms >= deadline_ms(raft):
+        hurry(raft)
+
+
+def hurry(raft: Raft) -> None:
+    """Campaign by pre-vote."""
+    if raft.role is not Role.LEADER and may_campaign(raft):
+        raft.sleeping = False
+        raft.role, raft.leader = Role.PRECANDIDATE, 0
+        restart_timer(raft)
+        raft.votes = {}
+        _ask(raft, pre=True, forced=False)
+        count(raft, raft.node, granted=True)
+
+
+def promised(raft: Raft, candidate: int) -> bool:
+    """Whether a leader relies on it that we elect nobody. That it asks for votes itself says that it is none any more."""
+    if raft.role is Role.LEADER:
+        return True
+    return candidate != raft.leader and (raft.sleeping or raft.now_ms - raft.heard_ms < raft.settings.election_ms)
+
+
+def on_vote(raft: Raft, message: Vote) -> None:
+    if not message.forced and promised(raft, message.sender):
+        if raft.role is Role.LEADER:
+            leading.assert_itself(raft, message.sender)
+        return
+    fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
+    if message.pre:
+        granted = fresh and message.term > raft.term
+        raft.send(VoteAnswer(message.sender, raft.node, raft.group, message.term if granted else raft.term, pre=True, granted=granted))
+        return
+    if message.term > raft.term:
+        become_follower(raft, message.term, 0)
+    granted = fresh and raft.leader == 0 and raft.vote in {0, message.sender}
+    if granted:
+        raft.role = Role.FOLLOWER  # no candidate before a vote any more
+        raft.set_hard_state(raft.term, message.sender)
+        restart_timer(raft)
+    raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
+
+
+def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
+    if message.pre:
+        awaited = raft.role is Role.PRECANDIDATE and (not message.granted or message.term == raft.term + 1)
+    else:
+        awaited = raft.role is Role.CANDIDATE
+    if awaited:
+        count(raft, message.sender, granted=message.granted)
+
+
+def count(raft: Raft, voter: int, *, granted: bool) -> None:
+    raft.votes.setdefault(voter, granted)
+    won = raft.configuration.won(raft.votes)
+    if won and raft.role is Role.PRECANDIDATE:
+        _campaign(raft, forced=False)
+    elif won:
+        leading.become_leader(raft)
+    elif won is False:
+        raft.role = Role.FOLLOWER
+
+
+def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
+    """The leader has given up its lease and wants us in its place."""
+    if raft.role is Role.FOLLOWER and may_campaign(raft):
+        raft.sleeping = False
+        _campaign(raft, forced=True)
+
+
+def _campaign(raft: Raft, *, forced: bool) -> None:
+    """Our own vote counts, and the requests leave, when the new term is durable."""
+    raft.set_hard_state(raft.term + 1, raft.node)
+    raft.role, raft.leader = Role.CANDIDATE, 0
+    raft.verified = raft.acked = 0
+    raft.ack_due = False
+    raft.votes = {}
+    restart_timer(raft)
+    _ask(raft, pre=False, forced=forced)
+
+
+def _ask(raft: Raft, *, pre: bool, forced: bool) -> None:
+    log, configuration = raft.log, raft.configuration
+    for peer in sorted({*configuration.voters, *configuration.outgoing} - {raft.node}):
+        raft.send(Vote(peer, raft.node, raft.group, raft.term + pre, log.last, log.last_term, pre, forced))
+
+
+def _answer_old(raft: Raft, message: Message) -> None:
+    """Whoever leads an older term must learn that it is over, though nobody here may campaign (etcd/raft, `stepFollower` with check-quorum)."""
+    if isinstance(message, _OF_LEADERS):
+        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))
+    elif type(message) is Vote:
+        raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=message.pre, granted=False))

@@ -1,0 +1,85 @@
+"""What a follower, a learner or a reader does with what its leader sends (thesis 3.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import election, membership, sleeping
+from polynya.raft.effects import Role
+from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+def heard(raft: Raft, leader: int) -> None:
+    """The leader of this term spoke."""
+    assert raft.role is not Role.LEADER, "there is one leader in a term"
+    if raft.role is not Role.FOLLOWER or raft.leader != leader:
+        election.become_follower(raft, raft.term, leader)
+    raft.heard_ms = raft.timer_ms = raft.now_ms
+    raft.verified = max(raft.verified, raft.commit)  # what is committed is in every later leader's log (leader completeness)
+
+
+def on_append(raft: Raft, message: Append) -> None:
+    heard(raft, message.sender)
+    raft.sleeping = False
+    if raft.installing is not None:
+        return
+    prev_index, entries, log = message.prev_index, message.entries, raft.log
+    if prev_index < raft.commit:
+        raft.ack_due = True
+    elif log.term(prev_index) != message.prev_term:
+        _reject(raft, message)
+    else:
+        if entries:
+            _extend(raft, entries)
+        raft.verified = max(raft.verified, prev_index + len(entries))
+        raft.ack_due = True
+        learn_commit(raft, message.commit)
+
+
+def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
+    heard(raft, message.sender)
+    learn_commit(raft, message.commit)
+    raft.sleeping = message.sleep and sleeping.may_sleep(raft)
+    if message.context:
+        held, match = raft.verified, min(raft.verified, raft.durable)
+        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.sleeping))
+
+
+def learn_commit(raft: Raft, commit: int) -> None:
+    """Only what was compared with this leader's log can be known to be committed."""
+    if raft.installing is None:
+        raft.commit = max(raft.commit, min(commit, raft.verified))
+
+
+def flush(raft: Raft) -> None:
+    """One acknowledgement a turn, of all that became durable."""
+    if raft.leader == 0 or raft.installing is not None:
+        return
+    match = min(raft.verified, raft.durable)
+    answered = raft.verified <= raft.durable
+    if (raft.ack_due and answered) or match > raft.acked:
+        raft.ack_due = raft.ack_due and not answered
+        raft.acked = match
+        raft.send(AppendAnswer(raft.leader, raft.node, raft.group, raft.term, match))
+
+
+def _extend(raft: Raft, entries: list[Entry]) -> None:
+    log = raft.log
+    if entries[0].index <= log.last:
+        new = next((place for place, entry in enumerate(entries) if log.term(entry.index) != entry.term), len(entries))
+        entries = entries[new:]
+        if entries and entries[0].index <= log.last:
+            raft.cut(entries[0].index)
+    log.append(entries)
+    membership.note(raft, entries)
+
+
+def _reject(raft: Raft, message: Append) -> None:
+    """The hint: where to look next, passing over whole terms."""
+    log = raft.log
+    hint = log.last_not_after(message.prev_index, message.prev_term)
+    term = log.term(hint) or 0
+    raft.send(AppendAnswer(message.sender, raft.node, raft.group, raft.term, 0, message.prev_index, hint, term))

@@ -1,0 +1,302 @@
+"""What a leader does: append, replicate, count, beat, hand over (thesis 3.5, 3.6, 3.10, 6.4, 10.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import election, membership, reading, sleeping, snapshots
+from polynya.raft.effects import Load, Refusal, Role
+from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer, Kind, TimeoutNow
+from polynya.raft.progress import Mode, Progress
+from polynya.raft.settings import NEVER
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+_Slices = dict[tuple[int, int], list[Entry]]
+
+
+def become_leader(raft: Raft) -> None:
+    raft.role, raft.leader = Role.LEADER, raft.node
+    raft.votes, raft.incoming = {}, None
+    raft.rounds.clear()
+    raft.context = raft.confirmed = 0
+    raft.lease_begin_ms = -NEVER
+    raft.transferee, raft.transfer_sent = 0, False
+    raft.loading = 0
+    raft.peers = {}
+    membership.keep_peers(raft)
+    append(raft, [Entry(b"", Kind.NOOP)])
+    raft.own_term_index = raft.log.last
+    raft.next_beat_ms = raft.now_ms
+    reading.become_leader(raft)
+
+
+def retire(raft: Raft) -> None:
+    raft.peers = {}
+    raft.rounds.clear()
+    raft.transferee = 0
+    raft.load, raft.chunks_wanted = None, []
+    reading.retire(raft)
+
+
+# --- inputs ------------------------------------------------------------------------------------------------------------------------
+
+
+def propose(raft: Raft, entries: list[Entry]) -> Refusal | None:
+    if raft.role is not Role.LEADER:
+        return Refusal.NOT_LEADER
+    if raft.transferee:
+        return Refusal.HANDING_OVER
+    log = raft.log
+    if log.size(raft.commit + 1, log.last + 1) > raft.settings.uncommitted_bytes_max:
+        return Refusal.OVERLOADED
+    append(raft, entries)
+    return None
+
+
+def append(raft: Raft, entries: list[Entry]) -> None:
+    """They become part of the leader's log, and leave with the next flush."""
+    index, term, group = raft.log.last, raft.term, raft.group
+    for entry in entries:
+        index += 1
+        entry.index = index
+        entry.term = term
+        entry.group = group
+    raft.log.append(entries)
+    raft.last_active_ms = raft.now_ms
+    raft.recount = True
+    sleeping.wake_leader(raft)
+
+
+def transfer(raft: Raft, target: int) -> Refusal | None:
+    if raft.role is not Role.LEADER:
+        return Refusal.NOT_LEADER
+    if target == raft.node or target not in raft.configuration.voters:
+        return Refusal.NOT_A_VOTER
+    if raft.transferee:
+        return Refusal.HANDING_OVER
+    raft.transferee, raft.transfer_ms = target, raft.now_ms
+    raft.last_active_ms = raft.now_ms
+    sleeping.wake_leader(raft)
+    _hand_over(raft)
+    return None
+
+
+def unreachable(raft: Raft, node: int) -> None:
+    peer = raft.peers.get(node)
+    if peer is None:
+        return
+    if peer.mode is Mode.SNAPSHOT:
+        peer.chunk_next = peer.chunk_acked
+    else:
+        peer.probe(peer.match + 1)
+
+
+def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
+    if raft.role is not Role.LEADER or raft.loading != begin:
+        return
+    raft.loading = 0
+    for node, peer in raft.peers.items():
+        if peer.next == begin >= raft.log.first and _may_send(raft, peer):
+            if entries:
+                _send(raft, node, peer, entries, sum(len(entry.payload) for entry in entries))
+            elif raft.snapshot.index >= begin:
+                peer.send_snapshot(raft.snapshot, raft.now_ms)
+
+
+def assert_itself(raft: Raft, candidate: int) -> None:
+    """A member that does not hear us asks for votes."""
+    if candidate in raft.peers:
+        raft.last_active_ms = raft.now_ms
+        sleeping.wake_leader(raft)
+        raft.next_beat_ms = min(raft.next_beat_ms, raft.now_ms)
+
+
+# --- answers -----------------------------------------------------------------------------------------------------------------------
+
+
+def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
+    peer = raft.peers.get(message.sender)
+    if peer is None or raft.role is not Role.LEADER:
+        return
+    peer.heard_ms = raft.now_ms
+    if message.rejected:
+        _rejected(raft, peer, message)
+    else:
+        _matched(raft, peer, message.match)
+        if peer.mode is Mode.PROBE and peer.match >= peer.next - 1:
+            peer.replicate()
+
+
+def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
+    peer = raft.peers.get(message.sender)
+    if peer is None or raft.role is not Role.LEADER:
+        return
+    peer.heard_ms = raft.now_ms
+    peer.context = max(peer.context, message.context)
+    _matched(raft, peer, message.match)
+    _held(peer, message)
+    reading.confirm(raft)
+
+
+def _matched(raft: Raft, peer: Progress, match: int) -> None:
+    if peer.acknowledge(match):
+        raft.recount = True
+    if peer.mode is Mode.SNAPSHOT:
+        assert peer.snapshot is not None
+        if peer.match + 1 >= raft.log.first:
+            peer.replicate()
+        elif peer.match >= peer.snapshot.index:  # what it needs next was compacted while it got this one
+            peer.send_snapshot(raft.snapshot, raft.now_ms)
+    if raft.transferee:
+        _hand_over(raft)
+
+
+def _held(peer: Progress, message: HeartbeatAnswer) -> None:
+    """What a member holds tells what was lost on the way to it: of what was sent before the heartbeat that it answers."""
+    held = message.held
+    if message.context >= peer.beat_context:
+        peer.asleep = message.asleep
+        if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:
+            peer.probe(held + 1)
+    if peer.mode is Mode.PROBE:
+        peer.probing = False
+        if held >= peer.next - 1:
+            peer.replicate()
+            peer.next = max(peer.next, held + 1)
+
+
+def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
+    stale = message.rejected != peer.next - 1 if peer.mode is Mode.PROBE else message.rejected <= peer.match
+    if peer.mode is Mode.SNAPSHOT or stale:
+        return
+    log = raft.log
+    index = min(message.hint_index, message.rejected - 1)
+    if index >= log.first:
+        index = log.last_not_after(index, message.hint_term)
+    peer.probe(index + 1)
+
+
+def _hand_over(raft: Raft) -> None:
+    """Once the target has everything. From here on there is no lease in this term."""
+    peer = raft.peers.get(raft.transferee)
+    if peer is not None and peer.match == raft.log.last:
+        raft.transfer_sent = True
+        raft.send(TimeoutNow(raft.transferee, raft.node, raft.group, raft.term))
+
+
+# --- time --------------------------------------------------------------------------------------------------------------------------
+
+
+def beat(raft: Raft) -> None:
+    settings, now_ms = raft.settings, raft.now_ms
+    if now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms:
+        election.become_follower(raft, raft.term, 0)  # no majority answers: whoever is elected there must not be contradicted here
+        return
+    raft.next_beat_ms = (now_ms // settings.heartbeat_ms + 1) * settings.heartbeat_ms
+    if raft.transferee and now_ms - raft.transfer_ms >= settings.election_ms:
+        raft.transferee = 0
+    if raft.transferee:
+        _hand_over(raft)
+    snapshots.beat(raft)
+    sleeping.try_sleep(raft)
+    if not raft.sleeping and raft.peers:
+        open_round(raft, regular=True)
+
+
+def open_round(raft: Raft, *, regular: bool) -> None:
+    """A heartbeat that wants an answer, to all members, or for a read to those whose answer counts."""
+    raft.context += 1
+    raft.rounds.append((raft.context, raft.now_ms))
+    sleep = sleeping.is_quiet(raft)
+    for node, peer in raft.peers.items():
+        if not regular and not raft.configuration.votes(node):
+            continue
+        commit = min(peer.match, raft.commit)
+        raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.context, sleep))
+        peer.told = max(peer.told, commit)
+        peer.asleep = peer.asleep and sleep
+        if regular:
+            peer.beat_context, peer.beat_next = raft.context, peer.next
+
+
+def _heard_ms(raft: Raft, node: int) -> int:
+    return raft.now_ms if node == raft.node else raft.peers[node].heard_ms
+
+
+# --- the end of a turn -------------------------------------------------------------------------------------------------------------
+
+
+def flush(raft: Raft) -> None:
+    if raft.recount:
+        raft.recount = False
+        _count(raft)
+        if raft.role is not Role.LEADER:
+            return
+    reading.flush(raft)
+    slices: _Slices = {}
+    for node, peer in raft.peers.items():
+        _replicate(raft, node, peer, slices)
+
+
+def _count(raft: Raft) -> None:
+    """Commit what a majority has durably, if it is of this term (thesis 3.6.2)."""
+    reached = raft.configuration.agreed(lambda node: raft.durable if node == raft.node else raft.peers[node].match)
+    if reached <= raft.commit or raft.log.term(reached) != raft.term:
+        return
+    raft.commit = reached
+    raft.last_active_ms = raft.now_ms
+    configuration = raft.configuration
+    if raft.configurations[-1][0] <= reached and (configuration.joint or not configuration.votes(raft.node)):
+        membership.committed(raft)
+
+
+def _may_send(raft: Raft, peer: Progress) -> bool:
+    if peer.mode is Mode.PROBE:
+        return not peer.probing
+    settings = raft.settings
+    return peer.mode is Mode.REPLICATE and peer.has_room(settings.inflight_messages_max, settings.inflight_bytes_max)
+
+
+def _replicate(raft: Raft, node: int, peer: Progress, slices: _Slices) -> None:
+    """All that there is room for; and the commit, when no append has told it."""
+    log = raft.log
+    while (peer.next <= log.last or peer.mode is Mode.PROBE) and _may_send(raft, peer):
+        if peer.next < log.first:
+            peer.send_snapshot(raft.snapshot, raft.now_ms)
+            break
+        if peer.next < log.cached:
+            _load(raft, peer.next)
+            break
+        end = log.cut(peer.next, raft.settings.message_bytes_max) if peer.next <= log.last else peer.next
+        entries = slices.get((peer.next, end))
+        if entries is None:
+            entries = slices[peer.next, end] = log.entries(peer.next, end)
+        _send(raft, node, peer, entries, log.size(peer.next, end))
+    if peer.mode is Mode.SNAPSHOT:
+        snapshots.want(raft, node, peer)
+    elif peer.told < (commit := min(peer.match, raft.commit)):
+        peer.told = commit
+        raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit))
+
+
+def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int) -> None:
+    prev_index = peer.next - 1
+    prev_term = raft.log.term(prev_index)
+    assert prev_term is not None, "what is sent follows something known"
+    raft.send(Append(node, raft.node, raft.group, raft.term, prev_index, prev_term, raft.commit, entries))
+    peer.asleep = False
+    last = prev_index + len(entries)
+    if peer.mode is Mode.PROBE:
+        peer.probing, peer.probed = True, (last, size)
+    else:
+        peer.sent(last, size)
+        peer.told = max(peer.told, min(last, raft.commit))
+
+
+def _load(raft: Raft, begin: int) -> None:
+    """One at a time."""
+    if not raft.loading:
+        raft.loading = begin
+        raft.load = Load(begin, raft.log.cached, raft.settings.message_bytes_max)

@@ -1,0 +1,100 @@
+"""Who belongs to the group, changed while it works: joint consensus that leaves by itself (thesis 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import election, leading
+from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration, normal
+from polynya.raft.effects import Refusal, Role
+from polynya.raft.messages import Entry, Kind, TimeoutNow
+from polynya.raft.progress import Progress
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+def note(raft: Raft, entries: list[Entry]) -> None:
+    """Entries have become part of the log: configurations are in effect from here on."""
+    for entry in entries:
+        if entry.kind == Kind.CONFIGURATION:
+            raft.configurations.append((entry.index, decode_configuration(entry.payload)))
+
+
+def configuration_at(raft: Raft, index: int) -> Configuration:
+    return next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
+
+
+def possible(raft: Raft) -> list[Configuration]:
+    """Those that may be in effect elsewhere, as far as is known here: the last committed one, and all after it."""
+    return [
+        configuration
+        for place, (_, configuration) in enumerate(raft.configurations, 1)
+        if place == len(raft.configurations) or raft.configurations[place][0] > raft.commit
+    ]
+
+
+def is_alone(raft: Raft) -> bool:
+    """Nobody else has, or could have, a part in this group."""
+    return all(known.members == (raft.node,) for known in possible(raft))
+
+
+def forget(raft: Raft, index: int) -> None:
+    """A snapshot at `index` has what was in effect there."""
+    found = raft.configurations
+    while len(found) > 1 and found[1][0] <= index:
+        del found[0]
+
+
+def change(raft: Raft, target: Configuration) -> Refusal | None:
+    try:
+        target = normal(target)
+    except ValueError:
+        return Refusal.INVALID
+    refusal = _refusal(raft, target)
+    if refusal is None:
+        old = raft.configuration
+        joint = target.voters != old.voters
+        _propose(raft, Configuration(target.voters, old.voters if joint else (), target.learners, target.readers))
+    return refusal
+
+
+def committed(raft: Raft) -> None:
+    """The leader's commit has reached the configuration in effect: go on, or go."""
+    configuration = raft.configuration
+    if configuration.joint:
+        _propose(raft, Configuration(configuration.voters, (), configuration.learners, configuration.readers))
+    elif not configuration.votes(raft.node):
+        best = max(configuration.voters, key=lambda node: raft.peers[node].match)
+        raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))
+        election.become_follower(raft, raft.term, 0)
+
+
+def keep_peers(raft: Raft) -> None:
+    """The members to lead are those of the configuration in effect."""
+    members = set(raft.configuration.members) - {raft.node}
+    raft.peers = {node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms) for node in sorted(members)}
+
+
+def _refusal(raft: Raft, target: Configuration) -> Refusal | None:
+    if raft.role is not Role.LEADER:
+        return Refusal.NOT_LEADER
+    if raft.transferee:
+        return Refusal.HANDING_OVER
+    if raft.commit < raft.own_term_index:
+        return Refusal.NOT_READY
+    if raft.configuration.joint or raft.configurations[-1][0] > raft.commit:
+        return Refusal.CHANGE_IN_FLIGHT
+    new = set(target.voters) - set(raft.configuration.voters)
+    return None if all(_caught_up(raft, node) for node in new) else Refusal.NOT_CAUGHT_UP
+
+
+def _caught_up(raft: Raft, node: int) -> bool:
+    peer = raft.peers.get(node)
+    return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0
+
+
+def _propose(raft: Raft, configuration: Configuration) -> None:
+    leading.append(raft, [Entry(encode_configuration(configuration), Kind.CONFIGURATION)])
+    raft.configurations.append((raft.log.last, configuration))
+    keep_peers(raft)

@@ -1,0 +1,118 @@
+"""What members tell each other, and what a log is made of: plain data (docs/formats/raft.md)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.raft.configuration import Configuration
+
+
+class Kind:
+    """Of frames in the journal. Entries are commands, no-ops and configurations."""
+
+    COMMAND = 1
+    NOOP = 3
+    CONFIGURATION = 4
+    HARD_STATE = 5
+    RESET = 6
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One entry of a log. A proposer may give a subclass with fields of its own and gets the same object back when it is committed; term,
+    index and group are set by `propose`, `place` by the journal."""
+
+    payload: bytes
+    kind: int = Kind.COMMAND
+    term: int = 0
+    index: int = 0
+    group: int = 0
+    place: int = 0
+
+
+class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody)."""
+
+    term: int = 0
+    vote: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """The state up to an index, as the outside keeps it. `identity` differs where the bytes differ (a checksum of them, say)."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    size: int = 0
+    identity: int = 0
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    to: int
+    sender: int
+    group: int
+    term: int
+
+
+class Append(Message, frozen=True):
+    """`entries` follow `prev_index`. Appends of one turn to several members share the list."""
+
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: list[Entry]
+
+
+class AppendAnswer(Message, frozen=True, tag=2):
+    match: int
+    rejected: int = 0
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+class Heartbeat(Message, frozen=True, tag=3):
+    commit: int
+    context: int = 0
+    sleep: bool = False
+
+
+class HeartbeatAnswer(Message, frozen=True, tag=4):
+    context: int = 0
+    held: int = 0
+    match: int = 0
+    asleep: bool = False
+
+
+class Vote(Message, frozen=True, tag=5):
+    last_index: int
+    last_term: int
+    pre: bool = False
+    forced: bool = False
+
+
+class VoteAnswer(Message, frozen=True, tag=6):
+    pre: bool
+    granted: bool
+
+
+class TimeoutNow(Message, frozen=True, tag=7):
+    pass
+
+
+class ReadRequest(Message, frozen=True, tag=8):
+    context: int
+
+
+class ReadAnswer(Message, frozen=True, tag=9):
+    context: int
+    index: int
+
+
+class SnapshotChunk(Message, frozen=True, tag=10):
+    snapshot: Snapshot
+    offset: int
+    data: bytes
+
+
+class SnapshotAnswer(Message, frozen=True, tag=11):
+    identity: int
+    received: int

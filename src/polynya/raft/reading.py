@@ -1,0 +1,185 @@
+"""Linearizable reads without a write to the log: by the leader's lease, or by one round of heartbeats (thesis 6.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.raft import leading, sleeping
+from polynya.raft.effects import Refusal, Role
+from polynya.raft.messages import ReadAnswer, ReadRequest
+from polynya.raft.settings import NEVER
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+class _Read(msgspec.Struct, gc=False):
+    token: Any
+    since_ms: int
+    origin: int = 0  # the member that asks; 0: this one
+    context: int = 0  # by which the origin knows it, or it was asked for
+
+
+class Reads:
+    """Where reads wait: `new` for a round to begin, `rounds` for one to be answered; on other members `fresh` to be asked for and `asked` for
+    the answer; then `applying` until enough is applied."""
+
+    __slots__ = ("applying", "asked", "context", "failed", "fresh", "new", "ready", "rounds")
+
+    def __init__(self, context: int) -> None:
+        """`context`: so large a random number that no other life of this member has come near it."""
+        self.context = context
+        self.ready: list[Any] = []
+        self.failed: list[Any] = []
+        self.new: list[_Read] = []
+        self.rounds: deque[tuple[int, int, list[_Read]]] = deque()  # (context, commit when it began, reads)
+        self.fresh: list[_Read] = []
+        self.asked: list[_Read] = []
+        self.applying: deque[tuple[int, Any]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.new) + sum(len(reads) for _, _, reads in self.rounds) + len(self.fresh) + len(self.asked) + len(self.applying)
+
+
+def read(raft: Raft, token: Any) -> Refusal | None:
+    if raft.reads.waiting >= raft.settings.reads_max:
+        return Refusal.OVERLOADED
+    waiting = _Read(token, raft.now_ms)
+    if raft.role is Role.LEADER:
+        _take(raft, waiting)
+    else:
+        raft.reads.fresh.append(waiting)
+    return None
+
+
+def has_lease(raft: Raft) -> bool:
+    """Whether no other leader can exist at this moment, and the commit is not older than what any before us acknowledged."""
+    if raft.role is not Role.LEADER or raft.transfer_sent or raft.commit < raft.own_term_index:
+        return False
+    return raft.configuration.alone(raft.node) or raft.now_ms < raft.lease_begin_ms + raft.settings.lease_ms
+
+
+def release_applied(raft: Raft) -> None:
+    applying = raft.reads.applying
+    while applying and applying[0][0] <= raft.applied:
+        raft.reads.ready.append(applying.popleft()[1])
+
+
+# --- the leader --------------------------------------------------------------------------------------------------------------------
+
+
+def become_leader(raft: Raft) -> None:
+    reads = raft.reads
+    reads.new = reads.asked + reads.fresh
+    reads.asked, reads.fresh = [], []
+
+
+def retire(raft: Raft) -> None:
+    """Our own reads go to the next leader; the others ask again by themselves."""
+    reads = raft.reads
+    left = [waiting for _, _, round_reads in reads.rounds for waiting in round_reads] + reads.new
+    reads.fresh = [waiting for waiting in left if not waiting.origin]
+    reads.new = []
+    reads.rounds.clear()
+
+
+def on_request(raft: Raft, message: ReadRequest) -> None:
+    if raft.role is Role.LEADER and raft.reads.waiting < raft.settings.reads_max:
+        _take(raft, _Read(None, raft.now_ms, message.sender, message.context))
+
+
+def confirm(raft: Raft) -> None:
+    """More heartbeats were answered: a majority knew us as its leader when they were."""
+    raft.confirmed = raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)
+    while raft.rounds and raft.rounds[0][0] <= raft.confirmed:
+        raft.lease_begin_ms = raft.rounds.popleft()[1]
+    rounds = raft.reads.rounds
+    while rounds and rounds[0][0] <= raft.confirmed:
+        _, commit, reads = rounds.popleft()
+        _answer(raft, reads, commit)
+
+
+def flush(raft: Raft) -> None:
+    """One round for all the reads of a turn."""
+    reads = raft.reads
+    if reads.new and raft.commit >= raft.own_term_index:
+        if has_lease(raft):
+            _answer(raft, reads.new, raft.commit)
+            reads.new = []
+        elif len(reads.rounds) < raft.settings.rounds_max:
+            leading.open_round(raft, regular=False)
+            reads.rounds.append((raft.context, raft.commit, reads.new))
+            reads.new = []
+
+
+def _take(raft: Raft, waiting: _Read) -> None:
+    if has_lease(raft):
+        _answer(raft, [waiting], raft.commit)
+    else:
+        raft.reads.new.append(waiting)
+        sleeping.wake_leader(raft)
+
+
+def _answer(raft: Raft, reads: list[_Read], commit: int) -> None:
+    for waiting in reads:
+        if waiting.origin:
+            raft.send(ReadAnswer(waiting.origin, raft.node, raft.group, raft.term, waiting.context, commit))
+        else:
+            _settle(raft, waiting.token, commit)
+
+
+def _settle(raft: Raft, token: Any, index: int) -> None:
+    if index <= raft.applied:
+        raft.reads.ready.append(token)
+    else:
+        raft.reads.applying.append((index, token))
+
+
+# --- the others --------------------------------------------------------------------------------------------------------------------
+
+
+def forward(raft: Raft) -> None:
+    """One request for all the reads of a turn."""
+    reads = raft.reads
+    if reads.fresh and raft.leader:
+        reads.context += 1
+        for waiting in reads.fresh:
+            waiting.context = reads.context
+        reads.asked += reads.fresh
+        reads.fresh = []
+        raft.asked_ms = raft.now_ms
+        raft.send(ReadRequest(raft.leader, raft.node, raft.group, raft.term, reads.context))
+
+
+def on_answer(raft: Raft, message: ReadAnswer) -> None:
+    """What was asked for earlier may be newer than it need be. An answer to another life, or to nothing we asked, is for nobody."""
+    reads = raft.reads
+    if message.context > reads.context:
+        return
+    for waiting in reads.asked:
+        if waiting.context <= message.context:
+            _settle(raft, waiting.token, message.index)
+    reads.asked = [waiting for waiting in reads.asked if waiting.context > message.context]
+
+
+def tick(raft: Raft) -> None:
+    """Ask again for what was lost on the way; give up what has waited for two elections."""
+    if raft.now_ms < deadline_ms(raft):
+        return
+    reads = raft.reads
+    reads.fresh = reads.asked + reads.fresh
+    reads.asked = []
+    late_ms = raft.now_ms - 2 * raft.settings.election_ms
+    reads.failed += [waiting.token for waiting in reads.fresh if waiting.since_ms <= late_ms]
+    reads.fresh = [waiting for waiting in reads.fresh if waiting.since_ms > late_ms]
+
+
+def deadline_ms(raft: Raft) -> int:
+    reads = raft.reads
+    again_ms = raft.asked_ms + raft.settings.heartbeat_ms if reads.asked else NEVER
+    give_up_ms = min(waiting.since_ms for waiting in reads.fresh) + 2 * raft.settings.election_ms if reads.fresh else NEVER
+    return min(again_ms, give_up_ms)

@@ -1,0 +1,64 @@
+"""Groups with nothing to do cost nothing: when they fall asleep, and what wakes them (docs/formats/raft.md, Sleep)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import election, leading
+from polynya.raft.effects import Role
+from polynya.raft.progress import Mode
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+def may_sleep(raft: Raft) -> bool:
+    """A follower: nothing is missing here."""
+    last = raft.log.last
+    return raft.verified == raft.durable == raft.applied == last and raft.hard_durable and raft.installing is None
+
+
+def is_quiet(raft: Raft) -> bool:
+    """A leader: its members may sleep."""
+    after_ms, last = raft.settings.sleep_after_ms, raft.log.last
+    if not after_ms or raft.now_ms - raft.last_active_ms < after_ms or raft.transferee or raft.configuration.joint:
+        return False
+    if not raft.applied == raft.commit == raft.durable == last or not raft.hard_durable:
+        return False
+    return all(peer.lost or (peer.mode is Mode.REPLICATE and peer.match == peer.told == last) for peer in raft.peers.values())
+
+
+def try_sleep(raft: Raft) -> None:
+    """All who are there have agreed."""
+    if is_quiet(raft) and not raft.reads.waiting and all(peer.lost or peer.asleep for peer in raft.peers.values()):
+        raft.sleeping = True
+
+
+def wake_leader(raft: Raft) -> None:
+    """Beat at once, and with it begin to count anew who answers."""
+    if raft.sleeping:
+        raft.sleeping = False
+        for peer in raft.peers.values():
+            peer.heard_ms = raft.now_ms
+        raft.next_beat_ms = raft.now_ms
+
+
+def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
+    if raft.role is Role.LEADER:
+        progress = raft.peers.get(peer)
+        if progress is not None:
+            progress.lost = True
+            leading.unreachable(raft, peer)
+            wake_leader(raft)
+    elif raft.leader == peer and raft.sleeping:
+        raft.sleeping = False
+        raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
+        election.restart_timer(raft)
+        raft.timer_ms = raft.heard_ms
+
+
+def peer_found(raft: Raft, peer: int) -> None:
+    if raft.role is Role.LEADER and peer in raft.peers:
+        raft.peers[peer].lost = False
+        raft.last_active_ms = raft.now_ms
+        wake_leader(raft)

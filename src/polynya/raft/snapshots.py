@@ -1,0 +1,140 @@
+"""Members that are too far behind get a snapshot, in chunks: as many as they acknowledge, from where they were interrupted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import following, membership, reading
+from polynya.raft.effects import ChunkArrived, ChunkWanted, Role
+from polynya.raft.log import Log
+from polynya.raft.messages import Snapshot, SnapshotAnswer, SnapshotChunk
+from polynya.raft.progress import Mode, Progress
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
+    if snapshot.index < raft.snapshot.index:
+        return
+    assert snapshot.index <= raft.applied and snapshot.size > 0, "a snapshot of what is applied"
+    raft.snapshot = snapshot
+    membership.forget(raft, snapshot.index)
+    raft.log.compact(min(first, snapshot.index + 1, raft.durable + 1))
+
+
+# --- the leader --------------------------------------------------------------------------------------------------------------------
+
+
+def want(raft: Raft, node: int, peer: Progress) -> None:
+    """The first chunk alone: its answer says where to go on."""
+    settings, snapshot = raft.settings, peer.snapshot
+    assert snapshot is not None
+    window = settings.chunk_window_bytes if peer.chunk_acked else 1
+    while peer.chunk_next < snapshot.size and peer.chunk_next - peer.chunk_acked < window:
+        length = min(settings.chunk_bytes, snapshot.size - peer.chunk_next)
+        raft.chunks_wanted.append(ChunkWanted(node, snapshot, peer.chunk_next, length))
+        peer.chunk_next += length
+
+
+def chunk_read(raft: Raft, wanted: ChunkWanted, data: bytes) -> None:
+    if _is_sending(raft, wanted):
+        assert len(data) == wanted.length, "a chunk is whole"
+        raft.send(SnapshotChunk(wanted.to, raft.node, raft.group, raft.term, wanted.snapshot, wanted.offset, data))
+
+
+def chunk_missing(raft: Raft, wanted: ChunkWanted) -> None:
+    if _is_sending(raft, wanted) and raft.snapshot != wanted.snapshot:
+        raft.peers[wanted.to].send_snapshot(raft.snapshot, raft.now_ms)
+
+
+def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
+    peer = raft.peers.get(message.sender)
+    if peer is None or raft.role is not Role.LEADER:
+        return
+    peer.heard_ms = raft.now_ms
+    if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
+        return
+    lost = message.received < peer.chunk_acked
+    peer.chunk_acked, peer.chunk_ms = message.received, raft.now_ms
+    peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
+
+
+def beat(raft: Raft) -> None:
+    """What is not acknowledged for an election time is sent again; a member that has all and does not say so is asked from the start."""
+    for peer in raft.peers.values():
+        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= raft.settings.election_ms:
+            if peer.chunk_acked == peer.snapshot.size:
+                peer.chunk_acked = 0
+            peer.chunk_next, peer.chunk_ms = peer.chunk_acked, raft.now_ms
+
+
+def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
+    peer = raft.peers.get(wanted.to)
+    return raft.role is Role.LEADER and peer is not None and peer.mode is Mode.SNAPSHOT and peer.snapshot == wanted.snapshot
+
+
+# --- the others --------------------------------------------------------------------------------------------------------------------
+
+
+def on_chunk(raft: Raft, message: SnapshotChunk) -> None:
+    following.heard(raft, message.sender)
+    raft.sleeping = False
+    snapshot = message.snapshot
+    if raft.installing is not None:
+        if raft.installing == snapshot:
+            _answer(raft, message, snapshot.size)
+    elif snapshot.index <= raft.commit or raft.log.term(snapshot.index) == snapshot.term:
+        raft.verified = max(raft.verified, snapshot.index)
+        raft.ack_due = True
+        following.learn_commit(raft, snapshot.index)
+    else:
+        _receive(raft, message)
+
+
+def installed(raft: Raft, identity: int) -> None:
+    snapshot = _installing(raft, identity)
+    raft.installing = None
+    raft.log = Log(snapshot.index, snapshot.term)
+    raft.configurations = [(snapshot.index, snapshot.configuration)]
+    raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index
+    raft.snapshot = raft.reset = snapshot
+    raft.durable = 0  # until the reset is
+    for write in raft.writes:
+        write.last = 0
+    raft.unstaged = snapshot.index + 1
+    raft.ack_due = True
+    reading.release_applied(raft)
+
+
+def install_failed(raft: Raft, identity: int) -> None:
+    snapshot = _installing(raft, identity)
+    raft.installing = None
+    if raft.leader:
+        raft.send(SnapshotAnswer(raft.leader, raft.node, raft.group, raft.term, snapshot.identity, 0))
+
+
+def _installing(raft: Raft, identity: int) -> Snapshot:
+    snapshot = raft.installing
+    if snapshot is None or snapshot.identity != identity:
+        raise ValueError(f"group {raft.group} is not installing the snapshot {identity}")
+    return snapshot
+
+
+def _receive(raft: Raft, message: SnapshotChunk) -> None:
+    snapshot = message.snapshot
+    if raft.incoming is None or raft.incoming[0] != snapshot:
+        raft.incoming = (snapshot, 0)
+    received = raft.incoming[1]
+    if message.offset == received and message.data:
+        raft.chunks_arrived.append(ChunkArrived(snapshot, message.offset, message.data))
+        received += len(message.data)
+        raft.incoming = (snapshot, received)
+    _answer(raft, message, received)
+    if received >= snapshot.size:
+        raft.installing = raft.install = snapshot
+        raft.incoming = None
+
+
+def _answer(raft: Raft, message: SnapshotChunk, received: int) -> None:
+    raft.send(SnapshotAnswer(message.sender, raft.node, raft.group, raft.term, message.snapshot.identity, received))

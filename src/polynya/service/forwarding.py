@@ -1,0 +1,282 @@
+"""Proposals on their way to whoever leads their group: on this core, on another core of this node, or on another node.
+
+What is not taken because a group has no leader, or another than was thought, is tried again for a while: an election takes less. What may have
+been taken is never sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from typing import Protocol
+
+import msgspec
+
+from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.service import messages
+from polynya.stream.commands import Command
+from polynya.stream.replies import Reply
+
+PATIENCE_SECONDS = 2.5  # with a group that has no leader
+LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
+TELL_LOOKS = 20  # looks after which the other cores are told again who leads: a message may have been lost
+Done = Callable[[Reply | BaseException], None]
+_LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
+
+
+class Leading(Protocol):
+    """What the replicas of this core offer."""
+
+    @property
+    def led(self) -> Container[int]:
+        """The groups that this core proposes for, here and now."""
+        ...
+
+    def leader_of(self, group: int) -> int:
+        """The node, 0 when it is not known."""
+        ...
+
+
+class Way(Protocol):
+    """Messages to other cores, of this node by their number, of others by address; see `polynya.transport`."""
+
+    @property
+    def others(self) -> list[int]: ...
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
+
+    def send(self, core: int, kind: int, body: bytes) -> bool: ...
+
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None: ...
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where this is: core `core` of `cores`, of node `node`; `others` are the nodes beside it."""
+
+    node: int
+    others: tuple[int, ...]
+    core: int
+    cores: int
+    groups: int
+
+
+class _Attempt(msgspec.Struct):
+    number: int  # in their order
+    group: int
+    command: Command
+    body: bytes  # empty until it first goes elsewhere
+    done: Done
+    deadline: float
+
+
+class Forwarding:
+    """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
+    waited, as log time never goes back (F14); `is_there` says whether a node is heard; `address(node, core)` is how the
+    transport calls it."""
+
+    def __init__(
+        self,
+        place: Place,
+        leading: Leading,
+        way: Way,
+        here: Callable[[int, Command, Done], None],
+        *,
+        stamped: Callable[[Command], Command],
+        address: Callable[[int, int], int],
+        is_there: Callable[[int], bool],
+    ) -> None:
+        self.place = place
+        self.leader_here = leading.leader_of
+        self.forwarded = self.retried = self.refused = 0
+        self._way = way
+        self._led = leading.led
+        self._here = here
+        self._stamped = stamped
+        self._address = address
+        self._is_there = is_there
+        self._loop = asyncio.get_running_loop()
+        self._leaders = dict.fromkeys(range(place.groups + 1), 0)
+        self._waiting: dict[int, deque[_Attempt]] = {}
+        self._waiting_bytes = self._attempts = 0
+        self._flying: dict[int, int] = {}  # group → attempts without an answer …
+        self._target: dict[int, int] = {}  # … and where they went: others of the group go elsewhere only after them, to stay in order
+        self._news: set[int] = set()
+        self._looks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        way.on(messages.LEADERS, self._hear)
+
+    def start(self) -> None:
+        self._look()
+
+    def close(self) -> None:
+        """What waits is refused."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for group in list(self._waiting):
+            for attempt in self._waiting.pop(group):
+                attempt.done(Unavailable("this node is stopping"))
+
+    def leads(self, group: int) -> bool:
+        """Whether this core does."""
+        return group in self._led
+
+    def leader(self, group: int) -> int:
+        """The node that leads, as far as this core knows; 0 when it does not."""
+        return self._leaders[group]
+
+    def places(self) -> Iterator[int]:
+        """All cores of the other nodes that are there."""
+        for node in self.place.others:
+            if self._is_there(node):
+                yield from (self._address(node, core) for core in range(self.place.cores))
+
+    def home(self, group: int) -> int:
+        """Where the group is led, as the transport calls it; the own core by its number. Raises NotLeader when there is nobody to ask."""
+        target = self._target_of(group)
+        if target < 0:
+            raise NotLeader(0)
+        return target
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """As `LocalGroups.propose`, wherever the group is led. `done` gets OutcomeUnknown when that is lost on the way."""
+        if group not in self._led or self._flying.get(group) or group in self._waiting:
+            self._send(self._attempt(group, command, done))
+            return
+
+        def answered(answer: Reply | BaseException) -> None:
+            if type(answer) is NotLeader:
+                self._send(self._attempt(group, command, done))
+            else:
+                done(answer)
+
+        self._here(group, command, answered)
+
+    def led(self, group: int) -> None:
+        """The replicas' news: part or leader of a group of this core may have changed."""
+        leader = self.leader_here(group)
+        if leader != self._leaders[group]:
+            self._leaders[group] = leader
+            if not self._news:
+                self._loop.call_soon(self._tell)
+            self._news.add(group)
+        if group in self._waiting:
+            self._loop.call_soon(self._retry, group)
+
+    # --- attempts --------------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, group: int, command: Command, done: Done) -> _Attempt:
+        self._attempts += 1
+        return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
+
+    def _send(self, attempt: _Attempt) -> None:
+        group = attempt.group
+        target = self._target_of(group)
+        flying = self._flying.get(group, 0)
+        if target < 0 or group in self._waiting or (flying and self._target[group] != target):
+            self._wait(attempt)
+        else:
+            self._go(attempt, target)
+
+    def _target_of(self, group: int) -> int:
+        """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask."""
+        place, core = self.place, group % self.place.cores
+        if group in self._led:
+            return core
+        leader = self._leaders[group]
+        if leader == place.node:
+            return core if core != place.core else -1  # elected, and not ready yet
+        return self._address(leader, core) if leader and self._is_there(leader) else -1
+
+    def _go(self, attempt: _Attempt, target: int) -> None:
+        group = attempt.group
+        self._flying[group] = self._flying.get(group, 0) + 1
+        self._target[group] = target
+
+        def answered(answer: Reply | BaseException) -> None:
+            self._flying[group] -= 1
+            if type(answer) is NotLeader and self._loop.time() < attempt.deadline:
+                self._learn(group, target, answer.node)
+                self._wait(attempt)
+            else:
+                attempt.done(answer)
+
+        if target == self.place.core:
+            self._here(group, self._stamped(attempt.command), answered)
+            return
+
+        def came(body: bytes | BaseException) -> None:
+            answered(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
+
+        self.forwarded += 1
+        if not attempt.body:
+            attempt.body = messages.proposal(group, attempt.command)
+        self._way.call_nowait(target, messages.PROPOSE, attempt.body, came)
+
+    def _learn(self, group: int, target: int, leader: int) -> None:
+        """Who was asked does not lead, and may know who does. The replicas of this core know their groups better."""
+        self.retried += 1
+        if group % self.place.cores != self.place.core and leader and leader != self._leaders[group]:
+            self._leaders[group] = leader
+
+    def _wait(self, attempt: _Attempt) -> None:
+        size = len(attempt.body) or 1024
+        if self._waiting_bytes + size > INFLIGHT_BYTES_PER_CORE:
+            self.refused += 1
+            attempt.done(Unavailable("too much waits for an election; retry"))
+            return
+        self._waiting_bytes += size
+        waiting = self._waiting.setdefault(attempt.group, deque())
+        if waiting and waiting[-1].number > attempt.number:  # it was on its way when those came
+            waiting.insert(bisect_left(waiting, attempt.number, key=_number), attempt)
+        else:
+            waiting.append(attempt)
+
+    def _retry(self, group: int) -> None:
+        """Those that wait, in their order, as far as they can go; those whose time is over are refused."""
+        waiting, now = self._waiting.get(group, deque()), self._loop.time()
+        for _ in range(len(waiting)):  # what comes back at once waits for the next look
+            attempt = waiting[0]
+            target = self._target_of(group)
+            free = target >= 0 and (not self._flying.get(group, 0) or self._target[group] == target)
+            if not free and attempt.deadline > now:
+                return
+            waiting.popleft()
+            self._waiting_bytes -= len(attempt.body) or 1024
+            if free:
+                self._go(attempt, target)
+            else:
+                self.refused += 1
+                attempt.done(NotLeader(0))
+        if not waiting:
+            self._waiting.pop(group, None)
+
+    # --- who leads -------------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        for group in list(self._waiting):
+            self._retry(group)
+        self._looks += 1
+        if self._looks % TELL_LOOKS == 0:
+            self._news.update(range(self.place.core, self.place.groups + 1, self.place.cores))
+            self._tell()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _tell(self) -> None:
+        """The other cores of this node have no replicas of these groups."""
+        news, self._news = self._news, set()
+        body = messages.encode({group: self._leaders[group] for group in news})
+        for core in self._way.others:
+            self._way.send(core, messages.LEADERS, body)
+
+    def _hear(self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int) -> None:
+        for group, leader in _LEADERS.decode(body).items():
+            if leader != self._leaders[group]:
+                self._leaders[group] = leader
+                self._retry(group)
+
+
+def _number(attempt: _Attempt) -> int:
+    return attempt.number

@@ -1,0 +1,162 @@
+"""Connections to cores of other nodes: over TCP, with TLS where there is some, greeted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from polynya.transport.hello import MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
+from polynya.transport.link import Link, Type
+
+CONNECT_SECONDS = 2.0
+GREET_SECONDS = 3.0
+log = logging.getLogger("polynya.transport")
+
+
+class PeerTls(msgspec.Struct):
+    """Both sides show a certificate of the cluster's authority. A reload replaces the contexts; connections that are there go on."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class Refused(ConnectionError):
+    """One of the two sides does not want the other."""
+
+
+class Dialer:
+    """Connects one core to those of the node `node` at `host`:`port`. Says once in the log why it cannot, and again when that changes."""
+
+    def __init__(self, own: Hello, node: int, place: tuple[str, int], tls: PeerTls | None, on_hello: Callable[[Hello], None]) -> None:
+        self.node = node
+        self._own = own
+        self._place = place
+        self._tls = tls
+        self._on_hello = on_hello
+        self._trouble: str | None = None  # not tried yet
+
+    async def connect(self, core: int, lane: int) -> Link:
+        """A link that may be used. Raises OSError."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
+                link = await self._connect(core, lane)
+        except OSError as error:
+            self._note(_why(error))
+            raise
+        self._note("")
+        return link
+
+    async def _connect(self, core: int, lane: int) -> Link:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            raw = await self._open()
+            try:
+                await asyncio.get_running_loop().sock_sendall(raw, PREAMBLE.pack(MAGIC, core, lane))
+            except BaseException:
+                raw.close()
+                raise
+        greeting = _Greeting(checked=self._tls is None)
+        context = self._tls.client if self._tls is not None else None
+        name = node_name(self.node) if context is not None else None
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: greeting.link, sock=raw, ssl=context, server_hostname=name)
+        try:
+            greeting.link.send(Type.HELLO, 0, 0, encode_hello(self._own))
+            type_, kind, body = await greeting.answer
+            self._judge(type_, kind, body, core, greeting.link)
+        except BaseException:
+            greeting.link.close()
+            raise
+        return greeting.link
+
+    async def _open(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        host, port = self._place
+        error: OSError = OSError(f"{host} has no address")
+        for family, kind, number, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            raw = socket.socket(family, kind, number)
+            try:
+                raw.setblocking(False)
+                tune(raw)
+                await loop.sock_connect(raw, where)
+                return raw
+            except OSError as found:
+                raw.close()
+                error = found
+            except BaseException:
+                raw.close()
+                raise
+        raise error
+
+    def _judge(self, type_: int, kind: int, body: bytes, core: int, link: Link) -> None:
+        try:
+            other = decode_hello(body[:kind] if type_ == Type.REFUSED else body)
+        except msgspec.DecodeError:
+            raise Refused("it does not speak this protocol") from None
+        if type_ == Type.REFUSED:
+            if not judge(self._own, other, expected=self.node, certified=None):
+                self._on_hello(other)  # how many cores it has may be what it refused for
+            raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
+        reason = judge(self._own, other, expected=self.node, certified=certified_names(link))
+        if type_ != Type.WELCOME or reason or other.core != core:
+            raise Refused(reason or f"core {other.core} answered for core {core}")
+        self._on_hello(other)
+
+    def _note(self, trouble: str) -> None:
+        if trouble == self._trouble:
+            return
+        where = "{}:{}".format(*self._place)
+        if trouble:
+            log.warning("a node cannot be reached", extra={"node": self.node, "at": where, "reason": trouble})
+        else:
+            log.info("a node can be reached", extra={"node": self.node, "at": where})
+        self._trouble = trouble
+
+
+class _Greeting:
+    """A link that waits for its first frame."""
+
+    def __init__(self, *, checked: bool) -> None:
+        self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
+        self.link = Link(_nothing, self._frame, self._lost, checked=checked)
+
+    def _frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
+        if not self.answer.done():
+            self.answer.set_result((type_, kind, body))
+
+    def _lost(self) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionResetError("it closed the connection before it answered (is TLS on on one side only?)"))
+
+
+def certified_names(link: Link) -> tuple[str, ...] | None:
+    """The names that the other side's certificate is for; None without TLS."""
+    ended: Any = link.transport.get_extra_info("ssl_object") if link.transport is not None else None
+    if ended is None:
+        return None
+    certificate = ended.getpeercert() or {}
+    return tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+
+
+def tune(raw: socket.socket) -> None:
+    """Small frames leave at once; a dead other side is noticed by the kernel too, also while much is unsent."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return error.strerror or str(error)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,84 @@
+"""Who is at the other end of a connection between nodes: what both say first, and what each makes of it."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
+PROTOCOL_MAX = 1  # … and the newest
+MAGIC = b"polynya\x01"
+PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
+LANE_ASK = 0  # calls, subscriptions, bulk
+LANE_RAFT = 1  # nothing large goes before a heartbeat
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """A core of a node, to one of another. Fields are only appended, with defaults."""
+
+    low: int  # protocols that it speaks
+    high: int
+    cluster: str
+    history: int  # moves on when a restore or an accepted loss starts a new one
+    groups: int
+    node: int
+    core: int
+    cores: int
+    start: str  # of this life of the node
+    release: str = ""
+
+
+encode_hello = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Hello)
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Raises msgspec.DecodeError."""
+    return _decoder.decode(body)
+
+
+def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...] | None) -> str:
+    """Why the other must not come in; empty when it may. `expected`: the node that it has to be. `certified`: the names in its certificate;
+    None where there is no TLS."""
+    if max(own.low, other.low) > min(own.high, other.high):
+        return (
+            f"it speaks protocol {_range(other)}, this node {_range(own)} (release {other.release or 'unknown'} and {own.release}); "
+            "upgrade one release at a time"
+        )
+    if other.cluster != own.cluster:
+        return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"
+    if other.history != own.history:
+        return (
+            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; wipe its data folder"
+        )
+    if other.node != expected:
+        return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"
+    if other.groups != own.groups:
+        return f"it has {other.groups} groups, this node {own.groups}; the number is the same on all nodes of a cluster"
+    if other.cores != own.cores:
+        return f"it has {other.cores} cores, this node {own.cores}; the number is the same on all nodes of a cluster"
+    if not 0 <= other.core < other.cores:
+        return f"it says that it is core {other.core} of {other.cores}"
+    if certified is not None and node_name(other.node) not in certified:
+        return f"its certificate is for {', '.join(certified) or 'nobody'}, not for {node_name(other.node)}"
+    return ""
+
+
+def protocol(own: Hello, other: Hello) -> int:
+    """What the two speak, once `judge` found nothing: the newest that both know."""
+    return min(own.high, other.high)
+
+
+def node_name(node: int) -> str:
+    """The name that a node's certificate is for."""
+    return f"node-{node}.polynya.internal"
+
+
+def address(node: int, core: int) -> int:
+    """What a core of another node is called here; a core of this node is called by its bare number."""
+    return node << 8 | core
+
+
+def _range(hello: Hello) -> str:
+    return f"{hello.low}" if hello.low == hello.high else f"{hello.low} to {hello.high}"

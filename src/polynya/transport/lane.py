@@ -1,0 +1,137 @@
+"""Messages of groups to one core of another node: one frame for all that a turn has to say, and never a wait."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from polynya.base.limits import MIB
+from polynya.transport.backoff import Backoff
+from polynya.transport.link import Link, Type
+from polynya.transport.peer import Connect
+from polynya.transport.pulse import Pulse
+
+QUEUE_BYTES_MAX = (
+    32 * MIB
+)  # unsent, beside what the socket has; over it the oldest messages are dropped: they are sent again, or were overtaken
+SOCKET_BYTES_MAX = 1 * MIB  # more than this is not given to the socket: what it has cannot be dropped
+FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and more only up to this
+_LENGTH = struct.Struct("<I")
+
+
+class Lane:
+    """The asking side. `on_up` and `on_down` are told of each connection; `send` never blocks."""
+
+    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None]) -> None:
+        self._connect = connect
+        self._on_up = on_up
+        self._on_down = on_down
+        self.dropped = 0
+        self._pulse = Pulse()
+        self._link: Link | None = None
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._lost = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    def send(self, messages: list[bytes]) -> None:
+        """They leave at once, or wait for room; without a connection they are dropped."""
+        link, queue = self._link, self._queue
+        if link is None:
+            self.dropped += len(messages)
+        elif not queue and not link.full:
+            link.send(Type.RAFT, 0, 0, join_messages(messages))
+            link.flush()
+        else:
+            queue += messages
+            self._queued_bytes += sum(map(len, messages))
+            while self._queued_bytes > QUEUE_BYTES_MAX and len(queue) > 1:
+                self._queued_bytes -= len(queue.popleft())
+                self.dropped += 1
+
+    async def keep(self) -> None:
+        """Stay connected until cancelled."""
+        backoff = Backoff()
+        try:
+            while True:
+                self._lost.clear()
+                try:
+                    link = await self._connect()
+                except OSError:
+                    await backoff.wait()
+                    continue
+                if self._begin(link):
+                    backoff.connected()
+                    await self._lost.wait()
+                await backoff.wait()
+        finally:
+            self.drop()
+
+    def tick(self, now: float) -> None:
+        """A few times a second."""
+        if self._link is not None:
+            self._pulse.beat(self._link, now)
+
+    def drop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def _begin(self, link: Link) -> bool:
+        if not link.up:
+            return False
+        self._link = link
+        link.on_frame, link.on_lost, link.on_room = _only_pongs, self._gone, self._send_queued
+        link.transport.set_write_buffer_limits(high=SOCKET_BYTES_MAX, low=SOCKET_BYTES_MAX // 2)
+        self._pulse.begin(asyncio.get_running_loop().time())
+        self._on_up()
+        return True
+
+    def _gone(self) -> None:
+        self._link = None
+        self.dropped += len(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._on_down()
+        self._lost.set()
+
+    def _send_queued(self) -> None:
+        link, queue = self._link, self._queue
+        while queue and link is not None and link.up and not link.full:
+            messages = [queue.popleft()]
+            size = len(messages[0])
+            while queue and size + len(queue[0]) <= FRAME_BYTES:
+                messages.append(queue.popleft())
+                size += len(messages[-1])
+            self._queued_bytes -= size
+            link.send(Type.RAFT, 0, 0, join_messages(messages))
+            link.flush()
+
+
+def join_messages(messages: list[bytes]) -> bytes:
+    """The body of one frame."""
+    pieces: list[bytes] = []
+    for message in messages:
+        pieces += (_LENGTH.pack(len(message)), message)
+    return b"".join(pieces)
+
+
+def messages_of(body: bytes) -> list[bytes]:
+    """Those of one frame. Raises ValueError when it is none."""
+    found: list[bytes] = []
+    position, end = 0, len(body)
+    while position < end:
+        begin = position + _LENGTH.size
+        if begin > end or begin + (length := _LENGTH.unpack_from(body, position)[0]) > end:
+            raise ValueError("a frame of messages ends within one")
+        position = begin + length
+        found.append(body[begin:position])
+    return found
+
+
+def _only_pongs(type_: int, kind: int, ident: int, body: bytes) -> None:
+    """Nothing else is said in this direction."""

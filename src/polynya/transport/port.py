@@ -1,0 +1,206 @@
+"""The peer port: connections from other nodes, each handed to the core that it is for, and greeted there.
+
+All cores of a node listen on the one port, and the kernel gives a connection to any of them. Its first bytes, in clear, say which core is
+meant: if that is another, the connection goes there as a file descriptor, before TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from polynya.transport.dialing import PeerTls, certified_names, tune
+from polynya.transport.door import Guest, House
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge
+from polynya.transport.link import Link, Type
+
+PREAMBLE_SECONDS = 3.0
+ENTERING_MAX = 256  # connections that have not said who they are
+SILENT_TICKS_MAX = 20  # a guest that says nothing for so long, not even PING, is gone
+log = logging.getLogger("polynya.transport")
+
+
+class NodePort:
+    """Of one core. `listener` listens on the port that the cores share, `directory` is where they find each other."""
+
+    def __init__(
+        self, house: House, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
+    ) -> None:
+        self._house = house
+        self._own = own
+        self._nodes = frozenset(nodes)
+        self._listener = listener
+        self._directory = directory
+        self._tls = tls
+        self._handed: socket.socket | None = None
+        self._entering: set[asyncio.Task[None]] = set()
+        self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
+        self.on_hello: Callable[[Hello], None] = lambda hello: None
+
+    def open(self) -> None:
+        """Take connections from now on."""
+        loop = asyncio.get_running_loop()
+        path = self._path(self._own.core)
+        if os.path.exists(path):
+            os.unlink(path)
+        self._handed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._handed.setblocking(False)
+        self._handed.bind(path)
+        loop.add_reader(self._handed, self._take_handed)
+        loop.add_reader(self._listener, self._accept)
+
+    async def close(self) -> None:
+        """Take no more; the house lets its guests go."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        self._listener.close()
+        if self._handed is not None:
+            loop.remove_reader(self._handed)
+            self._handed.close()
+            os.unlink(self._path(self._own.core))
+        for task in list(self._entering):
+            task.cancel()
+        await asyncio.gather(*self._entering, return_exceptions=True)
+
+    def tick(self) -> None:
+        """A few times a second: guests whose machine or network is gone do not stay."""
+        for guest, silent in list(self._guests.items()):
+            link = guest.link
+            if not link.up:
+                del self._guests[guest]
+            elif silent >= SILENT_TICKS_MAX:
+                link.close()
+            else:
+                self._guests[guest] = silent + 1 if link.quiet else 0
+                link.quiet = True
+
+    # --- which core ------------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            raw, where = self._listener.accept()
+        except OSError:  # it went away again, or the limit of open files is reached: the next may do better
+            return
+        raw.setblocking(False)
+        if len(self._entering) >= ENTERING_MAX:
+            log.warning("too many connections to the peer port that do not say who they are")
+            raw.close()
+            return
+        self._spawn(self._route(raw, where))
+
+    def _take_handed(self) -> None:
+        assert self._handed is not None
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self._handed, 1, 1)
+        except OSError:
+            return
+        for descriptor in descriptors:
+            raw = socket.socket(fileno=descriptor)
+            raw.setblocking(False)
+            self._spawn(self._enter(raw))
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    async def _route(self, raw: socket.socket, where: Any) -> None:
+        try:
+            async with asyncio.timeout(PREAMBLE_SECONDS):
+                head = await _read_exactly(raw, PREAMBLE.size)
+            magic, core, lane = PREAMBLE.unpack(head)
+        except OSError:
+            raw.close()
+            return
+        except BaseException:
+            raw.close()
+            raise
+        if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
+            log.warning("a connection to the peer port is from no node and was refused", extra={"from": _spelled(where)})
+            raw.close()
+        elif core == self._own.core or core >= self._own.cores:  # a wrong one is told so, by the greeting
+            await self._enter(raw)
+        else:
+            self._hand_over(raw, core)
+
+    def _hand_over(self, raw: socket.socket, core: int) -> None:
+        with raw, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as carrier:
+            carrier.setblocking(False)
+            try:
+                carrier.connect(self._path(core))
+                socket.send_fds(carrier, [b"c"], [raw.fileno()])
+            except OSError:  # that core is just starting: the other node tries again
+                log.debug("a connection for a core that is not there was dropped", extra={"for": core})
+
+    def _path(self, core: int) -> str:
+        return os.path.join(self._directory, f"peers-{core}.sock")
+
+    # --- greeting --------------------------------------------------------------------------------------------------------------
+
+    async def _enter(self, raw: socket.socket) -> None:
+        where: Any = "nowhere"
+        try:
+            where = raw.getpeername()
+            tune(raw)
+            guest = Guest(self._house, partial(self._greet, _spelled(where)), checked=self._tls is None)
+            context = self._tls.server if self._tls is not None else None
+            async with asyncio.timeout(PREAMBLE_SECONDS):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: guest.link, raw, ssl=context)
+            self._guests[guest] = 0
+        except OSError as error:
+            raw.close()
+            log.warning(
+                "a connection to the peer port was refused", extra={"from": _spelled(where), "reason": str(error) or "no handshake"}
+            )
+        except BaseException:
+            raw.close()
+            raise
+
+    def _greet(self, where: str, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
+        try:
+            if type_ != Type.HELLO:
+                raise msgspec.DecodeError("no hello")
+            other = decode_hello(body)
+        except msgspec.DecodeError:
+            log.warning("a connection to the peer port is from no node and was refused", extra={"from": where})
+            return -1
+        reason = self._judge(other, guest.link)
+        if reason:
+            log.warning("a node was refused", extra={"node": other.node, "from": where, "reason": reason})
+            own = encode_hello(self._own)
+            guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
+            guest.link.end()
+            return -1
+        self.on_hello(other)
+        guest.link.send(Type.WELCOME, 0, 0, encode_hello(self._own))
+        return address(other.node, other.core)
+
+    def _judge(self, other: Hello, link: Link) -> str:
+        if other.node == self._own.node and other.cluster == self._own.cluster:
+            return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
+        reason = judge(self._own, other, expected=other.node, certified=certified_names(link))
+        if not reason and other.node not in self._nodes:
+            reason = f"node {other.node} is not in cluster.nodes here"
+        return reason
+
+
+async def _read_exactly(raw: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    found = b""
+    while len(found) < size:
+        piece = await loop.sock_recv(raw, size - len(found))
+        if not piece:
+            raise ConnectionResetError("it closed the connection")
+        found += piece
+    return found
+
+
+def _spelled(where: Any) -> str:
+    return f"{where[0]}:{where[1]}" if isinstance(where, tuple) else str(where)

@@ -1,0 +1,128 @@
+"""A cluster of real processes for tests, by `polynya cluster dev`; nodes are lost and started again as its users would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from polling import wait_until
+from product import STOP_SECONDS, WITH_US, environment
+
+START_SECONDS = 90.0
+
+
+class DevCluster:
+    """`urls` of the nodes, the first first; `said`: the lines that it printed."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        command = [*WITH_US, sys.executable, "-m", "polynya", "cluster", "dev", "--listen", "127.0.0.1:0", "--data", str(folder), *flags]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True, start_new_session=True
+        )
+        self.said: list[str] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        wait_until(lambda: self._has("stop    Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
+        self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.said), re.MULTILINE)
+
+    def node(self, number: int) -> Path:
+        return self.folder / f"node-{number}"
+
+    def kill(self, number: int) -> None:
+        """SIGKILL to the node's supervisor; its cores die with it."""
+        os.kill(int((self.node(number) / "node.pid").read_text()), signal.SIGKILL)
+        wait_until(lambda: self._has(f"node {number} is down"), what=f"node {number} to be gone")
+        self.said.append("\n")
+
+    def start(self, number: int) -> None:
+        """Its start.sh."""
+        self.said = [line for line in self.said if not line.startswith(f"node {number} is ")]
+        log = (self.node(number) / "node.log").open("ab")
+        with log:
+            self._started.append(
+                subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment())
+            )
+
+    def wipe(self, number: int) -> None:
+        """All that the node had is gone, but for what starts it."""
+        for entry in self.node(number).iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name not in ("polynya.toml", "start.sh", "node.log"):
+                entry.unlink()
+
+    def view(self, number: int) -> dict[str, Any]:
+        """What node `number` says of the cluster."""
+        with urlopen(f"{self.urls[number - 1]}/v1/cluster", timeout=30) as answer:
+            told: dict[str, Any] = json.load(answer)
+            return told
+
+    def wait_until_well(self, number: int) -> dict[str, Any]:
+        """By what node `number` says; it may be starting."""
+
+        def look() -> dict[str, Any] | None:
+            try:
+                told = self.view(number)
+            except OSError:
+                return None
+            behind = any(lag for group in told["groups"] for lag in group["behind"].values())
+            return None if told["problems"] or behind else told
+
+        return wait_until(look, what=f"the cluster to be well for node {number}", seconds=60)
+
+    def logs(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.folder.glob("node-*/node.log"))
+
+    def stop(self) -> int:
+        """Ctrl-C, and the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(STOP_SECONDS)
+        for process in self._started:
+            process.wait(STOP_SECONDS)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(STOP_SECONDS)
+        self._reader.join(STOP_SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line)
+
+    def _has(self, text: str) -> bool:
+        found = any(text in line for line in list(self.said))
+        assert found or self.process.poll() is None, "it ended:\n" + "".join(self.said)
+        return found
+
+
+@contextmanager
+def dev_cluster(folder: Path, *flags: str) -> Iterator[DevCluster]:
+    cluster = DevCluster(folder, *flags)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

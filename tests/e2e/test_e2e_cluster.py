@@ -1,0 +1,177 @@
+"""Three nodes as real processes: any of them answers everything, one may die, and comes back with its data or without."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from dev_cluster import DevCluster, dev_cluster
+from polling import wait_until
+from product import polynya
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+JSON = {"Content-Type": "application/json"}
+
+
+def ask(method: str, url: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+    request = Request(url, data=body, method=method, headers={**JSON, **headers})
+    try:
+        with urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
+
+
+class Writer(threading.Thread):
+    """Appends numbers to one stream, by one node, each until it is acknowledged: an idempotent producer may ask again."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.stream = f"{url}/v1/stream/{name}"
+        self.acknowledged = 0
+        self.longest = 0.0  # seconds that one record took
+        self.stopping = threading.Event()
+        self.odd: list[tuple[int, bytes]] = []
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            number, began = self.acknowledged, time.monotonic()
+            while True:
+                headers = {"Producer-Id": "w", "Producer-Epoch": "0", "Producer-Seq": str(number)}
+                status, body = ask("POST", self.stream, json.dumps(number).encode(), **headers)
+                if status in (200, 204):
+                    break
+                if status not in (500, 502, 503, 504):
+                    self.odd.append((status, body))
+                    return
+                time.sleep(0.02)
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.acknowledged = number + 1
+
+    def finish(self) -> int:
+        self.stopping.set()
+        self.join(60)
+        assert not self.odd and not self.is_alive()
+        return self.acknowledged
+
+
+class Tail(threading.Thread):
+    """Follows a stream by server-sent events at one node; `got` is what came, each record once."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.stream = f"{url}/v1/stream/{name}"
+        self.got: list[int] = []
+        self.offset = "-1"
+
+    def run(self) -> None:
+        while True:
+            try:
+                with urlopen(f"{self.stream}?offset={self.offset}&live=sse", timeout=30) as answer:
+                    self._follow(answer)
+            except (OSError, HTTPError):
+                time.sleep(0.05)
+
+    def _follow(self, answer: object) -> None:
+        event = ""
+        for raw in answer:  # type: ignore[attr-defined]
+            line = raw.decode().rstrip("\n")
+            if line.startswith("event:"):
+                event = line[6:].strip()
+            elif line.startswith("data:") and event == "data":
+                self.got += json.loads(line[5:])
+            elif line.startswith("data:") and event == "control":
+                self.offset = json.loads(line[5:])["streamNextOffset"]
+
+
+def names_by_leader(cluster: DevCluster, view: dict[str, object]) -> dict[int, str]:
+    """A stream for each node that leads some group of streams."""
+    from polynya.base.names import group_of
+
+    leaders = {group["group"]: group["leader"] for group in view["groups"]}  # type: ignore[attr-defined]
+    found: dict[int, str] = {}
+    for number in range(200):
+        name = f"by-leader/{number}"
+        found.setdefault(leaders[group_of(name, len(leaders) - 1)], name)
+    return found
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_any_node_answers_everything_and_a_node_that_dies_takes_nothing_with_it(tmp_path: Path, cores: int) -> None:
+    with dev_cluster(tmp_path / "c", "--cores", str(cores)) as cluster:
+        one, two, three = cluster.urls
+        names = names_by_leader(cluster, cluster.view(1))
+        for name in names.values():
+            assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
+            assert ask("PUT", f"{two}/v1/stream/{name}")[0] == 200
+            assert ask("POST", f"{three}/v1/stream/{name}", b'"first"')[0] == 204
+            assert {ask("GET", f"{url}/v1/stream/{name}?offset=-1") for url in cluster.urls} == {(200, b'["first"]')}
+            assert ask("DELETE", f"{two}/v1/stream/{name}")[0] == 204
+            assert {ask("HEAD", f"{url}/v1/stream/{name}")[0] for url in cluster.urls} == {404}
+            assert ask("PUT", f"{three}/v1/stream/{name}")[0] == 201
+        writers = [Writer((one, three)[number % 2], name) for number, name in enumerate(names.values())]
+        tails = [Tail((three, one)[number % 2], name) for number, name in enumerate(names.values())]
+        for thread in (*writers, *tails):
+            thread.start()
+        wait_until(lambda: all(writer.acknowledged > 20 for writer in writers), what="appends")
+        cluster.kill(2)
+        before = [writer.acknowledged for writer in writers]
+        wait_until(lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)), what="appends without node 2")
+        cluster.start(2)
+        cluster.wait_until_well(2)
+        counts = [writer.finish() for writer in writers]
+        for writer, tail, count, name in zip(writers, tails, counts, names.values(), strict=True):
+            wait_until(lambda tail=tail, count=count: len(tail.got) >= count, what="the tail to have all")
+            assert tail.got == list(range(count))
+            for url in cluster.urls:
+                assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(range(count))
+            assert writer.longest < 5.0
+        assert cluster.stop() == 0
+    assert not [line for line in cluster.logs().splitlines() if "level=error" in line or "level=critical" in line]
+
+
+def test_a_node_that_lost_its_data_gets_it_back_and_the_cluster_starts_again_from_its_folders(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
+        for number in range(20):
+            assert ask("PUT", f"{cluster.urls[0]}/v1/stream/s/{number}", json.dumps([number] * 50).encode())[0] == 201
+        cluster.kill(3)
+        cluster.wipe(3)
+        cluster.start(3)
+        cluster.wait_until_well(3)
+        for number in range(20):
+            assert json.loads(ask("GET", f"{cluster.urls[2]}/v1/stream/s/{number}?offset=-1")[1]) == [number] * 50
+        assert cluster.stop() == 0
+    with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
+        for url in cluster.urls:
+            assert json.loads(ask("GET", f"{url}/v1/stream/s/7?offset=-1")[1]) == [7] * 50
+        shown = polynya("cluster", "status", "--groups", server=cluster.urls[2])
+        assert shown.code == 0 and shown.out.count("there") == 3
+        assert polynya("cluster", "health", "--watch", "--exit-when-healthy", server=cluster.urls[0]).out.strip().endswith("healthy")
+        cluster.kill(1)
+        sick = wait_until(lambda: (ran := polynya("cluster", "health", server=cluster.urls[1])).code and ran, what="health to say so")
+        assert sick.code == 1 and "node 1 does not answer" in sick.out
+    refused = polynya("cluster", "dev", "--nodes", "5", "--data", str(tmp_path / "c"))
+    assert refused.code == 2 and "holds a cluster of 3 nodes" in refused.err
+
+
+def test_without_a_majority_writes_are_refused_in_time_and_nothing_is_lost(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
+        stream = f"{cluster.urls[0]}/v1/stream/lone"
+        assert ask("PUT", stream, b"[1]")[0] == 201
+        cluster.kill(2)
+        cluster.kill(3)
+        began = time.monotonic()
+        status, body = ask("POST", stream, b"2")
+        assert status in (500, 503, 504), body
+        assert time.monotonic() - began < 15
+        cluster.start(2)
+        cluster.start(3)
+        cluster.wait_until_well(1)
+        got = json.loads(ask("GET", stream + "?offset=-1")[1])
+        assert got in ([1], [1, 2])
+        assert ask("POST", stream, b"3")[0] == 204

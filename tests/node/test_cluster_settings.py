@@ -1,0 +1,129 @@
+"""Settings of a cluster: read from tables, checked together, and remembered by the data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polynya.base.errors import ConfigError
+from polynya.node.birth import birth_of
+from polynya.node.cluster_settings import ClusterNode, parse_nodes
+from polynya.node.config import Loaded, load
+
+ID = "00112233445566778899aabbccddeeff"
+TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:5010"
+
+
+def loaded(tmp_path: Path, **flags: str) -> Loaded:
+    named = {"cluster-id": ID, "cluster-node": "1", "cluster-nodes": TWO, "cold-backend": "none", "data": str(tmp_path / "data")}
+    named |= {name.replace("_", "-"): text for name, text in flags.items()}
+    return load({f"--{name}": text for name, text in named.items() if text != "-"}, environ={}, folder="/nonexistent")
+
+
+def refusal(tmp_path: Path, **flags: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, **flags)
+    return str(refused.value)
+
+
+def test_nodes_are_tables_in_the_file_and_a_list_elsewhere(tmp_path):
+    file = tmp_path / "polynya.toml"
+    file.write_text(
+        f"""
+[cluster]
+id = "{ID.upper()}"
+node = 2
+
+[[cluster.nodes]]  # the first
+id = 1
+peer = "127.0.0.1:5002"
+http = "http://127.0.0.1:5000/"
+
+[[cluster.nodes]]
+id = 2
+peer = "[::1]:5012"
+http = "https://[::1]:5010"
+
+[cold]
+backend = "none"
+"""
+    )
+    made = load({}, environ={}, path=str(file))
+    cluster = made.config.cluster
+    assert cluster.id == ID and cluster.is_on
+    assert cluster.own == ClusterNode(2, "[::1]:5012", "https://[::1]:5010") and cluster.others == [
+        ClusterNode(1, "127.0.0.1:5002", "http://127.0.0.1:5000")
+    ]
+    assert cluster.listen_place == ("::1", 5012)
+    assert made.origins["cluster.nodes"] == f"{file}:6: cluster.nodes"
+    assert parse_nodes(",".join(map(str, cluster.nodes))) == cluster.nodes
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("per = 'x:1'", "cluster.nodes: node 1: per: unknown; did you mean peer?"),
+        ("", "node 1: peer is missing"),
+        ("peer = 'nowhere'", "'nowhere': expected the HOST:PORT of its peer port"),
+        ("peer = 'h:1'\nid = 251", "'251': a node's id is a number from 1 to 250"),
+        ("peer = 'a=b:1'", "no value has ',' or '=' in it"),
+    ],
+)
+def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
+    file = tmp_path / "polynya.toml"
+    number = "" if "id" in line else "id = 1\n"
+    file.write_text(f"[[cluster.nodes]]\n{number}http = 'http://h:1'\n{line}\n")
+    with pytest.raises(ConfigError) as refused:
+        load({}, environ={}, path=str(file))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"cluster_id": "orders"}, "expected 32 hexadecimal digits, the same on every node"),
+        ({"cluster_id": "-"}, "go together; not set: cluster.id"),
+        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-", "cluster_listen": "127.0.0.1:1"}, "there is no cluster"),
+        ({"cluster_node": "3"}, "cluster.node (--cluster-node): 3 is not in cluster.nodes"),
+        ({"cluster_nodes": TWO.replace("2=127", "1=127")}, "two nodes have the id 1"),
+        ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
+        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
+        ({"cluster_nodes": "1=127.0.0.1:5002"}, "expected ID=HOST:PORT=URL"),
+        ({"cluster_ca": "ca.crt"}, "cluster.ca, cluster.cert and cluster.key go together"),
+        ({"cluster_listen": "0.0.0.0:5002"}, "the peer port on 0.0.0.0 is reachable from other machines"),
+        ({"cold_backend": "local"}, "share one object store"),
+        ({"cold_backend": "memory"}, "share one object store"),
+    ],
+)
+def test_what_does_not_go_together_is_said(tmp_path, flags, said):
+    assert said in refusal(tmp_path, **flags)
+
+
+def test_beyond_loopback_certificates_or_a_word_are_needed(tmp_path):
+    assert loaded(tmp_path).config.unsafe == []
+    named = loaded(tmp_path, cluster_listen="0.0.0.0:5002", cluster_unsafe_no_tls="true").config
+    assert any("whoever reaches the peer port 0.0.0.0:5002 may read and write all" in line for line in named.unsafe)
+    proven = loaded(tmp_path, cluster_listen="0.0.0.0:5002", cluster_ca="a", cluster_cert="b", cluster_key="c").config
+    assert proven.unsafe == []
+
+
+def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
+    (tmp_path / "data").mkdir()
+    made = birth_of(loaded(tmp_path).config)
+    assert (made.cluster_id, made.node) == (ID, 1)
+    assert birth_of(loaded(tmp_path).config) == made
+    for flags, said in (
+        ({"cluster_node": "2"}, "that of node 1; this is node 2"),
+        ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
+        ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and is worth nothing alone"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            birth_of(loaded(tmp_path, **flags).config)
+
+
+def test_the_data_of_a_node_by_itself_does_not_join_a_cluster(tmp_path):
+    (tmp_path / "data").mkdir()
+    birth_of(loaded(tmp_path, cluster_id="-", cluster_node="-", cluster_nodes="-").config)
+    with pytest.raises(ConfigError, match="written by a node by itself"):
+        birth_of(loaded(tmp_path).config)

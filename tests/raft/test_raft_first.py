@@ -1,0 +1,40 @@
+"""A group of three from birth to sleep: elects, commits, is read on any member, falls asleep and wakes."""
+
+from __future__ import annotations
+
+from raft_world import World, commands
+
+from polynya.raft import NEVER, Configuration
+
+
+def group_of_three() -> World:
+    world = World(Configuration((1, 2, 3)), seed=1)
+    for node in (1, 2, 3):
+        world.add(node)
+    world.pass_time(1000)
+    return world
+
+
+def test_three_members_commit_and_read_on_each() -> None:
+    world = group_of_three()
+    leader = world.leader()
+    assert leader is not None
+    assert leader.live.propose(commands("a", "b"), leader.now_ms) is None
+    world.run_quiet()
+    assert [member.applied for member in world.members.values()] == [3, 3, 3]
+    for member in world.members.values():
+        member.live.read(world.checks.token(), member.now_ms)
+    world.run_quiet()
+    assert world.checks.reads == 3
+
+
+def test_an_idle_group_sleeps_without_a_deadline_and_wakes_with_an_append() -> None:
+    world = group_of_three()
+    world.pass_time(4000)
+    assert all(member.live.sleeping and member.live.deadline_ms >= NEVER for member in world.members.values())
+    leader = world.leader()
+    assert leader is not None
+    leader.live.propose(commands("a"), leader.now_ms)
+    world.pass_time(100)
+    assert not any(member.live.sleeping for member in world.members.values())
+    assert [member.applied for member in world.members.values()] == [2, 2, 2]

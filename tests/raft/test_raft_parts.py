@@ -1,0 +1,248 @@
+"""The parts that can be tried alone: the log against a list, majorities against counting, messages against golden bytes, recovery, settings."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polynya.base.errors import CorruptData
+from polynya.raft import (
+    Append,
+    Configuration,
+    Entry,
+    HardState,
+    Heartbeat,
+    Identity,
+    Kind,
+    Raft,
+    Recovery,
+    Settings,
+    Snapshot,
+    decode_message,
+    encode_message,
+)
+from polynya.raft.configuration import normal
+from polynya.raft.log import ENTRY_BYTES, Log
+from polynya.raft.messages import (
+    AppendAnswer,
+    HeartbeatAnswer,
+    ReadAnswer,
+    ReadRequest,
+    SnapshotAnswer,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteAnswer,
+)
+
+BIRTH = Snapshot(0, 0, Configuration((1, 2, 3)))
+
+
+def entry(index: int, term: int, payload: bytes = b"") -> Entry:
+    return Entry(payload, Kind.COMMAND, term, index, 1)
+
+
+# --- the log -----------------------------------------------------------------------------------------------------------------------
+
+steps = st.lists(st.tuples(st.sampled_from(["append", "truncate", "compact", "evict"]), st.integers(0, 12), st.integers(0, 3)), max_size=40)
+
+
+@given(st.integers(0, 5), st.integers(0, 3), steps)
+def test_the_log_is_what_a_list_would_be(base: int, base_term: int, script: list[tuple[str, int, int]]) -> None:
+    log, naive, term = Log(base, base_term), {base: base_term}, base_term
+    for verb, number, more in script:
+        last = max(naive)
+        if verb == "append":
+            term += more // 2
+            new = [entry(last + 1 + place, term, b"x" * number) for place in range(more)]
+            log.append(new)
+            naive |= {e.index: e.term for e in new}
+        elif verb == "truncate" and log.cached <= last - number:
+            log.truncate(last - number)
+            naive = {index: t for index, t in naive.items() if index < last - number}
+        elif verb == "compact" and number < len(naive):
+            log.compact(min(naive) + number + 1)
+            naive = {index: t for index, t in naive.items() if index >= min(naive) + number}
+        elif verb == "evict":
+            log.evict(last - number, 200)
+        term = max(log.last_term, term)
+        assert (log.first - 1, log.last) == (min(naive), max(naive))
+        assert {index: log.term(index) for index in range(max(naive) + 3) if log.term(index) is not None} == naive
+        assert [e.index for e in log.entries(log.cached, log.last + 1)] == list(range(log.cached, max(naive) + 1))
+        assert (
+            log.bytes
+            == sum(len(e.payload) + ENTRY_BYTES for e in log.entries(log.cached, log.last + 1))
+            == log.size(log.cached, log.last + 1)
+        )
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20).map(sorted), st.integers(0, 25), st.integers(0, 5))
+def test_the_search_for_where_logs_part_finds_the_last_term_that_is_not_larger(terms: list[int], index: int, term: int) -> None:
+    log = Log(0, 0)
+    log.append([entry(place, t) for place, t in enumerate(terms, 1)])
+    found = [place for place, t in enumerate([0, *terms]) if place <= index and t <= term]
+    assert log.last_not_after(index, term) == found[-1]
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=20), st.integers(0, 1000), st.data())
+def test_a_cut_holds_what_fits_and_never_nothing(sizes: list[int], bytes_max: int, data: st.DataObject) -> None:
+    log = Log(0, 0)
+    log.append([entry(place, 1, b"x" * size) for place, size in enumerate(sizes, 1)])
+    begin = data.draw(st.integers(1, len(sizes)))
+    end = log.cut(begin, bytes_max)
+    assert end == begin + 1 or log.size(begin, end) <= bytes_max
+    assert end == log.last + 1 or log.size(begin, end + 1) > bytes_max
+
+
+# --- majorities --------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.lists(st.integers(0, 9), max_size=7))
+def test_agreed_is_what_a_majority_of_each_side_has_reached(new: list[int], old: list[int]) -> None:
+    reached = dict(enumerate(new + old, 1))
+    voters, outgoing = tuple(range(1, len(new) + 1)), tuple(range(len(new) + 1, len(reached) + 1))
+    agreed = Configuration(voters, outgoing).agreed(reached.__getitem__)
+
+    def have(side: tuple[int, ...], value: int) -> bool:
+        return not side or sum(reached[node] >= value for node in side) > len(side) / 2
+
+    assert agreed == max(value for value in range(10) if have(voters, value) and have(outgoing, value))
+
+
+def test_an_election_is_won_by_both_sides_and_lost_by_either() -> None:
+    configuration = Configuration((1, 2, 3), (3, 4, 5))
+    for votes in itertools.product((True, False, None), repeat=5):
+        cast = {node: vote for node, vote in enumerate(votes, 1) if vote is not None}
+        yes = [sum(cast.get(node) is True for node in side) for side in ((1, 2, 3), (3, 4, 5))]
+        no = [sum(cast.get(node) is False for node in side) for side in ((1, 2, 3), (3, 4, 5))]
+        assert configuration.won(cast) == (False if max(no) >= 2 else True if min(yes) >= 2 else None)
+
+
+def test_a_target_of_a_change_is_put_in_order_or_refused() -> None:
+    assert normal(Configuration((3, 1, 1), (9,), (4,), (5,))) == Configuration((1, 3), (), (4,), (5,))
+    for bad in (Configuration(()), Configuration((1, 2), (), (2,)), Configuration((0,)), Configuration((1,), (), (2,), (2,))):
+        with pytest.raises(ValueError, match=r"a group needs|each member"):
+            normal(bad)
+
+
+# --- messages ----------------------------------------------------------------------------------------------------------------------
+
+MESSAGES = [
+    (Append(2, 1, 7, 3, 9, 2, 8, [Entry(b"ab", Kind.COMMAND, 2, 10, 7), Entry(b"", Kind.NOOP, 3, 11, 7)]), "990102010703090208960201c40261620303c400"),
+    (AppendAnswer(1, 2, 7, 3, 0, 9, 4, 1), "990201020703000904" + "01"),
+    (Heartbeat(2, 1, 7, 3, 300, 5, True), "98030201070" + "3cd012c05c3"),
+    (HeartbeatAnswer(1, 2, 7, 3, 5, 11, 10, False), "9904010207" + "03050b0ac2"),
+    (Vote(2, 1, 7, 3, 11, 2, True, False), "9905020107030b02c3c2"),
+    (VoteAnswer(1, 2, 7, 3, pre=False, granted=True), "9706010207" + "03c2c3"),
+    (TimeoutNow(2, 1, 7, 3), "950702010703"),
+    (ReadRequest(1, 2, 7, 3, 2**63), "9608010207" + "03cf8000000000000000"),
+    (ReadAnswer(2, 1, 7, 3, 2**63, 11), "970902010703cf80000000000000000b"),
+    (SnapshotChunk(2, 1, 7, 3, Snapshot(5, 2, Configuration((1, 2), (), (3,), ()), 4, 99), 0, b"ab"), "980a02010703950502949201029091039004" + "6300c4026162"),
+    (SnapshotAnswer(1, 2, 7, 3, 99, 2), "970b010207036302"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "golden"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_messages_have_the_bytes_that_are_written_down(message: object, golden: str) -> None:
+    data = encode_message(message)  # type: ignore[arg-type]
+    assert data.hex() == golden
+    assert decode_message(data) == message
+
+
+def test_a_heartbeat_is_small() -> None:
+    assert len(encode_message(Heartbeat(2, 1, 60_000, 300, 3_000_000, 70_000))) <= 24
+
+
+@pytest.mark.parametrize("block", [[2, 1], [2, 1, "text"], [4, 1, b""], [3, 1, b"", 2, 1, b""], [b"", 1, b""]])
+def test_a_block_that_is_none_is_refused(block: list[object]) -> None:
+    data = msgspec.msgpack.encode([1, 2, 1, 7, 3, 9, 2, 8, block])
+    with pytest.raises(msgspec.ValidationError):
+        decode_message(data)
+
+
+# --- recovery ----------------------------------------------------------------------------------------------------------------------
+
+
+def recovered(
+    frames: list[tuple[int, int]], snapshot: Snapshot = BIRTH, reset: tuple[int, int] | None = None
+) -> tuple[list[tuple[int, int]], bool]:
+    recovery = Recovery(1)
+    for index, term in frames:
+        if reset is not None and index == 0:
+            recovery.reset(*reset)
+        else:
+            recovery.entry(entry(index, term))
+    restored = recovery.result(snapshot)
+    return [(e.index, e.term) for e in restored.entries], restored.reset
+
+
+def at(index: int, term: int) -> Snapshot:
+    return Snapshot(index, term, Configuration((1, 2, 3)), 1)
+
+
+def test_a_later_entry_replaces_an_earlier_one_and_what_followed_it() -> None:
+    assert recovered([(1, 1), (2, 1), (3, 1), (2, 2)]) == ([(1, 1), (2, 2)], False)
+
+
+def test_an_installation_that_was_cut_short_voids_the_log() -> None:
+    assert recovered([(1, 1), (2, 1), (3, 1)], at(2, 2)) == ([], True)
+    assert recovered([(1, 1)], at(5, 2)) == ([], True)
+    assert recovered([(1, 1), (2, 1), (3, 1)], at(2, 1)) == ([(1, 1), (2, 1), (3, 1)], False)
+
+
+def test_after_a_reset_only_what_follows_counts() -> None:
+    assert recovered([(1, 1), (0, 0), (6, 2)], at(5, 2), (5, 2)) == ([(6, 2)], False)
+
+
+def test_holes_are_faults() -> None:
+    for frames, snapshot, reset in (
+        ([(1, 1), (3, 1)], BIRTH, None),
+        ([(3, 1)], at(1, 1), None),
+        ([(0, 0), (7, 2)], at(5, 2), (5, 2)),
+        ([(0, 0), (6, 2)], at(4, 2), (5, 2)),
+    ):
+        with pytest.raises(CorruptData):
+            recovered(frames, snapshot, reset)
+
+
+def test_a_journal_without_a_hard_state_has_the_term_of_its_last_entry() -> None:
+    recovery = Recovery(1)
+    recovery.entry(entry(1, 4))
+    assert recovery.result(BIRTH).hard_state == HardState(4, 0)
+    recovery.hard_state(HardState(5, 2))
+    assert recovery.result(BIRTH).hard_state == HardState(5, 2)
+
+
+# --- answers to nothing ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
+    """It may be one to an earlier life of this member, whose contexts began anywhere."""
+    raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
+    raft.step(Heartbeat(2, 1, 1, 1, 0, 1), 10)
+    raft.persisted(raft.take().ticket, 10)
+    raft.read("token", 11)
+    asked = next(message for message in raft.take().messages if isinstance(message, ReadRequest))
+    for context, reads in ((asked.context - 1, []), (asked.context + 1, []), (asked.context, ["token"])):
+        raft.step(ReadAnswer(2, 1, 1, 1, context, 0), 12)
+        assert raft.take().reads == reads
+
+
+# --- settings ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_shorter_than_the_promise_by_both_clocks_drift() -> None:
+    settings = Settings(election_ms=1000, clock_drift=0.1)
+    assert settings.lease_ms * 1.1 < 1000 / 1.1
+
+
+@pytest.mark.parametrize(
+    "bad", [{"election_ms": 150}, {"heartbeat_ms": 0}, {"clock_drift": 0.6}, {"priority": 3}, {"chunk_bytes": 1 << 30}]
+)
+def test_settings_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Settings(**bad)  # type: ignore[arg-type]

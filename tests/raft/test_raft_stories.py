@@ -1,0 +1,24 @@
+"""Each file of stories/ is a script with its trace. `REWRITE=1 pytest tests/raft` writes the traces anew; only an understood diff is committed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import raft_story
+
+STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_story(path: Path) -> None:
+    told = path.read_text()
+    happened = raft_story.run(told)
+    if os.environ.get("REWRITE"):
+        path.write_text(happened)
+    assert happened == told or os.environ.get("REWRITE")
+
+
+def test_there_are_stories() -> None:
+    assert len(STORIES) >= 15

@@ -1,0 +1,188 @@
+"""Three whole cores that are one: elected, replicated, failed over, caught up, and read on any of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sim_cluster import World
+from sim_loop import run_simulated
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.replies import Code
+
+A = "test/a"
+
+
+def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    async def run() -> None:
+        world = await World().start()
+        await tell(world)
+        world.heal()
+        await world.stop()
+
+    def test() -> None:
+        run_simulated(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+@story
+async def test_what_the_leader_acknowledges_is_on_all_nodes_and_read_there(world: World) -> None:
+    leader = world.leader(world.group_of(A))
+    assert leader is not None
+    assert (await leader.create(A)).code == Code.CREATED
+    for number in range(20):
+        assert (await leader.append(A, b"%d;" % number)).record == number + 1
+    expected = b"".join(b"%d;" % number for number in range(20))
+    for node in world.alive():
+        assert await node.read(A) == expected
+    await world.wait_equal()
+
+
+@story
+async def test_others_name_the_leader_and_take_nothing(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    other = next(node for node in world.alive() if node is not leader)
+    with pytest.raises(NotLeader) as refused:
+        await other.core.call(group, Delete(A, 0))
+    assert refused.value.node == leader.number
+
+
+@story
+async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: World) -> None:
+    group = world.group_of(A)
+    first = world.leader(group)
+    assert first is not None
+    await first.create(A)
+    await first.append(A, b"before;")
+    first.kill(power=0.3)
+    began = asyncio.get_running_loop().time()
+    await world.wait(lambda: world.leader(group))
+    second = world.leader(group)
+    assert second is not None and second is not first
+    assert (await second.append(A, b"after;")).record == 2
+    assert asyncio.get_running_loop().time() - began < 2.5
+    first.start()
+    assert await first.read(A) == b"before;after;"
+    await world.wait_equal()
+
+
+@story
+async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    behind = next(node for node in world.alive() if node is not leader)
+    behind.kill()
+    for number in range(40):
+        await leader.append(A, b"%03d" % number + b"x" * 1000)
+    for _ in range(4):
+        for node in world.alive():
+            await node.snapshot()
+        await leader.append(A, b"y" * 9000)
+    assert leader.core.members[group].raft.log.first > 30, "the entries are gone"
+    behind.start()
+    await world.wait_equal()
+    assert behind.core.members[group].raft.snapshot.index > 30
+    assert len(await behind.read(A)) == 40 * 1003 + 4 * 9000
+    behind.kill(power=0.0)
+    behind.start()
+    assert len(await behind.read(A)) == 40 * 1003 + 4 * 9000
+    await world.wait_equal()
+
+
+@story
+async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World) -> None:
+    group = world.group_of(A)
+    old = world.leader(group)
+    assert old is not None
+    await old.create(A)
+    await old.append(A, b"1")
+    world.isolate(old.number)
+    lost = asyncio.ensure_future(old.append(A, b"lost"))
+    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
+    new = next(node for node in world.alive() if node is not old and node.core.leads(group))
+    assert (await new.append(A, b"2")).record == 2
+    with pytest.raises(Unavailable):
+        await old.read(A)
+    with pytest.raises(OutcomeUnknown):
+        await lost
+    world.heal()
+    assert await old.read(A) == b"12"
+    await world.wait_equal()
+
+
+@story
+async def test_a_hand_over_moves_the_lead_at_once(world: World) -> None:
+    group = world.group_of(A)
+    old = world.leader(group)
+    assert old is not None
+    await old.create(A)
+    began = asyncio.get_running_loop().time()
+    old.core.hand_over_all()
+    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
+    assert asyncio.get_running_loop().time() - began < 0.1
+    assert not old.core.led
+
+
+@story
+async def test_idle_groups_sleep_and_wake(world: World) -> None:
+    await asyncio.sleep(6)
+    assert all(status.asleep for node in world.alive() for status in node.core.statuses().values())
+    leader = world.leader(world.group_of(A))
+    assert leader is not None
+    await leader.create(A)
+    other = next(node for node in world.alive() if node is not leader)
+    assert await other.read(A) == b""
+
+
+@story
+async def test_terms_outlive_the_segments_in_which_they_were_written(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    other = next(node for node in world.alive() if node is not leader)
+    quiet = next(number for number in other.core.members if number != group)
+    term = other.core.members[quiet].raft.term
+    first = other.core.journal.segments()[0][0]
+    for _ in range(12):
+        for _ in range(4):
+            await leader.append(A, b"x" * 3000)
+        for node in world.alive():
+            await node.snapshot()
+    assert other.core.journal.segments()[0][0] > first, "the segment of the election is gone"
+    for node in list(world.alive()):
+        node.kill(power=0.0)
+    other.start()
+    assert other.core.members[quiet].raft.term == term
+
+
+@story
+async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    now_ms = leader.engine.service.now_ms()
+    assert (await leader.propose(A, Create(A, now_ms, "text/plain", Encoding.BYTES, ttl_seconds=8))).code == Code.CREATED
+    other = next(node for node in world.alive() if node is not leader)
+    for _ in range(12):
+        await asyncio.sleep(1)
+        assert await other.read(A) == b""
+        await asyncio.sleep(0.5)
+        leader.engine.local.sweep()
+    assert leader.core.counters.entries, "reads elsewhere keep it"
+    await asyncio.sleep(9.5)
+    for _ in range(4):
+        leader.engine.local.sweep()
+        await asyncio.sleep(0.1)
+    for node in world.alive():
+        with pytest.raises(KeyError):
+            await node.read(A)

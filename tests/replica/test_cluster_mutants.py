@@ -1,0 +1,22 @@
+"""Each defect of the list is caught by one of the first seeds."""
+
+from __future__ import annotations
+
+import pytest
+from sim_chaos import run_episode
+from sim_mutants import MUTANTS, mutated
+
+from polynya.base.errors import CorruptData
+
+SEEDS = 8
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_defect_is_caught(name: str) -> None:
+    with mutated(name):
+        for seed in range(SEEDS):
+            try:
+                run_episode(seed)
+            except (AssertionError, CorruptData):
+                return
+    pytest.fail(f"not caught by {SEEDS} seeds: {name}")

@@ -1,0 +1,260 @@
+"""Stories of proposals that look for their leader: a core of node 1 with fakes for its replicas and for the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.replica.log import decode_command
+from polynya.service import forwarding, messages
+from polynya.service.forwarding import Forwarding, Place
+from polynya.stream.commands import Acknowledge
+from polynya.stream.replies import Code, Reply
+
+OK = Reply(Code.OK)
+
+
+class World:
+    """Core 0 of the two of node 1; groups 0, 2, 4 are its own. `asked`: (place, number of the message, how to answer)."""
+
+    def __init__(self) -> None:
+        self.led: set[int] = set()
+        self.leaders: dict[int, int] = {}
+        self.gone: set[int] = set()
+        self.others = [1]
+        self.here: list[tuple[int, int, Any]] = []
+        self.asked: list[tuple[int, int, Any]] = []
+        self.told: list[dict[int, int]] = []
+        self.handlers: dict[int, Any] = {}
+        self.forwarding = Forwarding(
+            Place(1, (2, 3), 0, 2, 4),
+            self,
+            self,
+            lambda group, command, done: self.here.append((group, command.message, done)),
+            stamped=lambda command: command,
+            address=lambda node, core: node << 8 | core,
+            is_there=lambda node: node not in self.gone,
+        )
+
+    def leader_of(self, group: int) -> int:
+        return self.leaders.get(group, 0)
+
+    def lead(self, group: int, node: int) -> None:
+        """The replica here has news."""
+        self.leaders[group] = node
+        self.led.add(group) if node == 1 else self.led.discard(group)
+        self.forwarding.led(group)
+
+    def hear(self, **leaders: int) -> None:
+        """The sibling core has news."""
+        self.handlers[messages.LEADERS](messages.encode({int(group[1:]): node for group, node in leaders.items()}), None, 1)
+
+    def on(self, kind: int, handler: Any) -> None:
+        self.handlers[kind] = handler
+
+    def send(self, core: int, kind: int, body: bytes) -> bool:
+        assert (core, kind) == (1, messages.LEADERS)
+        self.told.append({int(group): node for group, node in messages_decode(body).items()})
+        return True
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        assert kind == messages.PROPOSE
+        command = decode_command(body[2:])
+        assert isinstance(command, Acknowledge)
+        self.asked.append((core, command.message, done))
+
+    def propose(self, group: int, number: int) -> list[Any]:
+        answers: list[Any] = []
+        self.forwarding.propose(group, Acknowledge(number), answers.append)
+        return answers
+
+    def places(self) -> list[tuple[int, int]]:
+        return [(place, number) for place, number, _ in self.asked]
+
+
+def messages_decode(body: bytes) -> Any:
+    import msgspec
+
+    return msgspec.msgpack.decode(body, strict=False)
+
+
+def story(work: Callable[[World], Any]) -> None:
+    async def run() -> None:
+        world = World()
+        try:
+            await work(world)
+        finally:
+            world.forwarding.close()
+
+    asyncio.run(run())
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_is_led_here_stays_here():
+    async def work(world: World) -> None:
+        world.lead(2, 1)
+        answers = world.propose(2, 7)
+        assert [entry[:2] for entry in world.here] == [(2, 7)] and not world.asked
+        world.here[0][2](OK)
+        assert answers == [OK]
+
+    story(work)
+
+
+def test_what_is_led_elsewhere_goes_to_the_core_of_the_group_there():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        world.hear(g1=2, g3=1)
+        answers = [world.propose(group, group) for group in (1, 2, 3)]
+        assert world.places() == [(2 << 8 | 1, 1), (3 << 8 | 0, 2), (1, 3)]
+        for _, _, done in world.asked:
+            done(messages.encode(OK))
+        assert answers == [[OK], [OK], [OK]] and world.forwarding.forwarded == 3
+
+    story(work)
+
+
+def test_a_refusal_for_want_of_leadership_is_tried_again_where_the_leader_is():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        answers = world.propose(2, 7)
+        world.asked[0][2](NotLeader(2))
+        await turns()
+        assert not answers and len(world.asked) == 1  # the replica here does not know it yet
+        world.lead(2, 2)
+        await turns()
+        assert world.places()[1:] == [(2 << 8 | 0, 7)]
+        world.asked[1][2](messages.encode(OK))
+        assert answers == [OK] and world.forwarding.retried == 1
+
+    story(work)
+
+
+def test_of_groups_of_other_cores_the_refusal_itself_is_news():
+    async def work(world: World) -> None:
+        world.hear(g1=2)
+        world.propose(1, 7)
+        world.asked[0][2](NotLeader(3))
+        world.forwarding.start()
+        await turns()
+        assert world.places() == [(2 << 8 | 1, 7), (3 << 8 | 1, 7)]
+
+    story(work)
+
+
+@pytest.mark.parametrize("fault", [OutcomeUnknown("perhaps"), Unavailable("too much")])
+def test_what_may_have_been_taken_is_never_sent_again_and_a_refusal_is_passed_on(fault):
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        answers = world.propose(2, 7)
+        world.asked[0][2](fault)
+        world.lead(2, 1)
+        await turns()
+        assert answers == [fault] and not world.here and len(world.asked) == 1
+
+    story(work)
+
+
+def test_those_who_wait_for_an_election_go_in_their_order_and_before_later_ones():
+    async def work(world: World) -> None:
+        for number in range(3):
+            world.propose(2, number)
+        world.leaders[2] = 1
+        world.led.add(2)
+        world.propose(2, 3)  # the news are on their way
+        world.forwarding.led(2)
+        await turns()
+        assert [number for _, number, _ in world.here] == [0, 1, 2, 3]
+
+    story(work)
+
+
+def test_what_is_under_way_to_an_old_leader_keeps_its_place():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        first = world.propose(2, 0)
+        world.lead(2, 1)
+        second = world.propose(2, 1)
+        assert not world.here  # it would overtake
+        world.asked[0][2](NotLeader(1))
+        world.forwarding.start()
+        await turns()
+        assert [number for _, number, _ in world.here] == [0, 1]
+        for _, _, done in world.here:
+            done(OK)
+        assert first == second == [OK]
+
+    story(work)
+
+
+def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
+    monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.05)
+
+    async def work(world: World) -> None:
+        world.forwarding.start()
+        answers = world.propose(2, 7)
+        async with asyncio.timeout(5):
+            while not answers:
+                await asyncio.sleep(0.005)
+        assert isinstance(answers[0], NotLeader) and answers[0].node == 0 and world.forwarding.refused == 1
+
+    story(work)
+
+
+def test_a_leader_that_is_not_heard_is_not_asked():
+    async def work(world: World) -> None:
+        world.gone.add(3)
+        world.lead(2, 3)
+        world.propose(2, 7)
+        assert not world.asked
+        world.gone.clear()
+        world.forwarding.start()
+        await turns()
+        assert world.places() == [(3 << 8 | 0, 7)]
+
+    story(work)
+
+
+def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
+    monkeypatch.setattr(forwarding, "INFLIGHT_BYTES_PER_CORE", 2048)
+
+    async def work(world: World) -> None:
+        answers = [world.propose(2, number) for number in range(3)]
+        assert [len(each) for each in answers] == [0, 0, 1] and isinstance(answers[2][0], Unavailable)
+        world.forwarding.close()
+        assert all(isinstance(each[0], Unavailable) for each in answers)
+
+    story(work)
+
+
+def test_the_other_cores_of_the_node_are_told_who_leads():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        world.lead(0, 2)
+        world.lead(2, 1)
+        await turns()
+        assert world.told == [{0: 2, 2: 1}]
+
+    story(work)
+
+
+def test_a_question_for_who_leads_has_an_answer_or_says_that_there_is_none():
+    async def work(world: World) -> None:
+        with pytest.raises(NotLeader):
+            world.forwarding.home(2)
+        world.lead(2, 1)
+        world.hear(g1=3)
+        assert (world.forwarding.home(2), world.forwarding.home(1)) == (0, 3 << 8 | 1)
+        assert list(world.forwarding.places()) == [0x200, 0x201, 0x300, 0x301]
+        world.gone.add(2)
+        assert list(world.forwarding.places()) == [0x300, 0x301]
+
+    story(work)

@@ -1,0 +1,314 @@
+"""Episodes of a simulated cluster: clients append and read while nodes die, disks fill and the network fails; then it heals, and all that was
+answered must be true."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+from sim_cluster import GROUPS, World
+from sim_loop import run_simulated
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.stream.commands import Producer
+from polynya.stream.replies import Code
+
+WIDTH = 8  # bytes of each payload
+STREAMS = ("test/a", "test/b", "test/c")
+
+
+class Read(msgspec.Struct):
+    began: float
+    ended: float
+    content: bytes
+
+
+class History:
+    """What clients did to one stream, and were told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.acknowledged: dict[bytes, tuple[int, float]] = {}  # payload -> record after it, when it was answered
+        self.refused: set[bytes] = set()
+        self.unknown: set[bytes] = set()
+        self.produced: list[bytes] = []  # of idempotent producers, acknowledged in this order
+        self.reads: list[Read] = []
+
+    def read(self, read: Read) -> None:
+        """Linearizable: all that was acknowledged before it began, and all that reads saw which ended before."""
+        content = read.content
+        for payload, (record, at) in self.acknowledged.items():
+            if at < read.began:
+                assert content[(record - 1) * WIDTH : record * WIDTH] == payload, (
+                    f"{self.name}: {payload!r} was acknowledged and is not read"
+                )
+        for other in self.reads:
+            shorter, longer = sorted((content, other.content), key=len)
+            assert longer.startswith(shorter), f"{self.name}: two reads differ"
+            if other.ended < read.began:
+                assert len(content) >= len(other.content), f"{self.name}: a read sees less than one that ended before it began"
+        self.reads.append(read)
+
+    def finish(self, content: bytes) -> None:
+        """The end of it, when all is quiet."""
+        payloads = [content[at : at + WIDTH] for at in range(0, len(content), WIDTH)]
+        assert len(set(payloads)) == len(payloads), f"{self.name}: something is there twice"
+        for payload, (record, _) in self.acknowledged.items():
+            assert payloads[record - 1 : record] == [payload], f"{self.name}: {payload!r} was acknowledged as record {record} and is lost"
+        produced = set(self.produced)
+        assert produced <= set(payloads), f"{self.name}: something that was produced is lost"
+        for producer in {each[:2] for each in self.produced}:
+            mine = [each for each in payloads if each[:2] == producer]
+            assert mine == sorted(mine), f"{self.name}: what was produced is out of order"
+        assert not self.refused & set(payloads), f"{self.name}: something is there that was refused"
+        assert set(payloads) <= self.unknown | set(self.acknowledged) | produced, f"{self.name}: something is there that nobody sent"
+
+
+class Episode:
+    """One run. `mishaps` is how many happen before all heals."""
+
+    def __init__(self, seed: int, mishaps: int = 25) -> None:
+        self.seed, self.mishaps = seed, mishaps
+        self.random = Random(f"episode {seed}")
+        self.world = World(seed)
+        self.histories = {name: History(name) for name in STREAMS}
+        self.count = 0
+        self.events: list[str] = []
+        self.over = False
+        self.seconds = 0.0
+
+    def note(self, event: str) -> None:
+        self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
+
+    def told(self) -> str:
+        """What happened, in a line."""
+        histories = self.histories.values()
+        acknowledged = sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        return (
+            f"{self.seconds:.0f} s, {acknowledged} appends acknowledged, {sum(len(history.unknown) for history in histories)} with an unknown "
+            f"outcome, {sum(len(history.reads) for history in histories)} reads, {len(self.world.leaders)} leaders"
+        )
+
+    async def run(self) -> str:
+        """Returns the trace's checksum."""
+        world = self.world
+        for node in world.nodes.values():
+            node.rate = 1 + self.random.uniform(-0.009, 0.009)
+        await world.start()
+        for name in STREAMS:
+            await self._create(name)
+        clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
+        clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
+        clients += [asyncio.ensure_future(self._read()) for _ in range(2)]
+        for _ in range(self.mishaps):
+            await asyncio.sleep(self.random.expovariate(1 / 0.7))
+            self.random.choice(MISHAPS)(self)
+            world.check()
+        self.over = True
+        await asyncio.gather(*clients)
+        await self._heal()
+        for name, history in self.histories.items():
+            history.finish(await world.nodes[self.random.choice(world.voters)].read(name))
+        await world.stop()
+        self.seconds = asyncio.get_running_loop().time() - 1000
+        return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    async def _create(self, name: str) -> None:
+        leader = self.world.leader(self.world.group_of(name))
+        assert leader is not None and (await leader.create(name)).code == Code.CREATED
+
+    async def _heal(self) -> None:
+        world = self.world
+        world.heal()
+        for node in world.nodes.values():
+            node.disk.capacity = 1 << 40
+            if not node.alive:
+                node.start()
+        self.note("all is well")
+        await world.wait_leaders()
+        for name in STREAMS:
+            for _ in range(50):
+                if await self._append_once(name):
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                raise AssertionError(f"nothing can be appended to {name} though all is well")
+        await world.wait_equal()
+
+    # --- clients
+
+    async def _append_once(self, name: str) -> bool:
+        """On any node: it finds the leader."""
+        alive, history = self.world.alive(), self.histories[name]
+        if not alive:
+            return False
+        node = self.random.choice(alive)
+        self.count += 1
+        payload = b"%07d;" % self.count
+        life = node.life
+        history.unknown.add(payload)
+        try:
+            reply = await node.append(name, payload)
+        except Unavailable:
+            if node.life == life and node.alive:
+                history.unknown.discard(payload)
+                history.refused.add(payload)
+            return False
+        except OutcomeUnknown:
+            return False
+        if node.life != life or not node.alive:
+            return False  # the answer did not reach the client
+        history.unknown.discard(payload)
+        if reply.code != Code.OK:
+            assert reply.code == Code.DISK_FULL, reply
+            history.refused.add(payload)
+            return False
+        history.acknowledged[payload] = (reply.record, asyncio.get_running_loop().time())
+        self.note(f"{name} {payload!r} is record {reply.record} by {node.number}")
+        return True
+
+    async def _produce(self, number: int) -> None:
+        """Idempotent: what has no certain outcome is sent again, to any node, until it is acknowledged."""
+        random = Random(f"producer {self.seed} {number}")
+        name = STREAMS[number % len(STREAMS)]
+        history, sequence = self.histories[name], 0
+        while not self.over:
+            payload = b"p%d%05d;" % (number, sequence)
+            history.unknown.add(payload)
+            if await self._produce_once(name, payload, Producer(f"p{number}", 0, sequence)):
+                history.unknown.discard(payload)
+                history.produced.append(payload)
+                sequence += 1
+            await asyncio.sleep(random.expovariate(1 / 0.05))
+
+    async def _produce_once(self, name: str, payload: bytes, producer: Producer) -> bool:
+        alive = self.world.alive()
+        if not alive:
+            return False
+        node = self.random.choice(alive)
+        life = node.life
+        try:
+            reply = await node.append(name, payload, producer)
+        except (Unavailable, OutcomeUnknown):
+            return False
+        assert reply.code in (Code.OK, Code.DUPLICATE, Code.DISK_FULL), reply
+        self.note(f"{name} {payload!r} is {reply.code!r} by {node.number}")
+        return reply.code != Code.DISK_FULL and node.life == life and node.alive
+
+    async def _append(self, number: int) -> None:
+        random = Random(f"client {self.seed} {number}")
+        while not self.over:
+            await self._append_once(random.choice(STREAMS))
+            await asyncio.sleep(random.expovariate(1 / 0.03))
+
+    async def _read(self) -> None:
+        while not self.over:
+            await asyncio.sleep(self.random.expovariate(1 / 0.1))
+            alive = self.world.alive()
+            if not alive:
+                continue
+            node, name = self.random.choice(alive), self.random.choice(STREAMS)
+            loop, life = asyncio.get_running_loop(), node.life
+            began = loop.time()
+            try:
+                async with asyncio.timeout(3):
+                    content = await node.read(name)
+            except (Unavailable, TimeoutError):
+                continue
+            if node.life == life and node.alive:
+                self.note(f"{name} has {len(content)} bytes on {node.number}")
+                self.histories[name].read(Read(began, loop.time(), content))
+
+    # --- mishaps
+
+    def kill(self) -> None:
+        alive = self.world.alive()
+        if len(alive) > 1 or (alive and self.random.random() < 0.3):
+            node = self.random.choice(alive)
+            power = self.random.choice((None, 0.0, 0.5, 1.0))
+            self.note(f"node {node.number} dies, power {power}")
+            node.kill(power=power)
+
+    def power_cut(self) -> None:
+        if self.random.random() < 0.3:
+            self.note("all lose power")
+            for node in self.world.alive():
+                node.kill(power=self.random.choice((0.0, 0.3, 0.9)))
+
+    def start(self) -> None:
+        for node in self.world.nodes.values():
+            if not node.alive:
+                self.note(f"node {node.number} starts")
+                node.disk.capacity = 1 << 40
+                node.start()
+
+    def isolate(self) -> None:
+        number = self.random.choice(self.world.voters)
+        self.note(f"node {number} is cut off")
+        self.world.isolate(number)
+
+    def half_cut(self) -> None:
+        sender, to = self.random.sample(self.world.voters, 2)
+        self.note(f"nothing passes from {sender} to {to}")
+        self.world.cut.add((sender, to))
+
+    def heal(self) -> None:
+        self.note("the network heals")
+        self.world.heal()
+
+    def disturb(self) -> None:
+        self.world.loss = self.random.choice((0.0, 0.05, 0.3))
+        self.world.delay = self.random.choice(((0.0005, 0.002), (0.001, 0.05), (0.01, 0.3)))
+        self.world.disk_delay = self.random.choice(((0.0005, 0.002), (0.001, 0.03), (0.05, 0.4)))
+        self.note(f"loss {self.world.loss}, delay {self.world.delay}, disk {self.world.disk_delay}")
+
+    def fill(self) -> None:
+        alive = self.world.alive()
+        if alive:
+            node = self.random.choice(alive)
+            node.disk.capacity = node.disk.used() + self.random.randrange(500) if node.disk.capacity == 1 << 40 else 1 << 40
+            self.note(f"the disk of node {node.number} has {node.disk.capacity} bytes")
+
+    def snapshot(self) -> None:
+        for node in self.world.alive():
+            if self.random.random() < 0.7:
+                self.note(f"node {node.number} takes snapshots")
+                node.snapshot_soon()
+
+    def hand_over(self) -> None:
+        alive = self.world.alive()
+        if alive:
+            node = self.random.choice(alive)
+            self.note(f"node {node.number} hands over")
+            node.core.hand_over_all()
+
+
+MISHAPS: tuple[Callable[[Episode], None], ...] = (
+    Episode.kill,
+    Episode.kill,
+    Episode.power_cut,
+    Episode.start,
+    Episode.start,
+    Episode.isolate,
+    Episode.half_cut,
+    Episode.heal,
+    Episode.heal,
+    Episode.disturb,
+    Episode.fill,
+    Episode.snapshot,
+    Episode.snapshot,
+    Episode.snapshot,
+    Episode.hand_over,
+)
+
+
+def run_episode(seed: int, mishaps: int = 25) -> str:
+    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    checksum: str = run_simulated(Episode(seed, mishaps).run())
+    return checksum
+
+
+__all__ = ["GROUPS", "Episode", "run_episode"]

@@ -1,0 +1,407 @@
+"""A cluster of whole cores in one thread: real engines and journals above fake disks, a fake network and virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from fake_disk import FakeDisk
+from service_world import json_batch, raw_batch
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.node.cluster import Cluster, Membership
+from polynya.node.engine import Engine, Shape
+from polynya.node.replicated import ReplicatedCore
+from polynya.node.storage import open_storage
+from polynya.raft import Role, Settings
+from polynya.service.api import Page, ReadQuery
+from polynya.service.forwarding import Forwarding, Place
+from polynya.stream import snapshots
+from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Reply
+from polynya.transport import address
+from polynya.wal import DiskFull, Journal, WriteBatch
+
+GROUPS = 2
+WALL_MS = 1_700_000_000_000
+PULSE_SECONDS = 0.2
+SILENCE_SECONDS = 0.7
+CALL_SECONDS = 2.0
+
+
+def settings_of(group: int, membership: Membership, groups: int) -> Settings:
+    """Small bounds, so that each is met."""
+    first = membership.voters[group % len(membership.voters)] == membership.node
+    return Settings(
+        priority=2 if first else 1,
+        sleep_after_ms=1500,
+        message_bytes_max=4096,
+        inflight_messages_max=8,
+        inflight_bytes_max=16_384,
+        log_bytes_max=8192,
+        chunk_bytes=1024,
+        chunk_window_bytes=4096,
+    )
+
+
+class SimWriter:
+    """Writes one batch after the other, each after a while; those of a node that died meanwhile never."""
+
+    def __init__(self, node: Node, journal: Journal) -> None:
+        self._node, self._journal = node, journal
+        self._ready = 0.0
+        self._open = True
+
+    def write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._ready = max(self._ready, loop.time()) + self._node.world.disk_seconds(self._node)
+        loop.call_at(self._ready, self._write, batch, done)
+
+    def _write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
+        if not self._open:
+            return
+        error: BaseException | None = None
+        try:
+            self._journal.write(batch)
+        except BaseException as caught:
+            error = caught
+        done(error)
+
+    def close(self) -> None:
+        self._open = False
+
+
+class Links:
+    """Of one life of a node: what it sends when it is dead goes nowhere."""
+
+    def __init__(self, node: Node, life: int) -> None:
+        self.node, self.life = node, life
+
+    def send(self, node: int, messages: list[bytes]) -> None:
+        if self.life == self.node.life and self.node.alive:
+            self.node.world.carry(self.node, node, messages)
+
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """On another connection: it may overtake, and be overtaken."""
+        self.send(node, messages)
+
+
+class Way:
+    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
+
+    def __init__(self, node: Node, life: int) -> None:
+        self.node, self.life = node, life
+        self.others: list[int] = []
+        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
+
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
+        self.handlers[kind] = handler
+
+    def on_stream(self, kind: int, handler: Any) -> None:
+        """Tails are followed on the own replica."""
+
+    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Any:
+        raise AssertionError("all groups are here")
+
+    def send(self, core: int, kind: int, body: bytes) -> bool:
+        return False
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        world, to = self.node.world, core >> 8
+        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
+
+        def answered(answer: bytes | BaseException) -> None:
+            if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
+                over.cancel()
+                done(answer)
+
+        def arrived() -> None:
+            node = world.nodes[to]
+            node.way.handlers[kind](
+                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
+            )
+
+        world.deliver(self.node, to, arrived)
+
+
+class Node:
+    """One node of one core, and its lives."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.disk = FakeDisk(Random(world.random.random()))
+        self.life = 0
+        self.alive = False
+        self.rate = 1.0  # of its clock
+        self.heard: dict[int, float] = {}
+        self.lives: dict[int, int] = {}  # of the peers
+        self.lost: set[int] = set()
+        self.faults: list[BaseException] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.stamps: dict[int, int] = {}
+        self.engine: Engine
+
+    @property
+    def core(self) -> ReplicatedCore:
+        core = self.engine.core
+        assert isinstance(core, ReplicatedCore)
+        return core
+
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000 * self.rate) + 5000 * self.number
+
+    def start(self) -> None:
+        world = self.world
+        self.life += 1
+        self.alive = True
+        membership = Membership(self.number, world.voters)
+        storage = open_storage(
+            Path("/core-0"), core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
+        )
+        self.way = Way(self, self.life)
+        cluster = Cluster(membership, Links(self, self.life), self.now_ms, lambda: world.random.getrandbits(64), world.settings)
+        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
+        self.engine = Engine(
+            storage,
+            shape,
+            now_ms=lambda: WALL_MS + self.now_ms() - 1_000_000,
+            transport=self.way,
+            fatal=self.faults.append,
+            cluster=cluster,
+            writer=SimWriter(self, storage.journal),
+        )
+        self.engine.snapshotter._keep_bytes = world.keep_bytes
+        others = tuple(number for number in world.voters if number != self.number)
+        self.forwarding = Forwarding(
+            Place(self.number, others, 0, 1, GROUPS),
+            self.core,
+            self.way,
+            self.engine.local.propose,
+            stamped=self.engine.local.stamped,
+            address=address,
+            is_there=lambda node: node not in self.lost,
+        )
+        self.engine.service.join(self.forwarding)
+        self.forwarding.start()
+        self.core.on_leadership += [self._led, self.forwarding.led]
+        self.core.on_applied = self._applied
+        loop = asyncio.get_running_loop()
+        self.heard = dict.fromkeys(world.voters, loop.time())
+        self.lost, self.lives, self.stamps = set(), {}, {}
+        self._pulse(self.life)
+
+    def kill(self, *, power: float | None = None) -> None:
+        """The process dies; with `power` the machine, and that share of what was not synced survives."""
+        self.alive = False
+        self.forwarding.close()
+        self.core.close()
+        assert self.engine.exchange is not None
+        for task in (*self.engine.exchange._tasks, *self.tasks):
+            task.cancel()
+        if power is None:
+            self.disk.kill()
+        else:
+            self.disk.power_cut(power)
+
+    def _applied(self, group: int, command: Command, reply: Reply) -> None:
+        stamp = getattr(command, "now_ms", 0)
+        assert not stamp or stamp >= self.stamps.get(group, 0), "log time goes back"
+        self.stamps[group] = max(stamp, self.stamps.get(group, 0))
+        self.engine.local.applied(group, command, reply)
+
+    def _led(self, group: int) -> None:
+        status = self.core.members[group].raft
+        if status.role is Role.LEADER:
+            known = self.world.leaders.setdefault((group, status.term), self.number)
+            assert known == self.number, f"group {group} has two leaders in term {status.term}: {known} and {self.number}"
+
+    def _pulse(self, life: int) -> None:
+        if life != self.life or not self.alive:
+            return
+        loop, world = asyncio.get_running_loop(), self.world
+        for other in world.nodes.values():
+            if other is not self:
+                world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
+                if other.number not in self.lost and loop.time() - self.heard[other.number] > SILENCE_SECONDS:
+                    self.lost.add(other.number)
+                    self.core.peer_lost(other.number)
+        loop.call_later(PULSE_SECONDS, self._pulse, life)
+
+    def hear(self, peer: int, life: int) -> None:
+        """A sign of life. A new life is a loss and a find."""
+        if self.lives.get(peer, life) != life:
+            self.core.unreachable(peer)
+            self.core.peer_lost(peer)
+            self.lost.add(peer)
+        self.lives[peer] = life
+        self.heard[peer] = asyncio.get_running_loop().time()
+        if peer in self.lost:
+            self.lost.discard(peer)
+            self.core.peer_found(peer)
+
+    # --- what clients do
+
+    async def propose(self, name: str, command: Command) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(reply, BaseException):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self.engine.service.propose(name, command, done)
+        try:
+            async with asyncio.timeout(6):
+                return await future
+        except TimeoutError:
+            raise OutcomeUnknown("no answer") from None
+
+    async def create(self, name: str) -> Reply:
+        return await self.propose(name, Create(name, self.engine.service.now_ms(), "text/plain", Encoding.BYTES))
+
+    async def append(self, name: str, payload: bytes, producer: Producer | None = None) -> Reply:
+        now_ms = self.engine.service.now_ms()
+        return await self.propose(name, Append(name, now_ms, "text/plain", raw_batch(payload), producer))
+
+    async def delete(self, name: str) -> Reply:
+        return await self.propose(name, Delete(name, self.engine.service.now_ms()))
+
+    async def read(self, name: str) -> bytes:
+        """All of the stream, linearizable. Raises Unavailable, KeyError when there is none."""
+        page = await self.engine.service.read(ReadQuery(name, bytes_max=1 << 22))
+        if not isinstance(page, Page):
+            raise KeyError(page.code)
+        return b"".join(bytes(span.payload) for span in page.spans)
+
+    async def snapshot(self) -> None:
+        await self.engine.snapshotter.run(self.engine.service.now_ms(), 0)
+
+    def snapshot_soon(self) -> None:
+        """Beside everything else, if none is under way."""
+        if not self.engine.snapshotter.lock.locked():
+            task = asyncio.ensure_future(self._try_snapshot())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _try_snapshot(self) -> None:
+        with suppress(Unavailable, DiskFull):
+            await self.snapshot()
+
+    def state(self) -> dict[int, bytes]:
+        """Of all groups, places in the own journal aside."""
+        return {number: _placeless(machine) for number, machine in self.engine.local.machines.items()}
+
+
+class World:
+    """Nodes 1 to `count`, and the network between them."""
+
+    def __init__(self, seed: int = 0, count: int = 3) -> None:
+        self.random = Random(seed)
+        self.voters = tuple(range(1, count + 1))
+        self.segment_bytes = 1 << 14
+        self.keep_bytes = 1 << 15
+        self.snapshot_bytes = 1 << 13
+        self.settings = settings_of
+        self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
+        self.loss = 0.0
+        self.delay = (0.0005, 0.002)
+        self.disk_delay = (0.0005, 0.002)
+        self.leaders: dict[tuple[int, int], int] = {}
+        self.nodes = {number: Node(self, number) for number in self.voters}
+
+    async def start(self) -> World:
+        for node in self.nodes.values():
+            node.start()
+        await self.wait_leaders()
+        return self
+
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def disk_seconds(self, node: Node) -> float:
+        return self.random.uniform(*self.disk_delay)
+
+    def carry(self, sender: Node, to: int, messages: list[bytes]) -> None:
+        node = self.nodes[to]
+        self.deliver(sender, to, lambda: node.core.received(messages))
+
+    def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
+        """After a while, if nothing is in the way then and now."""
+        if (sender.number, to) in self.cut or self.random.random() < self.loss:
+            return
+        node, life = self.nodes[to], self.nodes[to].life
+
+        def arrive() -> None:
+            if node.alive and node.life == life and (sender.number, to) not in self.cut:
+                what()
+
+        asyncio.get_running_loop().call_later(self.random.uniform(*self.delay), arrive)
+
+    def isolate(self, number: int) -> None:
+        for other in self.voters:
+            self.cut |= {(number, other), (other, number)}
+
+    def heal(self) -> None:
+        self.cut.clear()
+        self.loss = 0.0
+        self.delay = (0.0005, 0.002)
+        self.disk_delay = (0.0005, 0.002)
+
+    def leader(self, group: int) -> Node | None:
+        return next((node for node in self.alive() if node.core.leads(group)), None)
+
+    def group_of(self, name: str) -> int:
+        return self.nodes[1].engine.service.group_of(name)
+
+    async def wait(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not condition():
+            assert loop.time() < deadline, "what should have come has not come"
+            await asyncio.sleep(0.01)
+
+    async def wait_leaders(self) -> None:
+        await self.wait(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
+
+    async def wait_equal(self) -> None:
+        """Until all that are alive have applied the same."""
+
+        def equal() -> bool:
+            indexes = [{n: g.applied_index for n, g in node.core.shard.groups.items()} for node in self.alive()]
+            return all(each == indexes[0] for each in indexes)
+
+        await self.wait(equal)
+        states = [node.state() for node in self.alive()]
+        assert all(state == states[0] for state in states), "the replicas differ"
+
+    def check(self) -> None:
+        for node in self.nodes.values():
+            assert not node.faults, node.faults
+
+    async def stop(self) -> None:
+        self.check()
+        for node in self.alive():
+            node.forwarding.close()
+            await node.core.drain()
+            await node.engine.stop()
+            node.engine.close()
+
+
+def _placeless(machine: Machine) -> bytes:
+    image = msgspec.msgpack.decode(machine.snapshot(), type=snapshots.Image)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            batch.place = 0
+    return msgspec.msgpack.encode(image)
+
+
+__all__ = ["GROUPS", "Node", "World", "json_batch", "raw_batch"]

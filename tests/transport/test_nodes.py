@@ -1,0 +1,475 @@
+"""Stories of links between nodes: two nodes in one loop over real TCP, a proxy between them that cuts, stops and delays, and strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.node.authority import make_authority, make_certificate, peer_tls
+from polynya.node.ports import shared_listener, take_port
+from polynya.transport import Reply, Transport, address, lane, pulse, transport
+from polynya.transport.dialing import PeerTls
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, judge
+from polynya.transport.lane import messages_of
+from polynya.transport.link import HEADER, Link, Type
+from polynya.transport.transport import Cluster
+
+ECHO, HOLD = 1, 2
+run = asyncio.run
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"], autouse=True)
+def each_loop(request, monkeypatch):
+    """Every story runs on both loops."""
+    monkeypatch.setattr(sys.modules[__name__], "run", request.param)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Turn the loop until something is so."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Node:
+    """The cores of one node. `heard`: (core, sender, messages); `seen`: lost and found, with the node."""
+
+    def __init__(self, directory: Path, number: int, cores: int = 1) -> None:
+        self.number, self.cores = number, cores
+        self.directory = directory / f"run-{number}"
+        self.directory.mkdir(exist_ok=True)
+        self.held = take_port("127.0.0.1", 0, name="peers")
+        self.port: int = self.held.getsockname()[1]
+        self.transports: list[Transport] = []
+        self.heard: list[tuple[int, int, list[bytes]]] = []
+        self.seen: list[str] = []
+
+    async def start(
+        self, others: dict[int, int], *, life: str = "first", tls: PeerTls | None = None, groups: int = 4, name: str = "c"
+    ) -> None:
+        places = {number: ("127.0.0.1", port) for number, port in others.items()}
+        for core in range(self.cores):
+            cluster = Cluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
+            made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
+            made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
+            assert made.raft is not None
+            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
+            made.raft.on_lost = lambda node: self.seen.append(f"lost {node}")
+            made.raft.on_found = lambda node: self.seen.append(f"found {node}")
+            self.transports.append(made)
+        for made in self.transports:
+            await made.start()
+
+    async def stop(self) -> None:
+        for made in self.transports:
+            await made.close()
+        self.transports.clear()
+
+    @property
+    def raft(self) -> Any:
+        return self.transports[0].raft
+
+
+class Proxy:
+    """Stands between two nodes. `stopped`: nothing passes, and nobody is told."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.stopped = False
+        self.pipes: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        self.server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        port: int = self.server.sockets[0].getsockname()[1]
+        return port
+
+    def cut(self) -> None:
+        for pair in self.pipes:
+            for writer in pair:
+                writer.transport.abort()
+        self.pipes.clear()
+
+    async def stop(self) -> None:
+        self.server.close()
+        self.cut()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        self.pipes.append((writer, back))
+        self.tasks += [asyncio.ensure_future(self._copy(reader, back)), asyncio.ensure_future(self._copy(there, writer))]
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            while self.stopped:
+                await asyncio.sleep(0.005)
+            sink.write(data)
+            await sink.drain()
+
+
+@asynccontextmanager
+async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any) -> AsyncIterator[tuple[Node, Node, Proxy]]:
+    """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
+    one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)
+    proxy = Proxy(two.port)
+    port = await proxy.start() if proxied else two.port
+    await two.start({1: one.port}, **more)
+    await one.start({2: port}, **more)
+    try:
+        await until(lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores)
+        yield one, two, proxy
+    finally:
+        await one.stop()
+        await two.stop()
+        if proxied:
+            await proxy.stop()
+        one.held.close()
+        two.held.close()
+
+
+def test_every_core_reaches_every_core_by_the_one_port(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path, cores=3) as (one, two, _):
+            for core in range(3):
+                for asking in one.transports:
+                    assert await asking.call(address(2, core), ECHO, b"hi") == b"1.%d: hi" % core
+            assert await two.transports[2].call(address(1, 1), ECHO, b"ho") == b"2.1: ho"
+            assert await one.transports[0].call(1, ECHO, b"own") == b"0.1: own"
+
+    run(story())
+
+
+def test_messages_of_groups_reach_the_same_core_a_frame_for_each_turn(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path, cores=2) as (one, two, _):
+            for core in range(2):
+                one.transports[core].raft.send(2, [b"m%d" % core, b"", b"n"])
+                one.transports[core].raft.send(2, [b"more"])
+            await until(lambda: len(two.heard) == 4)
+            assert sorted(two.heard) == [(core, 1, part) for core in range(2) for part in ([b"m%d" % core, b"", b"n"], [b"more"])]
+
+    run(story())
+
+
+def test_bulk_goes_another_way_and_arrives_too(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            one.raft.send_bulk(2, [bytes(3 << 20), b"and"])
+            one.raft.send(2, [b"beat"])
+            await until(lambda: len(two.heard) == 2)
+            assert sorted(two.heard) == [(0, 1, [bytes(3 << 20), b"and"]), (0, 1, [b"beat"])]
+
+    run(story())
+
+
+def test_faults_travel_between_nodes_as_what_they_are(tmp_path):
+    def refuse(body: bytes, reply: Reply, sender: int) -> None:
+        raise NotLeader(3)
+
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            two.transports[0].on(HOLD, refuse)
+            with pytest.raises(NotLeader) as refused:
+                await one.transports[0].call(address(2, 0), HOLD, b"")
+            assert refused.value.node == 3
+
+    run(story())
+
+
+def test_a_cut_is_told_and_mended(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
+            held: list[Reply] = []
+            two.transports[0].on(HOLD, lambda body, reply, sender: held.append(reply))
+            call = asyncio.create_task(one.transports[0].call(address(2, 0), HOLD, b""))
+            await until(lambda: held)
+            proxy.cut()
+            with pytest.raises(OutcomeUnknown):
+                await call
+            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+            assert await one.transports[0].call(address(2, 0), ECHO, b"again") == b"1.0: again"
+            one.raft.send(2, [b"again"])
+            await until(lambda: two.heard)
+
+    run(story())
+
+
+def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path, proxied=True) as (one, _two, proxy):
+            await one.transports[0].call(address(2, 0), ECHO, b"")
+            proxy.stopped = True
+            call = asyncio.create_task(one.transports[0].call(address(2, 0), ECHO, b""))
+            await until(lambda: one.seen[-1] == "lost 2")
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await call
+            proxy.stopped = False
+            await until(lambda: one.seen[-1] == "found 2")
+
+    run(story())
+
+
+def test_a_new_life_of_a_node_is_lost_and_found(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            await two.stop()
+            await until(lambda: one.seen == ["found 2", "lost 2"])
+            one.raft.send(2, [b"to nobody"])
+            await two.start({1: one.port}, life="second")
+            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+            assert await one.transports[0].call(address(2, 0), ECHO, b"new") == b"1.0: new"
+            assert two.heard == []
+
+    run(story())
+
+
+def test_a_new_life_is_believed_before_the_connection_to_the_old_one_breaks(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path, proxied=True) as (one, _two, _proxy):
+            one.raft.greeted(Hello(1, 1, "c", 1, 4, 2, 0, 1, "second"))
+            assert one.seen == ["found 2"]
+            await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
+
+    run(story())
+
+
+def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anything(tmp_path, monkeypatch):
+    monkeypatch.setattr(lane, "QUEUE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(lane, "SOCKET_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
+
+    async def story():
+        async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
+            sent = one.raft._lanes[2]
+            proxy.stopped = True
+            for number in range(400):
+                one.raft.send(2, [b"%06d" % number + bytes(1 << 16)])
+                await asyncio.sleep(0)
+            assert one.raft.dropped > 0 and sent._queued_bytes <= 1 << 20
+            proxy.stopped = False
+            await until(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")  # the newest are kept
+            numbers = [int(message[:6]) for _, _, messages in two.heard for message in messages]
+            assert numbers == sorted(numbers) and len(numbers) + one.raft.dropped == 400
+
+    run(story())
+
+
+# --- strangers -----------------------------------------------------------------------------------------------------------------
+
+
+OWN = Hello(1, 1, "c", 1, 4, 1, 0, 1, "s", "9.9")
+
+
+@pytest.mark.parametrize(
+    ("other", "names", "reason"),
+    [
+        (Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"), None, ""),
+        (Hello(1, 3, "c", 1, 4, 2, 0, 1, "t"), ("node-2.polynya.internal",), ""),
+        (Hello(2, 3, "c", 1, 4, 2, 0, 1, "t", "11.0"), None, "it speaks protocol 2 to 3, this node 1 (release 11.0 and 9.9)"),
+        (Hello(1, 1, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
+        (Hello(1, 1, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
+        (Hello(1, 1, "c", 1, 4, 2, 0, 2, "t"), None, "it has 2 cores, this node 1"),
+        (Hello(1, 1, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, where node 2 should be"),
+        (Hello(1, 1, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
+        (Hello(1, 1, "c", 1, 4, 2, 1, 1, "t"), None, "it says that it is core 1 of 1"),
+        (
+            Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"),
+            ("node-3.polynya.internal",),
+            "its certificate is for node-3.polynya.internal, not for node-2",
+        ),
+        (Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"), (), "its certificate is for nobody"),
+    ],
+)
+def test_who_may_come_in(other, names, reason):
+    found = judge(OWN, other, expected=2, certified=names)
+    assert found.startswith(reason) if reason else found == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "another"}, "it belongs to the cluster"),
+        ({"groups": 9}, "it has 9 groups"),
+    ],
+)
+def test_a_stranger_is_refused_with_the_reason_in_both_logs_and_harms_nobody(tmp_path, caplog, settings, said):
+    async def story():
+        async with two_nodes(tmp_path) as (one, _two, _):
+            stranger = Node(tmp_path, 3)
+            await stranger.start({1: one.port}, **settings)
+            await until(lambda: any(record.getMessage() == "a node was refused" for record in caplog.records))
+            await until(lambda: any(record.getMessage() == "a node cannot be reached" for record in caplog.records))
+            assert stranger.seen == []
+            assert await one.transports[0].call(address(2, 0), ECHO, b"well") == b"1.0: well"
+            await stranger.stop()
+            stranger.held.close()
+        reasons = {record.getMessage(): record.reason for record in caplog.records if hasattr(record, "reason")}
+        assert reasons["a node was refused"].startswith(said)
+        assert reasons["a node cannot be reached"].startswith("it refuses this node: " + said)
+
+    run(story())
+
+
+def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path, caplog):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            unlisted, twin = Node(tmp_path, 9), Node(tmp_path / "twin", 1)
+            await unlisted.start({1: one.port})
+            await twin.start({2: two.port, 1: one.port})
+            refused = lambda: {record.reason for record in caplog.records if record.getMessage() == "a node was refused"}  # noqa: E731
+            await until(lambda: any("node 9 is not in cluster.nodes" in reason for reason in refused()))
+            await until(lambda: any("every node has an id of its own" in reason for reason in refused()))
+            for node in (unlisted, twin):
+                await node.stop()
+                node.held.close()
+
+    (tmp_path / "twin").mkdir()
+    run(story())
+
+
+def _raw(port: int, data: bytes) -> bytes:
+    """What a raw client gets until the connection ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.sendall(data)
+        got = b""
+        try:
+            while piece := client.recv(65536):
+                got += piece
+        except ConnectionResetError:
+            pass
+        return got
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        PREAMBLE.pack(MAGIC, 0, 7),
+        PREAMBLE.pack(MAGIC, 0, LANE_RAFT) + b"\0" * 64,
+        PREAMBLE.pack(MAGIC, 0, LANE_ASK) + HEADER.pack(0, Type.CALL, ECHO, 1, 0),
+    ],
+)
+def test_noise_at_the_peer_port_is_dropped(tmp_path, data):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            assert await asyncio.to_thread(_raw, two.port, data) == b""
+            assert await one.transports[0].call(address(2, 0), ECHO, b"well") == b"1.0: well"
+
+    run(story())
+
+
+def test_a_frame_that_was_damaged_on_its_way_is_not_taken(tmp_path):
+    async def story():
+        got: list[bytes] = []
+        lost: list[bool] = []
+        sending = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+        sending.up = True
+        sending.send(Type.SEND, 1, 1, b"payload")
+        wire = b"".join(sending._out)
+        for position in range(len(wire)):
+            receiving = Link(lambda: None, lambda t, k, i, body: got.append(body), lambda: lost.append(True), checked=True)
+            receiving.up = True
+            receiving.data_received(wire[:position] + bytes([wire[position] ^ 0x10]) + wire[position + 1 :])
+            assert not got
+        receiving = Link(lambda: None, lambda t, k, i, body: got.append(body), lambda: None, checked=True)
+        receiving.up = True
+        receiving.data_received(wire)
+        assert got == [b"payload"]
+
+    run(story())
+
+
+def test_a_frame_of_messages_is_whole_or_refused():
+    whole = b"\x02\0\0\0ab\x00\0\0\0\x01\0\0\0c"
+    assert messages_of(whole) == [b"ab", b"", b"c"]
+    for cut in (1, 5, 8, len(whole) - 1):
+        with pytest.raises(ValueError, match="ends within"):
+            messages_of(whole[:cut])
+
+
+# --- TLS -----------------------------------------------------------------------------------------------------------------------
+
+
+def certified(folder: Path, node: int) -> PeerTls:
+    make_certificate(folder, node, ["127.0.0.1"])
+    return peer_tls(folder / "ca.crt", folder / f"node-{node}.crt", folder / f"node-{node}.key")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ca")
+    make_authority(folder)
+    return folder
+
+
+def test_nodes_with_certificates_of_one_authority_talk(tmp_path, authority):
+    async def story():
+        one, two = Node(tmp_path, 1, cores=2), Node(tmp_path, 2, cores=2)
+        await one.start({2: two.port}, tls=certified(authority, 1))
+        await two.start({1: one.port}, tls=certified(authority, 2))
+        await until(lambda: one.seen and two.seen)
+        body = bytes(2 << 20)
+        assert await one.transports[0].call(address(2, 1), ECHO, body) == b"1.1: " + body
+        await one.stop()
+        await two.stop()
+        one.held.close()
+        two.held.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("case", ["another node's", "another authority's", "none"])
+def test_who_shows_the_wrong_certificate_does_not_come_in(tmp_path, authority, caplog, case):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    make_authority(foreign)
+
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        tls = {
+            "another node's": lambda: certified(authority, 3),
+            "another authority's": lambda: certified(foreign, 2),
+            "none": lambda: None,
+        }[case]()
+        await one.start({2: two.port}, tls=certified(authority, 1))
+        await two.start({1: one.port}, tls=tls)
+        told = lambda: {record.getMessage() for record in caplog.records}  # noqa: E731
+        await until(
+            lambda: (
+                "a node cannot be reached" in told()
+                and ("a node was refused" in told() or "a connection to the peer port was refused" in told())
+            )
+        )
+        assert one.seen == two.seen == []
+        await one.stop()
+        await two.stop()
+        one.held.close()
+        two.held.close()
+
+    run(story())
+
+
+def test_a_key_of_somebody_else_is_an_error_at_the_start(tmp_path, authority):
+    make_certificate(authority, 1, [])
+    make_certificate(authority, 2, [])
+    with pytest.raises((ssl.SSLError, OSError)):
+        peer_tls(authority / "ca.crt", authority / "node-1.crt", authority / "node-2.key")
