@@ -197,10 +197,7 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
 
 def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     """(key, value, origin) of every setting, secrets redacted."""
-    rows = []
-    for setting in SETTINGS:
-        rows.append((setting.key, _shown(value_of(loaded.config, setting.key), secret=setting.secret), loaded.origins[setting.key]))
-    return rows
+    return [(each.key, _shown(value_of(loaded.config, each.key), secret=each.secret), loaded.origins[each.key]) for each in SETTINGS]
 
 
 def _shown(value: Any, *, secret: bool) -> str:
