@@ -49,7 +49,7 @@ class Writer(threading.Thread):
                 if status not in (500, 502, 503, 504):
                     self.odd.append((status, body))
                     return
-                time.sleep(0.02)
+                self.stopping.wait(0.02)  # and ask again
             self.longest = max(self.longest, time.monotonic() - began)
             self.acknowledged = number + 1
 
@@ -68,6 +68,7 @@ class Tail(threading.Thread):
         self.stream = f"{url}/v1/stream/{name}"
         self.got: list[int] = []
         self.offset = "-1"
+        self.pause = threading.Event()
 
     def run(self) -> None:
         while True:
@@ -75,7 +76,7 @@ class Tail(threading.Thread):
                 with urlopen(f"{self.stream}?offset={self.offset}&live=sse", timeout=30) as answer:
                     self._follow(answer)
             except (OSError, HTTPError):
-                time.sleep(0.05)
+                self.pause.wait(0.05)
 
     def _follow(self, answer: object) -> None:
         event = ""

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Push, Reply, Transport, door, link, peer, transport
+from polynya.transport import Push, Reply, Transport, backoff, door, link, peer, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
@@ -100,8 +100,8 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
 
 
 def test_who_is_reached_reaches_back_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(peer, "BACKOFF_SECONDS", 3600.0)
-    monkeypatch.setattr(peer, "BACKOFF_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr(backoff, "SECONDS", 3600.0)
+    monkeypatch.setattr(backoff, "SECONDS_MAX", 3600.0)
 
     async def story():
         early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
