@@ -20,11 +20,12 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from missing import CannotStart, needed
 from node_js import CACHE, environment, installed, node
 from polling import wait_until
 
@@ -35,12 +36,8 @@ FLAGS = (
     "--remote-debugging-pipe",
 )  # fmt: skip
 LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 FIRST_FREE = 10  # descriptors below are for the child's own
-
-
-class CannotStart(Exception):
-    """Why there is no browser."""
 
 
 class Page:
@@ -69,7 +66,7 @@ class Page:
         assert "exceptionDetails" not in result, json.dumps(result["exceptionDetails"], indent=1)
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 20.0) -> Any:
+    def wait(self, script: str, seconds: float = 60.0) -> Any:
         """The first truthy value of an expression."""
         return wait_until(lambda: self.run(script), what=f"{script}; the page said {self.log}", seconds=seconds)
 
@@ -211,14 +208,7 @@ def running_browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Skips, saying why, when there is none; in CI that is a failure."""
-    with ExitStack() as stack:
-        try:
-            started = stack.enter_context(running_browser())
-        except CannotStart as reason:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"no browser: {reason}")
+    with needed("browser", running_browser()) as started:
         yield started
 
 

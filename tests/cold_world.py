@@ -222,6 +222,19 @@ class Tier:
         """The packs that indexes name."""
         return {cold.pack for slices in self.indexes().values() for cold in slices}
 
+    async def check_merged(self) -> None:
+        """One slice a stream, and nothing is left of what was before, in the store and in the machines."""
+        assert {len(slices) for slices in self.indexes().values()} == {1}
+        self.world.deliver()
+        await self.settle_all()
+        await self.check()
+        self.check_nothing_leaks()
+
+    def check_nothing_leaks(self) -> None:
+        """The store and the machines know the packs that indexes name, and no others."""
+        assert set(self.store.objects) == self.live()
+        assert {key for machine in self.world.machines().values() for key in machine.packs} == self.live()
+
     async def settle_all(self) -> None:
         """What a quiet hour does."""
         self.flusher._failures = 0
@@ -231,3 +244,16 @@ class Tier:
                 self.store.objects[key] = (data, version, self.world.now - 4_000_000)
             await self.collector.collect()
             self.world.deliver()
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(story())  # type: ignore[arg-type]
+
+
+def play_each(story: Callable[[int], Awaitable[int]], *, over: int) -> None:
+    """With the first call failing, with the second, and so on, until there was none that late: a story gives the number of its calls,
+    which must be `over` this."""
+    number = 1
+    while asyncio.run(story(number)) >= number:  # type: ignore[arg-type]
+        number += 1
+    assert number > over

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psutil
 from polling import wait_until
 from product import STOP_SECONDS, WITH_US, environment
 
@@ -56,13 +56,11 @@ class DevCluster:
                 subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment())
             )
 
-    def wipe(self, number: int) -> None:
-        """All that the node had is gone, but for what starts it."""
-        for entry in self.node(number).iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name not in ("polynya.toml", "start.sh", "node.log"):
-                entry.unlink()
+    def pause(self, number: int, stop: bool) -> None:
+        """SIGSTOP to all processes of the node, or SIGCONT."""
+        supervisor = psutil.Process(int((self.node(number) / "node.pid").read_text()))
+        for process in (supervisor, *supervisor.children(recursive=True)):
+            process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
 
     def view(self, number: int) -> dict[str, Any]:
         """What node `number` says of the cluster."""

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,9 +18,10 @@ from typing import Any
 import httpx
 import psutil
 from deltalake import DeltaTable
+from free_ports import two_free_ports
 from lake_world import InlineRunner, quiet
 from polling import wait_until
-from product import Ran, RunningNode, environment, polynya
+from product import Ran, RunningNode, environment, polynya, processes_with
 from pyiceberg.table import StaticTable
 
 from polynya.lakehouse.blobs import open_blobs
@@ -62,7 +62,7 @@ class Driver:
 
     def wait(self, seconds: float = COMPACT_SECONDS) -> int:
         code = self.process.wait(seconds)
-        self._reader.join(10)
+        self._reader.join(60)
         return code
 
     def kill(self, *, group: bool = False) -> None:
@@ -72,12 +72,12 @@ class Driver:
                 os.killpg(self.process.pid, signal.SIGKILL)
         else:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.kill(group=True)
-        self._reader.join(10)
+        self._reader.join(60)
         if self.process.stderr is not None:
             self.process.stderr.close()
 
@@ -109,7 +109,7 @@ class PipeWorld:
 
     def start(self, *flags: str) -> None:
         """A node; a later one takes the ports of the one before, so that drivers find it again."""
-        self._port = self._port or _free_pair()
+        self._port = self._port or two_free_ports()
         self._nodes.append(RunningNode(self.data, (*flags, "--listen", f"127.0.0.1:{self._port}"), **self.variables))
 
     def run(self, *arguments: str, stdin: bytes | None = None, seconds: float = COMPACT_SECONDS) -> Ran:
@@ -124,15 +124,12 @@ class PipeWorld:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process of this world but those of the node itself: drivers, JVMs, Python workers."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TAG) == self.tag and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
         own = {node.process.pid for node in self._nodes}
-        return [process for process in found if not own & {process.pid, *(parent.pid for parent in _parents(process))}]
+        return [
+            process for process in processes_with(TAG, self.tag) if not own & {process.pid, *(parent.pid for parent in _parents(process))}
+        ]
 
-    def wait_no_strays(self, seconds: float = 15.0) -> None:
+    def wait_no_strays(self, seconds: float = 60.0) -> None:
         """Nothing that a driver had started is left."""
         wait_until(lambda: not self.processes(), what=f"the driver's processes to end; left: {self.processes()}", seconds=seconds)
 
@@ -248,14 +245,3 @@ def _parents(process: psutil.Process) -> list[psutil.Process]:
         return process.parents()
     except psutil.Error:
         return []
-
-
-def _free_pair() -> int:
-    """A port that is free, as is the next: a node that is started again on it has its admin port there."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                other.bind(("127.0.0.1", port + 1))
-                return port

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -26,6 +27,16 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCE), "XDG_CONFIG_HOME": str(SOURCE / "no-config"), **more}
 
 
+def processes_with(name: str, value: str) -> list[psutil.Process]:
+    """Every living process with this in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 class RunningNode:
     """A node: `url` and `admin` are its ports, `log` what it has said."""
 
@@ -37,13 +48,20 @@ class RunningNode:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
         self.url = self._told(r"listening on (\S+)")
         self.admin = self._told(r"admin on (\S+)")
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_SECONDS)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Until it has ended; then all that it has said is in the log. The exit code."""
+        code = self.process.wait(STOP_SECONDS)
+        self._reader.join(STOP_SECONDS)
+        return code
 
     def kill(self) -> None:
         """SIGKILL to the supervisor; its cores die with it."""
@@ -97,6 +115,26 @@ def polynya(*arguments: str, server: str = "", stdin: bytes | None = None, secon
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@contextmanager
+def ahead_of_others() -> Iterator[None]:
+    """What is started meanwhile goes before other processes of this machine, where that is allowed."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, usual - 10)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it may still hold files, locks and ports."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Ran:

@@ -6,11 +6,9 @@ Use it with `from s3_server import s3_server` in a conftest (pytest has tests/ o
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,10 +16,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
+from missing import CannotStart, needed
 from product import WITH_US, environment
 
 ACCESS_KEY = "polynya-tests"
@@ -32,10 +32,6 @@ PORTS = (
     "s3.port", "s3.port.grpc", "s3.port.iceberg", "s3.port.lance", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
     "filer.port", "filer.port.grpc", "admin.port", "admin.port.grpc", "webdav.port",
 )  # fmt: skip
-
-
-class CannotStart(Exception):
-    """Why there is no server."""
 
 
 class S3Server:
@@ -77,14 +73,7 @@ def running_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """Skips, saying why, when no server starts; in CI that is a failure."""
-    with ExitStack() as stack:
-        try:
-            server = stack.enter_context(running_server())
-        except CannotStart as reason:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"no S3 server: {reason}")
+    with needed("S3 server", running_server()) as server:
         yield server
 
 
@@ -114,15 +103,6 @@ def _command(folder: str, ports: dict[str, int]) -> list[str]:
     ]  # fmt: skip
 
 
-def free_ports(count: int) -> list[int]:
-    """So many different ports."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def wait_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path, bucket: str = BUCKET) -> None:
     """Ready when the bucket answers: 403 to a stranger, where one that is not there yet is refused or 404. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
@@ -145,7 +125,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, and SIGKILL to one that does not go."""
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(5)
+        process.wait(20)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

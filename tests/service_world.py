@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,22 +192,6 @@ class World:
         return {number: machine.snapshot() for number, machine in self.local.machines.items()}
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """A test in a world of its own."""
-
-    async def run() -> None:
-        world = World().start()
-        await tell(world)
-        assert not world.faults
-        await world.stop()
-
-    def test() -> None:
-        asyncio.run(run())
-
-    test.__name__ = tell.__name__
-    return test
-
-
 class Node:
     """Two cores in one loop, over the real transport."""
 
@@ -255,14 +238,14 @@ class Node:
 
     async def settle(self) -> None:
         """Until all outboxes are empty."""
-        for _ in range(1000):
-            for world in self.worlds:
-                await world.engine.core.drain()
-                await world.engine.settler.sweep()
-            if not any(machine.outbox for world in self.worlds for machine in world.local.machines.values()):
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("the outboxes are not emptied")
+        async with asyncio.timeout(60):
+            while True:
+                for world in self.worlds:
+                    await world.engine.core.drain()
+                    await world.engine.settler.sweep()
+                if not any(machine.outbox for world in self.worlds for machine in world.local.machines.values()):
+                    return
+                await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
         for world in self.worlds:
@@ -319,4 +302,4 @@ async def _yes() -> bool:
     return True
 
 
-__all__ = ["Clock", "Code", "Listener", "Node", "Producer", "World", "json_batch", "name_in", "raw_batch", "story"]
+__all__ = ["Clock", "Code", "Listener", "Node", "Producer", "World", "json_batch", "name_in", "raw_batch"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from missing import needed_module
 
 JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -19,23 +22,34 @@ READERS_VERSION = "4.1."  # no Iceberg runtime is there for later ones
 
 def fetched(folder: Path) -> tuple[str, str]:
     """The readers' jars, comma-separated; or "" and why they cannot be had. They come from Maven Central, once."""
-    pyspark = pytest.importorskip("pyspark")
+    pyspark = needed_module("pyspark")
     if not pyspark.__version__.startswith(READERS_VERSION):
         return "", f"the readers' jars are for PySpark {READERS_VERSION}x, this is {pyspark.__version__}"
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for artifact in JARS:
-        _, name, version = artifact.split(":")
-        path = folder / f"{name}-{version}.jar"
-        if not path.exists():
-            if shutil.which("mvn") is None:
-                return "", f"{path} is not there, and neither is mvn to fetch it"
-            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
-            command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-            if done.returncode or not path.exists():
-                return "", f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
-        paths.append(str(path))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the same, and mvn's own folder is not made for two
+        for artifact in JARS:
+            _, name, version = artifact.split(":")
+            path = folder / f"{name}-{version}.jar"
+            if not path.exists() and (why := _fetch(artifact, path)):
+                return "", why
+            paths.append(str(path))
     return ",".join(paths), ""
+
+
+def _fetch(artifact: str, path: Path) -> str:
+    """Why it could not be had; `path` is whole or not there."""
+    if shutil.which("mvn") is None:
+        return f"{path} is not there, and neither is mvn to fetch it"
+    with tempfile.TemporaryDirectory(dir=path.parent) as fresh:
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+        command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={fresh}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        if done.returncode or not (Path(fresh) / path.name).exists():
+            return f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
+        os.replace(Path(fresh) / path.name, path)
+    return ""
 
 
 @pytest.fixture(scope="module")

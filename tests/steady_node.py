@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from free_ports import two_free_ports
 from polling import wait_until
-from product import RunningNode
-
-TRIES = 50
+from product import RunningNode, alive
 
 
 class SteadyNode:
@@ -40,7 +38,7 @@ class SteadyNode:
                 os.kill(process.pid, signal.SIGKILL)
         self._node.process.wait(30)
         self._node.close()
-        wait_until(lambda: not any(_alive(process) for process in processes), what="the cores to be gone")
+        wait_until(lambda: not any(alive(process) for process in processes), what="the cores to be gone")
         self._node = self._start()
 
     def close(self) -> None:
@@ -58,22 +56,3 @@ def steady_node(data: Path) -> Iterator[SteadyNode]:
         yield node
     finally:
         node.close()
-
-
-def two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one."""
-    for _ in range(TRIES):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
-    raise AssertionError("no two neighbouring ports are free")
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -13,9 +13,9 @@ Names go to the group that `@N` before the name says (default 1). `x*70000` is a
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
+from story_scripts import traced
 from stream_world import World, json_batch, position_of, raw_batch
 
 from polynya.stream import index
@@ -60,15 +60,7 @@ from polynya.stream.tables import lag_of
 
 def run(text: str) -> str:
     """The script with its trace."""
-    story = _Story()
-    lines = []
-    for line in text.splitlines():
-        if line.startswith("    "):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [f"    {answer}" for answer in story.step(shlex.split(line))]
-    return "\n".join(lines) + "\n"
+    return traced(text, _Story().step)
 
 
 class _Words:
@@ -244,7 +236,7 @@ class _Story:
     def do_lag(self, words: _Words) -> list[str]:
         """`lag TABLE PREFIX committed=JOB`"""
         machine = self.world.machines[words.group]
-        lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
+        *_, lag = lag_of(machine, _uid(words.plain[0]), words.plain[1], [], words.number("committed", 0) or 0)
         return [f"streams={lag.streams} records={lag.records} skipped={lag.skipped} since={lag.since_ms}"]
 
     def do_expired(self, words: _Words) -> list[str]:

@@ -28,10 +28,15 @@ BANNED_IN_SOURCE = {
 }
 BANNED_IN_TESTS = {
     "time.sleep": "wait for the event, or poll with a deadline through `polling.wait_until`",
+    **dict.fromkeys(
+        ("pytest.skip", "pytest.importorskip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.xfail"),
+        "`missing.missing(why)`, which fails in CI",
+    ),
 }
 BANNED_MODULES = {"pickle": "msgspec", "shelve": "msgspec", "marshal": "msgspec"}
 ALLOWED = {  # (file, call): why
     ("src/polynya/node/supervisor.py", "asyncio.ensure_future"): "two waits of one coroutine that are cancelled by it",
+    ("tests/missing.py", "pytest.skip"): "the one place that skips",
     ("tests/disk_shim/sitecustomize.py", "time.sleep"): "the disk call that is held up",
     ("tests/node/test_health.py", "time.sleep"): "the stall that is measured",
     ("tests/node/test_supervisor.py", "time.sleep"): "polls a process, with a deadline",
@@ -101,6 +106,8 @@ def test_rooms_hold_no_logic_in_their_essays() -> None:
                 assert isinstance(node, ast.Expr | ast.Import | ast.ImportFrom | ast.Assign), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("code", ["import time\ntime.sleep(1)", "import asyncio\nasyncio.wait_for(x, 1)", "import pickle", "eval('1')"])
+@pytest.mark.parametrize(
+    "code", ["import time\ntime.sleep(1)", "import asyncio\nasyncio.wait_for(x, 1)", "import pickle", "eval('1')", "pytest.skip(why)"]
+)
 def test_the_bans_can_fail(code: str) -> None:
     assert list(banned(ROOT / "tests" / "x.py", code))

@@ -14,9 +14,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from polynya.service.access import Access, Denied, KeysUnknown
+from polynya.service.access import Access, BadScope, Denied, KeysUnknown, revoked
 from polynya.service.access.issuer import BadJwt, Issuer, KeyUnknown
-from polynya.service.access.store import TokenFile
+from polynya.service.access.revoked import UnwantedJwt
+from polynya.service.access.store import TokenFile, Wanted
 
 ISSUER, AUDIENCE = "https://issuer.example", "polynya"
 RSA = rsa.generate_private_key(65537, 2048)
@@ -160,6 +161,66 @@ def test_a_jwt_is_proven_once_and_dies_with_its_time(tmp_path: Path) -> None:
     wall[0] += 41  # the leeway is over too
     access.tick()
     assert not caller.alive
+
+
+def jwts_of(tmp_path: Path) -> tuple[TokenFile, Access]:
+    tokens = TokenFile(tmp_path)
+    return tokens, Access(tokens, issuer=issuer_of(key_set(tmp_path / "keys", jwk("rsa"))))
+
+
+def test_a_revoked_jwt_dies_and_its_sister_lives(tmp_path: Path) -> None:
+    tokens, access = jwts_of(tmp_path)
+    stolen, other = signed(jti="1"), signed(jti="2")
+    caller, bystander = access.identify(stolen), access.identify(other)
+    deaths: list[int] = []
+    access.on_deaths.append(lambda: deaths.append(1))
+    tokens.revoke_jwt(UnwantedJwt(jti="1"), now_ms())
+    access.tick()
+    assert deaths == [1] and not caller.alive and bystander.alive
+    for each in (access, Access(tokens, issuer=access.issuer)):
+        with pytest.raises(Denied, match="revoked"):
+            each.identify(stolen)
+        assert each.identify(other).alive
+
+
+def test_a_subject_s_jwts_are_revoked_and_it_may_come_back_with_a_newer_one(tmp_path: Path) -> None:
+    tokens, access = jwts_of(tmp_path)
+    now = now_ms()
+    revoked_ms = now - 100_000
+    old = signed(iat=revoked_ms // 1000 - 1)
+    caller, bystander = access.identify(old), access.identify(signed(sub="bob", iat=now // 1000 - 1000))
+    tokens.revoke_jwt(UnwantedJwt(sub="alice"), revoked_ms)
+    access.tick()
+    assert not caller.alive and bystander.alive
+    for text in (old, signed(), signed(iat=revoked_ms // 1000 + 29)):  # without `iat` it may be as old; clocks differ
+        with pytest.raises(Denied, match="revoked"):
+            access.identify(text)
+    assert access.identify(signed(iat=revoked_ms // 1000 + 31)).alive
+
+
+def test_a_revocation_lasts_as_long_as_was_said_and_the_list_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revoked, "REVOKED_JWTS_MAX", 2)
+    tokens, _ = jwts_of(tmp_path)
+    first = tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=60), 1000)
+    assert (first.revoked_ms, first.expires_ms) == (1000, 61_000)
+    assert tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=5), 2000).expires_ms == 61_000, "never shortened"
+    tokens.revoke_jwt(UnwantedJwt(sub="a"), 3000)
+    with pytest.raises(BadScope, match="2 JWTs are revoked already"):
+        tokens.revoke_jwt(UnwantedJwt(sub="b"), 4000)
+    tokens.revoke_jwt(UnwantedJwt(sub="b"), 61_000)
+    assert [(entry.jti, entry.sub) for entry in tokens.load().revoked_jwts] == [("", "a"), ("", "b")], "the first was over"
+    tokens.add(Wanted(name="x", scopes=["read"]), 62_000)
+    assert len(tokens.load().revoked_jwts) == 2, "a change of tokens keeps them"
+
+
+@pytest.mark.parametrize("bad", [{}, {"jti": "1", "sub": "a"}, {"jti": "x" * 1025}, {"jti": "1", "expires_in_seconds": 0}])
+def test_what_cannot_be_revoked_is_told(bad: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadScope):
+        TokenFile(tmp_path).revoke_jwt(UnwantedJwt(**bad), 1000)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def test_a_key_set_has_a_size(tmp_path: Path) -> None:

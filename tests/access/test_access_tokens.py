@@ -133,7 +133,8 @@ def test_a_damaged_file_changes_nothing_and_is_looked_at_again(tmp_path: Path) -
     access = access_of(tokens, clock)
     whole = tokens.path.read_bytes()
     caller = access.identify(text)
-    for damage in (whole[:-20], b"", whole.replace(b'"version": 1', b'"version": 9'), whole.replace(b"read:orders/", b"fly:orders/")):
+    replaced = ((b'"version": 1', b'"version": 9'), (b"read:orders/", b"fly:orders/"), (b"read:orders/", b"read:\xff/"))
+    for damage in (whole[:-20], b"", *(whole.replace(old, new) for old, new in replaced)):
         tokens.path.write_bytes(damage)
         access.tick()
         assert access.identify(text) is caller

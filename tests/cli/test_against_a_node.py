@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import two_free_ports
 from polling import wait_until
 from product import Ran, RunningNode, environment, polynya, running_node
 
@@ -126,7 +127,8 @@ def test_a_refusal_names_the_code_and_the_request(node: RunningNode) -> None:
 
 def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_path: Path) -> None:
     records = [f'{{"n": {number}}}' for number in range(3000)]
-    with running_node(tmp_path / "data") as first:
+    listen = ("--listen", f"127.0.0.1:{two_free_ports()}")
+    with running_node(tmp_path / "data", *listen) as first:
         polynya("create", "survivor", server=first.url)
         variables = environment(POLYNYA_SERVER=first.url)
         tail = subprocess.Popen(
@@ -144,7 +146,7 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
         first.kill()
         append.stdin.write("".join(f"{record}\n" for record in records[1500:]).encode())
         append.stdin.close()
-        with running_node(tmp_path / "data", "--listen", first.url.removeprefix("http://")) as second:
+        with running_node(tmp_path / "data", *listen) as second:
             assert append.wait(60) == 0
             assert tail.wait(60) == 0
             reader.join(30)

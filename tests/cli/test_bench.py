@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from free_ports import nobody
 from product import RunningNode, polynya, running_node
 
 from polynya.cli.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run
@@ -42,10 +42,9 @@ def test_a_tail_counts_for_every_reader(node: RunningNode) -> None:
 
 
 @pytest.mark.process
-def test_a_node_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with running_node(tmp_path / "data") as gone:
-        url = gone.url
-    ran = polynya("bench", "append", server=url)
+def test_a_node_that_is_not_there_is_said() -> None:
+    with nobody() as url:
+        ran = polynya("bench", "append", server=url)
     assert ran.code == 3 and "cannot be reached" in ran.err
 
 

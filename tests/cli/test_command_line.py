@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import sys
 
 import click
 import pytest
 from click.testing import CliRunner
+from free_ports import nobody
 from product import environment, polynya
 
 from polynya.cli.app import VERBS, cli
 
 HELP_SECONDS_MAX = 0.4  # of processor time, which other tests beside it make longer, but not much; 0.07 s alone
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def test_help_is_quick() -> None:
@@ -75,7 +70,8 @@ def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
 
 
 def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
-    ran = polynya("ls", server=f"http://127.0.0.1:{free_port()}")
+    with nobody() as url:
+        ran = polynya("ls", server=url)
     assert ran.code == 3 and "polynya serve" in ran.err and ran.out == ""
 
 

@@ -29,16 +29,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 def put(node: RunningNode, name: str, *bodies: bytes, kind: str = "application/json", close: bool = False) -> str:
     url = f"{node.url}/v1/stream/{name}"
-    assert httpx.put(url, headers={"content-type": kind}).status_code == 201
+    assert httpx.put(url, headers={"content-type": kind}, timeout=60).status_code == 201
     for body in bodies:
-        assert httpx.post(url, headers={"content-type": kind}, content=body).is_success
+        assert httpx.post(url, headers={"content-type": kind}, content=body, timeout=60).is_success
     if close:
-        assert httpx.post(url, headers={"stream-closed": "true"}).is_success
+        assert httpx.post(url, headers={"stream-closed": "true"}, timeout=60).is_success
     return url
 
 
 def content(node: RunningNode, name: str) -> bytes:
-    return httpx.get(f"{node.url}/v1/stream/{name}").content
+    return httpx.get(f"{node.url}/v1/stream/{name}", timeout=60).content
 
 
 def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(node: RunningNode) -> None:
@@ -47,13 +47,13 @@ def test_json_is_copied_byte_for_byte_and_the_copy_is_closed_as_the_source_is(no
     assert done.code == 0, done
     assert json.loads(done.out)["closed"] is True
     assert content(node, "to/json") == content(node, "from/json") == NUMBERS[:-1] + b',{"last": 0.10}]'
-    assert httpx.head(f"{node.url}/v1/stream/to/json").headers["stream-closed"] == "true"
+    assert httpx.head(f"{node.url}/v1/stream/to/json", timeout=60).headers["stream-closed"] == "true"
 
 
 def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
     url = put(node, "from/more", b"[1,2]")
     assert polynya("import", url, "to/more", server=node.url).code == 0
-    httpx.post(url, headers=JSON, content=b"[3,[4]]")
+    httpx.post(url, headers=JSON, content=b"[3,[4]]", timeout=60)
     for _ in range(2):
         again = polynya("import", url, "to/more", "--json", server=node.url)
         assert (again.code, json.loads(again.out)["resumed"]) == (0, True), again
@@ -132,9 +132,9 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     done: list[object] = []
     importer = threading.Thread(target=lambda: done.append(polynya("import", url, "to/live", "--follow", server=node.url)))
     importer.start()
-    httpx.post(url, headers=JSON, content=b"[2]")
-    httpx.post(url, headers=JSON | {"stream-closed": "true"}, content=b"[3]")
-    importer.join(30)
+    httpx.post(url, headers=JSON, content=b"[2]", timeout=60)
+    httpx.post(url, headers=JSON | {"stream-closed": "true"}, content=b"[3]", timeout=60)
+    importer.join(60)
     assert [getattr(ran, "code", None) for ran in done] == [0], done
     assert content(node, "to/live") == b"[1,2,3]"
 
@@ -153,17 +153,17 @@ def test_it_follows_until_the_source_is_closed(node: RunningNode) -> None:
     ],
 )
 def test_what_cannot_be_imported_is_said(node: RunningNode, arguments: tuple[str, ...], code: int, says: str) -> None:
-    if httpx.head(f"{node.url}/v1/stream/bad/source").status_code == 404:
+    if httpx.head(f"{node.url}/v1/stream/bad/source", timeout=60).status_code == 404:
         put(node, "bad/source", b"[1]")
         put(node, "bad/target", b"[9]")
         target = put(node, "bad/written")
-        httpx.post(target, headers=JSON | {"stream-seq": "a7"}, content=b"[1]")
+        httpx.post(target, headers=JSON | {"stream-seq": "a7"}, content=b"[1]", timeout=60)
     ran = polynya("import", *(each.format(url=node.url) for each in arguments), server=node.url)
     assert (ran.code, says in ran.err) == (code, True), ran
 
 
 def test_a_lifetime_is_copied_too(node: RunningNode, tmp_path: Path) -> None:
     url = f"{node.url}/v1/stream/from/ttl"
-    httpx.put(url, headers=JSON | {"stream-ttl": "3600"})
+    httpx.put(url, headers=JSON | {"stream-ttl": "3600"}, timeout=60)
     assert polynya("import", url, "to/ttl", server=node.url).code == 0
-    assert httpx.head(f"{node.url}/v1/stream/to/ttl").headers["stream-ttl"] == "3600"
+    assert httpx.head(f"{node.url}/v1/stream/to/ttl", timeout=60).headers["stream-ttl"] == "3600"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 
-import pytest
 from click.testing import CliRunner
+from missing import needed_program
 from test_command_line import commands
 
 from polynya.cli.app import EXIT_MEANINGS, cli
@@ -28,8 +27,8 @@ def test_no_line_is_a_request_by_accident() -> None:
     assert {line.split()[0] for line in man_page().splitlines() if line.startswith((".", "'"))} <= known
 
 
-@pytest.mark.skipif(shutil.which("groff") is None and shutil.which("mandoc") is None, reason="needs groff or mandoc")
 def test_roff_takes_it() -> None:
-    command = ["groff", "-man", "-Tutf8", "-ww"] if shutil.which("groff") else ["mandoc", "-Tlint", "-Werror"]
+    roff = needed_program("groff", "mandoc")
+    command = [roff, "-man", "-Tutf8", "-ww"] if roff.endswith("groff") else [roff, "-Tlint", "-Werror"]
     ran = subprocess.run(command, input=man_page(), capture_output=True, text=True, check=True)
     assert ran.stderr == ""

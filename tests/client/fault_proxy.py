@@ -46,7 +46,7 @@ class FaultProxy:
         self.port = 0
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), name="fault-proxy", daemon=True)
         self._thread.start()
-        assert self._listening.wait(10)
+        assert self._listening.wait(60)
 
     @property
     def url(self) -> str:
@@ -54,7 +54,7 @@ class FaultProxy:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     async def _serve(self) -> None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
+from urllib.parse import unquote
+
+import httpx
 import pytest
 from talks import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import (
     AnswerDamaged,
+    AsyncStream,
     ClientError,
     Facts,
     Outcome,
     OutcomeUnknown,
     Refused,
     Retry,
+    Stream,
     StreamClosed,
     StreamExists,
     StreamGone,
     StreamNotFound,
     StreamReplaced,
     Trimmed,
+    Trimming,
     Unavailable,
+    streams,
     verbs,
 )
-from polynya.client.calls import Verdict, judge
+from polynya.client.calls import Verdict, judge, stream_target
 from polynya.client.errors import refused
 from polynya.client.messages import Answer, Broken
 from polynya.client.values import JSON_TYPE
@@ -148,12 +156,28 @@ def test_an_error_says_what_was_asked_and_where_to_look() -> None:
 
 
 def test_listings_come_page_by_page() -> None:
-    row = b'{"name":"%s","content_type":"text/plain","next_offset":"1_1","closed":true,"incarnation":"7","new":[]}'
+    row = b'{"name":"%s","content_type":"text/plain","next_offset":"1_1","closed":true,"incarnation":"7","retained_offset":"1_0","new":[]}'
     first, second = (b'{"streams":[%s],"next":%s}' % (row % name, after) for name, after in ((b"a", b'"a"'), (b"b", b"null")))
     played = play(verbs.listing("", RETRY), [ok(200, first), NOBODY, ok(200, second)])
     assert [facts.name for facts in played.given] == ["a", "b"] and "after=a" in played.targets[-1]
-    assert played.given[0] == Facts(name="a", content_type="text/plain", offset="1_1", closed=True, incarnation="7")
+    assert played.given[0] == Facts(name="a", content_type="text/plain", offset="1_1", closed=True, incarnation="7", retained_offset="1_0")
 
 
 def test_names_are_percent_encoded() -> None:
     assert play(verbs.head("a b/ü?#%", RETRY), []).targets == ["/v1/stream/a%20b/%C3%BC%3F%23%25"]
+
+
+def test_a_methods_help_is_that_of_its_talk() -> None:
+    for stream in (Stream, AsyncStream):
+        signature = inspect.signature(stream.trim)
+        assert signature.return_annotation is Trimming and "keep_bytes" in signature.parameters
+        assert stream.trim.__doc__ == streams.trim.__doc__ and stream.trim.__name__ == "trim"
+    assert inspect.iscoroutinefunction(AsyncStream.trim) and not inspect.iscoroutinefunction(Stream.trim)
+
+
+@pytest.mark.parametrize("name", ["../tables/x", "a/../b", "a/./b", "..", "a/.."])
+def test_dot_segments_reach_the_server_instead_of_another_stream(name: str) -> None:
+    target = stream_target(name)
+    assert httpx.URL("http://h" + target).raw_path.decode() == target  # httpx resolved nothing
+    assert unquote(target) == f"/v1/stream/{name}"
+    assert stream_target("a..b/c.d") == "/v1/stream/a..b/c.d"

@@ -337,3 +337,16 @@ def arrive(chance: random.Random, server: Server, request: Request) -> Answer | 
     if fate < 0.2:
         return LOST
     return server.answer(request) if fate < 0.3 else answer
+
+
+def test_what_waits_for_room_is_refused_when_the_producer_is_closed() -> None:
+    core = ProducerCore(FRESH, Batching(buffer_bytes=100), RETRY)
+    core.offer(b'"%s"' % (b"x" * 80), 0.0)
+    assert not core.has_room(50) and not core.is_over
+    core.close()
+    assert core.has_room(50), "nobody waits for what will be refused"
+    with pytest.raises(ValueError, match="the producer is closed"):
+        core.offer(b"1", 0.0)
+    assert not core.is_over, "what was taken before leaves yet"
+    run(core, Server())
+    assert core.is_over and core.applied == 1

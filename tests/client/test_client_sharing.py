@@ -129,6 +129,17 @@ def test_a_worker_that_dies_leaves_what_it_did_not_acknowledge_to_the_next() -> 
     assert again[0] == at(5) and set(done) | set(again) == {at(number + 1) for number in range(10)}
 
 
+def test_a_lease_is_kept_while_a_record_is_handled_and_not_for_too_long() -> None:
+    worker = Worker(PLAN, "me", RETRY, handle_seconds=10.0)
+    given = jobs(worker, Server(2), seconds_each=2.0)
+    assert worker.lease_to_keep(0.0) is None, "nothing is in hand"
+    first = next(given)
+    assert worker.lease_to_keep(9.9) is first.lease and worker.lease_to_keep(10.0) is None
+    assert next(given).lease is first.lease
+    assert worker.lease_to_keep(11.9) is first.lease and worker.lease_to_keep(12.0) is None, "each record has its own time"
+    assert list(given) == [] and worker.lease_to_keep(4.0) is None
+
+
 def test_a_farewell_acknowledges_what_was_handled_and_gives_the_lease_back() -> None:
     server = Server(10)
     worker = Worker(PLAN, "me", RETRY)

@@ -48,7 +48,7 @@ def origin() -> Iterator[str]:
 
 
 def test_it_goes_on_over_a_crash_and_a_restart_without_loss_or_repetition(browser: Browser, origin: str, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/") as web:
+    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
         assert web.put("seen", headers=JSON).status_code == 201
         page = browser.open(origin)
         page.run(FOLLOW % f"{server.url}/v1/stream/seen?offset=now&live=sse")
@@ -64,7 +64,7 @@ def test_it_goes_on_over_a_crash_and_a_restart_without_loss_or_repetition(browse
 
 
 def test_it_stops_by_itself_at_the_end_of_a_closed_stream(browser: Browser, origin: str, tmp_path: Path) -> None:
-    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/") as web:
+    with steady_node(tmp_path / "data") as server, httpx.Client(base_url=f"{server.url}/v1/stream/", timeout=60) as web:
         assert web.put("ended", headers=JSON).status_code == 201
         page = browser.open(origin)
         page.run(FOLLOW % f"{server.url}/v1/stream/ended?offset=-1&live=sse")

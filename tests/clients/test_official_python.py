@@ -72,7 +72,7 @@ def test_text_and_bytes_come_back_as_they_are(url: str) -> None:
 
 def test_appends_of_many_threads_are_batched_and_none_is_lost(url: str) -> None:
     posts = []
-    watch = httpx.Client(event_hooks={"request": [lambda asked: posts.append(asked.method)]})
+    watch = httpx.Client(event_hooks={"request": [lambda asked: posts.append(asked.method)]}, timeout=60)
     with watch, DurableStream.create(url, content_type=JSON, client=watch) as made, ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda number: made.append({"n": number}), range(200)))
         assert sorted(item["n"] for item in made.stream(live=False).read_json()) == list(range(200))

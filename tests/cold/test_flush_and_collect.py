@@ -6,17 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from cold_world import GROUPS, FaultyStore, Tier
+from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, FlushSettings, PackGone
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
-
-
-def play(story: Callable[[], object]) -> None:
-    asyncio.run(story())  # type: ignore[arg-type]
 
 
 def test_a_flush_moves_everything_and_all_reads_back() -> None:
@@ -127,7 +123,7 @@ async def turns(count: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -170,14 +166,10 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
         tier.store.fail_at = 0
         await tier.settle_all()
         await tier.check()
-        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
-        assert set(tier.store.objects) == live
+        assert set(tier.store.objects) == tier.live()
         return calls
 
-    number = 1
-    while asyncio.run(story(number)) >= number:
-        number += 1
-    assert number > 3
+    play_each(story, over=3)
 
 
 @pytest.mark.parametrize("how", ["before", "after", "lost"])
@@ -195,15 +187,10 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         tier.world.fail = lambda nth, command: ""
         await tier.settle_all()
         await tier.check()
-        live = {cold.pack for m in tier.world.machines().values() for s in m.streams.values() for cold in m.index_of(s)}
-        assert set(tier.store.objects) == live
-        assert {key for m in tier.world.machines().values() for key in m.packs} == live
+        tier.check_nothing_leaks()
         return calls
 
-    number = 1
-    while asyncio.run(story(number)) >= number:
-        number += 1
-    assert number > 5
+    play_each(story, over=5)
 
 
 def test_a_late_publish_of_a_lost_pack_changes_nothing() -> None:
@@ -261,7 +248,7 @@ def test_a_caller_that_leaves_blocks_nobody() -> None:
             await turns(later)
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await tier.flusher.flush_now()
             assert tier.world.hot_bytes() == 0
             await tier.settle_all()

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
-from cold_world import Tier
+from cold_world import Tier, play
 
 from polynya.cold import Verifier, verifier
 from polynya.cold.verifier import DAMAGED, MISSING, Fault, Part
 from polynya.objectstore import StoreUnavailable
 from polynya.stream.commands import Delete, Trim
-
-
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(story())  # type: ignore[arg-type]
 
 
 async def whole(found: Verifier) -> list[Part]:

@@ -14,6 +14,7 @@ import pytest
 from chromium import Browser, Page, browser
 from polling import wait_until
 from product import RunningNode, environment, running_node
+from steady_node import two_free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 __all__ = ["browser"]  # the fixture
@@ -26,7 +27,7 @@ EVIL_RECORD = {"<script>window.pwned=2</script>": '<img src=x onerror="window.pw
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with running_node(tmp_path_factory.mktemp("console") / "data", "--cores", "2") as node:
-        with httpx.Client(base_url=f"{node.url}/v1/stream/") as web:
+        with httpx.Client(base_url=f"{node.url}/v1/stream/", timeout=60) as web:
             for number in range(60):
                 web.put(f"many/{number:02}", headers=JSON)
             web.put("orders", headers=JSON)
@@ -97,10 +98,10 @@ def test_rates_are_seen_while_streams_grow(page: Page, node: RunningNode) -> Non
     page.wait("document.querySelectorAll('tbody tr').length === 1")
 
     def append() -> Any:
-        httpx.post(f"{node.url}/v1/stream/many/59", json=[1] * 20, headers=JSON)
+        httpx.post(f"{node.url}/v1/stream/many/59", json=[1] * 20, headers=JSON, timeout=60)
         return page.run("document.querySelector('.rate.busy')?.textContent.endsWith('/s')")
 
-    wait_until(append, what="a rate", seconds=20)
+    wait_until(append, what="a rate", seconds=60)
     page.wait("document.querySelector('.spark .line') !== null")
 
 
@@ -159,7 +160,7 @@ def test_copy_as_curl_is_a_command_that_gives_the_record(page: Page) -> None:
     page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
     page.run("[...document.querySelectorAll('.pane button')].find((each) => each.textContent === 'Copy as curl').click()")
     command = page.wait("window.copied")
-    told = subprocess.run(["bash", "-c", command], env=environment(no_proxy="*"), capture_output=True, text=True, timeout=20, check=True)
+    told = subprocess.run(["bash", "-c", command], env=environment(no_proxy="*"), capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout == '{"big":12345678901234567890123}\n'
 
 
@@ -183,14 +184,14 @@ def test_markup_cannot_be_made_of_text_even_by_mistake(page: Page) -> None:
 def test_a_page_that_a_stream_holds_is_not_of_this_origin(browser: Browser, node: RunningNode) -> None:
     """A record may be HTML, and opened by itself: it must not read the token of the console's tab."""
     for kind, name in (("text/html", "pages/html"), ("image/svg+xml", "pages/svg"), ("application/xhtml+xml", "pages/xhtml")):
-        httpx.put(f"{node.url}/v1/stream/{name}", headers={"Content-Type": kind})
+        httpx.put(f"{node.url}/v1/stream/{name}", headers={"Content-Type": kind}, timeout=60)
         script = "<script>document.documentElement.setAttribute('class', 'pwned')</script>"
         body = {
             "text/html": f"<p>hello</p>{script}",
             "image/svg+xml": f'<svg xmlns="http://www.w3.org/2000/svg">{script}</svg>',
             "application/xhtml+xml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{script}</body></html>',
         }[kind]
-        httpx.post(f"{node.url}/v1/stream/{name}", content=body, headers={"Content-Type": kind})
+        httpx.post(f"{node.url}/v1/stream/{name}", content=body, headers={"Content-Type": kind}, timeout=60)
         page = browser.open(f"{node.url}/v1/stream/{name}")
         assert page.run("document.documentElement.getAttribute('class')") is None, kind
         assert page.run("self.origin") == "null", kind
@@ -199,39 +200,39 @@ def test_a_page_that_a_stream_holds_is_not_of_this_origin(browser: Browser, node
 
 def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> None:
     stream = f"{node.url}/v1/stream/live/one"
-    httpx.put(stream, headers=JSON)
-    httpx.post(stream, json=[{"n": 0}], headers=JSON)
+    httpx.put(stream, headers=JSON, timeout=60)
+    httpx.post(stream, json=[{"n": 0}], headers=JSON, timeout=60)
     go(page, "#/stream/live/one")
     page.wait("document.querySelectorAll('.record').length === 1")
     page.press("l")
     wait_text(page, ".state", "Live")
-    httpx.post(stream, content=b'[{"n":1.50},\n{"n":2}]', headers=JSON)
+    httpx.post(stream, content=b'[{"n":1.50},\n{"n":2}]', headers=JSON, timeout=60)
     page.wait("document.querySelectorAll('.record').length === 3")
     assert texts(page, ".record .at") == ["#0", "#1", "#2"]
     assert texts(page, ".record .preview")[1] == '{"n":1.50}'
     page.press(" ")
     wait_text(page, ".state", "Paused")
-    httpx.post(stream, json=[{"n": 3}], headers=JSON)
+    httpx.post(stream, json=[{"n": 3}], headers=JSON, timeout=60)
     wait_text(page, ".state", "1 held back")
     assert len(texts(page, ".record")) == 3
     page.press(" ")
     page.wait("document.querySelectorAll('.record').length === 4")
     for begin in range(0, 3000, 500):
-        httpx.post(stream, json=list(range(begin, begin + 500)), headers=JSON)
+        httpx.post(stream, json=list(range(begin, begin + 500)), headers=JSON, timeout=60)
     page.wait("document.querySelector('.records li:last-child .at')?.textContent === '#3,003'")
     assert len(texts(page, ".record")) == 500, "the oldest rows go"
-    httpx.post(stream, headers={"Stream-Closed": "true"})
+    httpx.post(stream, headers={"Stream-Closed": "true"}, timeout=60)
     wait_text(page, ".state", "The stream is closed")
 
 
 def test_a_deleted_stream_ends_what_follows_it(page: Page, node: RunningNode) -> None:
     stream = f"{node.url}/v1/stream/live/gone"
-    httpx.put(stream, headers=JSON)
+    httpx.put(stream, headers=JSON, timeout=60)
     go(page, "#/stream/live/gone")
     wait_text(page, ".state", "The stream has no records yet")
     page.press("l")
     wait_text(page, ".state", "Live")
-    httpx.delete(stream)
+    httpx.delete(stream, timeout=60)
     wait_text(page, ".state", "Following ended")
     go(page, "#/stream/live/never")
     wait_text(page, ".state", "There is no stream")
@@ -266,7 +267,7 @@ def test_questions_are_asked_and_answered(page: Page) -> None:
 
 
 def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
-    httpx.put(f"{node.url}/v1/tables/orders", json={"prefix": "orders"})
+    httpx.put(f"{node.url}/v1/tables/orders", json={"prefix": "orders"}, timeout=60)
     go(page, "#/tables")
     wait_text(page, "tbody", "orders")
     page.press("j")
@@ -318,3 +319,48 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
     wait_text(page, ".state.wrong", "no empty, '.' or '..' segments")
     go(page, "#/nowhere/%E0")
     wait_text(page, "#content", "There is no such page")
+
+
+def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
+    go(page, "#/stream/no/such")
+    wait_text(page, ".state.wrong", "There is no stream")
+    assert page.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    go(page, "#/streams?prefix=many/0")
+    page.wait("document.querySelectorAll('tbody tr').length === 10")
+    assert page.run("document.querySelector('.pager').hidden"), "there is one page"
+    page.log.clear()  # the 404 above
+
+
+def test_the_newest_records_are_in_sight_when_a_stream_is_opened(page: Page) -> None:
+    go(page, "#/stream/orders")
+    page.wait("document.querySelectorAll('.record').length === 100")
+    page.wait(
+        "(() => { const last = [...document.querySelectorAll('.record')].at(-1).getBoundingClientRect();"
+        " return last.bottom <= document.querySelector('.records').parentElement.getBoundingClientRect().bottom + 1; })()"
+    )
+
+
+def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browser, tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{two_free_ports()}"
+    with running_node(tmp_path / "data", "--listen", listen) as node:
+        page = browser.open(f"{node.url}/console")
+        wait_text(page, ".quiet", "There are no streams yet")
+        assert page.run("getComputedStyle(document.querySelector('thead')).display") == "none"
+        go(page, "#/sql")
+        wait_text(page, "#sql-state", "There are no tables yet")
+        go(page, "#/health")
+        wait_text(page, ".numbers", "(")  # the commit
+        httpx.put(f"{node.url}/v1/stream/orders", headers=JSON, content=b"[1,2,3]")
+        go(page, "#/streams")
+        wait_text(page, "tbody", "orders")
+    wait_text(page, ".quiet:not([hidden])", "cannot be listed: the node does not answer. Trying again")
+    go(page, "#/health")
+    wait_text(page, ".state", "cannot be read: the node does not answer. Trying again")
+    go(page, "#/stream/orders")
+    wait_text(page, ".state.wrong", "cannot be read: the node does not answer. Trying again")
+    with running_node(tmp_path / "data", "--listen", listen):
+        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+    wait_text(page, ".state.wrong", "cannot be read")
+    with running_node(tmp_path / "data", "--listen", listen):
+        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+    page.call("Page.close")

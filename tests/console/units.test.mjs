@@ -12,6 +12,7 @@ const { parseMetrics } = await from("metrics");
 test("numbers, sizes and durations", () => {
   assert.deepEqual([0, 7, 0.5, 999, 1000, 1234567, 2e9].map(compact), ["0", "7", "0.5", "999", "1k", "1.23M", "2G"]);
   assert.deepEqual([0, 1023, 1024, 1536, 20 << 20].map(bytes), ["0 B", "1023 B", "1.00 KiB", "1.50 KiB", "20.0 MiB"]);
+  assert.deepEqual([0.25, 7.28, 327.6304948382].map(bytes), ["0.3 B", "7.3 B", "328 B"], "rates are no whole numbers");
   assert.deepEqual([0.0004, 0.85, 12, 200, 9000, 400_000].map(duration), ["0 ms", "850 ms", "12 s", "3 min", "2.5 h", "5 d"]);
 });
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser, browser
+from missing import missing
 from product import environment, running_node
 from spark_jars import jars
 
@@ -88,7 +89,7 @@ def test_sql_duckdb_and_spark(reader: Reader, jars: tuple[str, str]) -> None:
     (spark,) = reader.blocks("Spark", "python")
     paths, why = jars
     if not paths:
-        pytest.skip(why)
+        missing(why)
     package = '"spark.jars.packages", "io.delta:delta-spark_4.1_2.13:4.4.0"'
     assert package in spark
     script = reader.folder / "read.py"

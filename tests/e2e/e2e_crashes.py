@@ -266,25 +266,44 @@ class Flushes(Worker):
         self.stopping.wait(0.1)
 
 
-@contextlib.contextmanager
-def at_work(workers: list[Worker]) -> Iterator[Callable[[int], None]]:
-    """Run them; what is given waits until together they were promised so many more things. At the end they are stopped."""
-    for worker in workers:
-        worker.start()
+class Progress:
+    """Waits for workers; what one of them raised meanwhile is raised."""
 
-    def progress(count: int) -> None:
-        goal = sum(worker.promised for worker in workers) + count
+    def __init__(self, workers: list[Worker]) -> None:
+        self._workers = workers
 
+    def __call__(self, count: int) -> None:
+        """Until together they were promised so many more things."""
+        goal = self._total() + count
+        self._wait(lambda: self._total() >= goal, f"{count} acknowledgements")
+
+    def of_each(self) -> None:
+        """Until every one of them was promised something."""
+        self._wait(lambda: all(worker.promised for worker in self._workers), "something acknowledged to each")
+
+    def _total(self) -> int:
+        return sum(worker.promised for worker in self._workers)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
         def look() -> bool:
-            for worker in workers:
+            for worker in self._workers:
                 if not worker.is_alive():
                     worker.finish()
-            return sum(worker.promised for worker in workers) >= goal
+            return condition()
 
-        wait_until(look, what=f"{count} acknowledgements", seconds=120, pause=0.005)
+        try:
+            wait_until(look, what=what, seconds=120, pause=0.005)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; promised: {[(type(one).__name__, one.promised) for one in self._workers]}") from error
 
+
+@contextlib.contextmanager
+def at_work(workers: list[Worker]) -> Iterator[Progress]:
+    """Run them; at the end they are stopped."""
+    for worker in workers:
+        worker.start()
     try:
-        yield progress
+        yield Progress(workers)
     except BaseException:
         for worker in workers:
             worker.stopping.set()

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 from polling import wait_until
-from product import RunningNode, environment
+from product import RunningNode, alive, environment, processes_with
 
 TAG = "E2E_WORLD"  # in the environment of every process that a world starts
 
@@ -92,13 +92,8 @@ class World:
         return "".join(self.node.log)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this world, the node's cores and strays included."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TAG) == self.tag and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        """Every living process of this world, the node's cores and strays included; one that is just ending may be missing."""
+        return processes_with(TAG, self.tag)
 
     def cores(self) -> list[psutil.Process]:
         """The core processes of the running node."""
@@ -118,14 +113,24 @@ class World:
         self.node.kill()
 
     def kill_all(self) -> None:
-        for process in self.processes():
+        """Returns when all are gone, and with them what they held."""
+        killed = self.processes()
+        for process in killed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         assert self.node is not None
-        self.node.process.wait(30)
+        self.node.wait()
+        wait_until(lambda: not any(map(alive, killed)), what="the killed processes to be gone")
 
     def wait_gone(self) -> None:
-        wait_until(lambda: not self.processes(), what="all processes of this world to end", seconds=60)
+        """Every process of this world has ended, and with it what it held is free."""
+        ending: list[psutil.Process] = []
+
+        def gone() -> bool:
+            ending.extend(self.processes())
+            return not any(map(alive, ending)) and not self.processes()
+
+        wait_until(gone, what="all processes of this world to end", seconds=60)
 
     def close(self) -> None:
         """Stop what runs; whatever is left then is a defect, and killed."""
@@ -140,7 +145,7 @@ class World:
 
     # --- requests --------------------------------------------------------------------------------------------------------------
 
-    def connect(self, seconds: float = 30.0) -> Client:
+    def connect(self, seconds: float = 60.0) -> Client:
         return Client(self.url, seconds)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -169,7 +174,7 @@ class World:
 class Client:
     """A keep-alive connection. `ask` raises `Lost` when it breaks before the whole answer; the next one connects anew."""
 
-    def __init__(self, url: str, seconds: float = 30.0) -> None:
+    def __init__(self, url: str, seconds: float = 60.0) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
@@ -198,10 +203,20 @@ def address(url: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def raw(url: str, seconds: float = 30.0) -> Iterator[socket.socket]:
+def raw(url: str, seconds: float = 60.0) -> Iterator[socket.socket]:
     """A bare connection."""
     with socket.create_connection(address(url), timeout=seconds) as connection:
         yield connection
+
+
+def live_readers(world: World, target: str, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """So many connections that have asked for `target`, such as `shop/orders?offset=now&live=sse`, and are left open."""
+    found = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
+        connection.sendall(f"GET /v1/stream/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        found.append(connection)
+    return found
 
 
 def drain(connection: socket.socket) -> bytes:
@@ -217,6 +232,16 @@ def descriptors(processes: list[psutil.Process]) -> int:
     return sum(process.num_fds() for process in processes)
 
 
+def file_sizes(folder: Path) -> list[os.stat_result]:
+    """Of all files below a folder in which a server goes on making and deleting files."""
+    found = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.stat(os.path.join(path, name)))
+    return found
+
+
 def resident(processes: list[psutil.Process]) -> int:
     """RSS in bytes."""
     return sum(process.memory_info().rss for process in processes)
@@ -227,8 +252,16 @@ def is_root() -> bool:
 
 
 def metric(world: World, name: str) -> float:
-    """A metric of the whole node, summed over its labels."""
-    lines = world.ask("GET", "/metrics").body.decode().splitlines()
+    """A metric of the whole node, summed over its labels. A core that is too busy to say its part is asked again."""
+
+    def whole() -> list[str] | None:
+        lines = world.ask("GET", "/metrics").body.decode().splitlines()
+        return lines if _value(lines, "polynya_cores_up") == _value(lines, "polynya_cores") else None
+
+    return _value(wait_until(whole, what="what all cores count"), name)
+
+
+def _value(lines: list[str], name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
 
 

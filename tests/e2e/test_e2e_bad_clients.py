@@ -159,7 +159,7 @@ PHASES = (
 def abandon(world: World, count: int) -> None:
     """Connections that stop in the middle of something; half of them by a reset."""
     for number in range(count):
-        with socket.create_connection(address(world.url), timeout=10) as connection:
+        with socket.create_connection(address(world.url), timeout=60) as connection:
             if number % 2:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with contextlib.suppress(ConnectionError):
@@ -180,7 +180,7 @@ def test_abandoned_connections_leave_nothing_behind(served: World) -> None:
 def test_half_requests_do_not_keep_others_waiting(served: World) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(1000):
-            connection = stack.enter_context(socket.create_connection(address(served.url), timeout=10))
+            connection = stack.enter_context(socket.create_connection(address(served.url), timeout=60))
             connection.sendall(PHASES[number % 5])
         assert served.ask("POST", STREAM, b"[1]", **JSON).status == 204
 
@@ -212,7 +212,7 @@ def test_large_bodies_are_taken_whole_or_refused(served: World, megabytes: int) 
 def test_200_appends_at_once_are_all_there(served: World) -> None:
     assert served.ask("PUT", "/v1/stream/bad/many", **JSON).status == 201
     with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(socket.create_connection(address(served.url), timeout=20)) for _ in range(200)]
+        connections = [stack.enter_context(socket.create_connection(address(served.url), timeout=60)) for _ in range(200)]
         for number, connection in enumerate(connections):
             body = json.dumps([number]).encode()
             request = "POST /v1/stream/bad/many HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"

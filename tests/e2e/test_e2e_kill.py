@@ -64,7 +64,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(world: World, target: str, cores
             progress(chance.randrange(50, 400))
             kill(world, target, chance, flags)
         progress(200)
-    assert all(worker.promised for worker in workers), [(type(worker).__name__, worker.promised) for worker in workers]
+        progress.of_each()
     check(world, workers)
     assert world.stop() == 0, world.log
     world.wait_gone()

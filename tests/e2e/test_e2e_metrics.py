@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 
 def test_every_metric_of_the_table_is_in_a_real_scrape(world: World) -> None:
     node = world.start("--cores", "2")
-    httpx.put(f"{node.url}/v1/stream/scraped", headers={"Content-Type": "text/plain"}, content=b"x").raise_for_status()
-    text = httpx.get(f"{node.url}/metrics").text
+    httpx.put(f"{node.url}/v1/stream/scraped", headers={"Content-Type": "text/plain"}, content=b"x", timeout=60).raise_for_status()
+    text = httpx.get(f"{node.url}/metrics", timeout=60).text
     missing = [metric.name for metric in METRICS if f"\n{metric.name}" not in text.replace("\r", "")]
     assert missing == []

@@ -204,12 +204,12 @@ def test_what_expires_while_nothing_runs_is_gone_at_the_start(world: World) -> N
 def test_reading_keeps_a_stream_alive_across_restarts(world: World) -> None:
     """A TTL slides with reads; what was read is in the log in time, so that a kill does not shorten a life by more than a moment."""
     world.start(*ONE)
-    assert world.ask("PUT", "/v1/stream/ttl/slides", b"[1]", **JSON, Stream_TTL="10").status == 201
+    assert world.ask("PUT", "/v1/stream/ttl/slides", b"[1]", **JSON, Stream_TTL="15").status == 201
     with socket.create_connection(("127.0.0.1", int(world.url.rsplit(":", 1)[1])), timeout=30) as reader:
         reader.sendall(b"GET /v1/stream/ttl/slides?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
         created = dt.datetime.now(dt.UTC)
         assert reader.recv(65536)
-        wait_until(lambda: dt.datetime.now(dt.UTC) - created > dt.timedelta(seconds=10.5), what="more than its life")
+        wait_until(lambda: dt.datetime.now(dt.UTC) - created > dt.timedelta(seconds=15.5), what="more than its life")
         assert world.ask("POST", "/v1/stream/other", b"[1]", **JSON).status == 404
         world.kill_all()
     world.start(*ONE)

@@ -10,10 +10,9 @@ import os
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from e2e_world import JSON, World, address, descriptors, metric, resident
+from e2e_world import JSON, World, address, descriptors, file_sizes, metric, resident
 
 pytestmark = pytest.mark.process
 SECONDS = float(os.environ.get("E2E_SOAK_SECONDS", "20"))
@@ -53,11 +52,6 @@ class Flood(threading.Thread):
                 self.refused += data.count(b"HTTP/1.1 503")
 
 
-def disk(path: Path) -> int:
-    """Bytes of a folder's files."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
 @pytest.mark.timeout(600)
 def test_memory_descriptors_and_journal_are_flat_under_full_speed(world: World) -> None:
     world.start("--cores", "2", POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP=str(8 * MIB))
@@ -72,7 +66,7 @@ def test_memory_descriptors_and_journal_are_flat_under_full_speed(world: World) 
         flood.start()
     while (passed := time.monotonic() - began) < SECONDS:
         stopping.wait(SECONDS / 40)
-        journal = sum(disk(world.data / f"core-{core}" / "journal") for core in range(2))
+        journal = sum(each.st_size for core in range(2) for each in file_sizes(world.data / f"core-{core}" / "journal"))
         samples.append((passed, sum(flood.taken for flood in floods), resident(cores), descriptors(cores), journal))
         assert all(flood.is_alive() for flood in floods)
     stopping.set()

@@ -9,21 +9,11 @@ import time
 
 import pytest
 from e2e_crashes import PlainWriter, at_work
-from e2e_world import JSON, World, address, drain, metric, read_until
+from e2e_world import JSON, World, address, drain, live_readers, metric, read_until
 from polling import wait_until
 
 pytestmark = pytest.mark.process
 STOP_SECONDS = 15.0  # the readers would wait for a minute
-
-
-def waiting(world: World, count: int, live: str, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """Live readers at the tail that keep their connections."""
-    found = []
-    for _ in range(count):
-        connection = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
-        connection.sendall(f"GET /v1/stream/stop/s?offset=now&live={live} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        found.append(connection)
-    return found
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -31,11 +21,11 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
     world.start("--cores", str(cores), "--long-poll-timeout", "60")
     assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
     with contextlib.ExitStack() as stack:
-        polls = waiting(world, 50, "long-poll", stack)
-        events = waiting(world, 50, "sse", stack)
-        half = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        polls = live_readers(world, "stop/s?offset=now&live=long-poll", 50, stack)
+        events = live_readers(world, "stop/s?offset=now&live=sse", 50, stack)
+        half = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         half.sendall(b"POST /v1/stream/stop/s HTTP/1.1\r\nHost: x\r\nContent-Le")
-        idle = stack.enter_context(socket.create_connection(address(world.url), timeout=20))
+        idle = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         for connection in events:
             assert b"streamNextOffset" in read_until(connection, b"streamNextOffset")
         wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 50, what="long-polls to wait")
@@ -58,7 +48,7 @@ def test_no_core_goes_away_before_all_have_answered(world: World, slow: int) -> 
     world.start("--cores", "2", "--long-poll-timeout", "60")
     assert world.ask("PUT", "/v1/stream/stop/s", b"[1]", **JSON).status == 201
     with contextlib.ExitStack() as stack:
-        polls = waiting(world, 30, "long-poll", stack)
+        polls = live_readers(world, "stop/s?offset=now&live=long-poll", 30, stack)
         wait_until(lambda: metric(world, "polynya_http_long_polls_total") >= 30, what="long-polls to wait")
         late = world.cores()[slow]
         late.suspend()

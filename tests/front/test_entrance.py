@@ -315,6 +315,70 @@ def test_requests_over_the_limit_are_told_when_to_come_back(tmp_path: Path) -> N
     guarded(tmp_path, story, setup=setup)
 
 
+async def paced_world(world: World, gate: Gate, now: list[float]) -> Wire:
+    """A live reader of 100 kB a second that was just sent 120 kB, uncounted as yet."""
+    gate.access.now = world.front.now = lambda: now[0]  # type: ignore[assignment, method-assign]
+    gate.access.on_settle.append(world.front.settle)
+    await world.put("a", **gate.bearer("writer"))
+    live = await world.sse("a", **gate.bearer("slow"))
+    assert b"upToDate" in await live.chunk()
+    for letter in "ab":
+        await world.post("a", b'"' + letter.encode() * 59_997 + b'"', **gate.bearer("writer"))
+        assert letter.encode() * 59_997 in await live.chunk()
+    return live
+
+
+def slow_reader(gate: Gate) -> None:
+    gate.token("writer", "create,append")
+    gate.token("slow", "read", bytes_per_second=100_000)
+
+
+def test_a_live_reader_over_its_bytes_is_slowed_down_and_misses_nothing(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        now = [0.0]
+        live = await paced_world(world, gate, now)
+        assert (await world.get("a", "?offset=now", **gate.bearer("slow"))).status == 200
+        [subscriber] = world.front.metered
+        gate.access.settle()
+        assert gate.access.report().popitem()[1][:2] == (2, 120_000 + 2), "each byte once, and the two of an empty page"
+        gate.access.settle()
+        assert gate.access.report().popitem()[1][:2] == (0, 0)
+        assert (await world.get("a", "?offset=now", **gate.bearer("slow"))).error == "RATE_LIMIT"
+        assert (await world.ask("GET", "/v1/streams?live=sse", **gate.bearer("slow"))).error == "RATE_LIMIT", "for streams alone"
+        gate.access.report()  # the two answers have bodies, too
+        for letter in "cde":
+            await world.post("a", b'"' + letter.encode() * 9_997 + b'"', **gate.bearer("writer"))
+        assert subscriber._record == 2, "nothing is sent while it owes"
+        now[0] += 0.21
+        piece = await live.chunk()
+        assert piece.count(b"event: data") == 1 and all(letter * 9_997 in piece for letter in (b"c", b"d", b"e"))
+        await world.until(lambda: subscriber._live)
+        now[0] += 10
+        await world.post("a", b"7", **gate.bearer("writer"))
+        assert b"data:[7]" in await live.chunk()
+        live.close()
+        await world.until(lambda: not world.front.metered)
+        assert gate.access.report().popitem()[1][1] == 30_000 + 2, "with what was sent after the last look"
+
+    guarded(tmp_path, story, setup=slow_reader)
+
+
+def test_another_connection_does_not_get_around_what_is_owed(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        now = [0.0]
+        await paced_world(world, gate, now)
+        gate.access.settle()
+        second = await world.sse("a", **gate.bearer("slow"))
+        [_, subscriber] = world.front.metered
+        piece = world.meanwhile(second.chunk())
+        await asyncio.sleep(0)
+        assert subscriber._record == 0
+        now[0] += 0.21
+        assert b"a" * 59_997 in await piece
+
+    guarded(tmp_path, story, setup=slow_reader)
+
+
 def test_bytes_are_counted_both_ways(tmp_path: Path) -> None:
     def setup(gate: Gate) -> None:
         gate.token("slow", "all", bytes_per_second=10_000)

@@ -194,7 +194,7 @@ def test_two_at_once(lake: Lake) -> None:
 
         def in_step(step: str, told: str, together: threading.Barrier = together) -> None:
             if step in ("planned", "staged-dlq"):
-                together.wait(20)
+                together.wait(60)
 
         def work(plan: Any, in_step: Any = in_step, faults: list[BaseException] = faults) -> None:
             try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
 from fake_disk import FakeDisk
+from service_stories import story_of
 from service_world import Code, Listener, World, name_in
 
 from polynya.base.errors import OutcomeUnknown
@@ -16,18 +16,14 @@ from polynya.service.api import Facts
 QUIET, BUSY = name_in(1), name_in(2)
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    async def run() -> None:
-        world = World(FakeDisk(Random(7)))
-        world.segment_bytes = 2048
-        await tell(world.start())
-        await world.stop()
+def unlucky() -> World:
+    """Of a disk that draws what a crash loses, and of small segments."""
+    world = World(FakeDisk(Random(7)))
+    world.segment_bytes = 2048
+    return world
 
-    def test() -> None:
-        asyncio.run(run())
 
-    test.__name__ = tell.__name__
-    return test
+story = story_of(unlucky)
 
 
 @story

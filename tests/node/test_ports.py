@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from missing import missing
 
 from polynya.base.errors import ConfigError
 from polynya.node.ports import shared_listener, spelled, take_port
@@ -18,7 +19,7 @@ def test_cores_share_a_port_that_is_taken_and_nobody_else_does():
             with pytest.raises(ConfigError):
                 take_port("127.0.0.1", port, name="listen")
             for _ in range(20):  # the placeholder takes no connections: each is accepted by a core
-                with socket.create_connection(("127.0.0.1", port), timeout=5):
+                with socket.create_connection(("127.0.0.1", port), timeout=60):
                     accepted = 0
                     for listener in (zero, one):
                         try:
@@ -47,7 +48,7 @@ def test_an_address_of_another_machine_is_named():
 def test_ipv6_is_spelled_in_brackets():
     try:
         taken = take_port("::1", 0, name="listen")
-    except ConfigError:
-        pytest.skip("no IPv6 loopback here")
+    except ConfigError as reason:
+        missing(f"no IPv6 loopback here: {reason}")
     with taken, shared_listener("::1", taken.getsockname()[1]) as listener:
         assert spelled(*listener.getsockname()[:2]) == f"[::1]:{taken.getsockname()[1]}"

@@ -31,7 +31,14 @@ def play(story: Callable[[Questions], Awaitable[None]], **settings: Any) -> None
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if questions.MODULE in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if questions.MODULE in _command(child)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # another test's, that is just ending
+        return ""
 
 
 async def until_asked(count: int) -> None:

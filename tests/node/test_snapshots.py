@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from fake_disk import FakeDisk
+from service_stories import story_of
 from service_world import World, name_in
 
 from polynya.node import snapshots
@@ -15,19 +15,13 @@ from polynya.wal import DiskFull
 NAMES = [name_in(group) for group in (1, 2, 3, 4)]
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    async def run() -> None:
-        world = World()
-        world.segment_bytes = 4096
-        await tell(world.start())
-        assert not world.faults
-        await world.stop()
+def small_segments() -> World:
+    world = World()
+    world.segment_bytes = 4096
+    return world
 
-    def test() -> None:
-        asyncio.run(run())
 
-    test.__name__ = tell.__name__
-    return test
+story = story_of(small_segments)
 
 
 async def grow(world: World, name: str, bytes_count: int) -> bytes:

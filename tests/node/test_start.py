@@ -50,13 +50,13 @@ def test_a_core_reports_and_ends_when_its_supervisor_lets_go_of_the_pipe(tmp_pat
     assert process.poll() is None
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     os.close(report)
 
 
 def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path):
     process, report = begin(tmp_path, os.getppid())
-    _, error = process.communicate(timeout=10)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 1 and b"the supervisor is gone" in error
     assert os.read(report, 10) == b""
     assert not list(tmp_path.iterdir())
@@ -66,7 +66,7 @@ def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path)
 def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
     command = [sys.executable, "-m", "polynya.node.start"]
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=10)
+    echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=60)
     assert echoed.stdout == b"a b --c\n"
-    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=10)
+    orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=60)
     assert orphan.returncode == 1 and orphan.stdout == b""

@@ -77,7 +77,7 @@ class Node:
                 raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
 
     def wait(self) -> int:
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         for reader in self._readers:
             reader.join(10)
         return code
@@ -237,10 +237,11 @@ def test_what_was_fixed_at_birth_stays(tmp_path):
         with running(tmp_path, **flags) as node:
             assert node.wait() == 78
             assert word in node.err[0]
-    (tmp_path / "node.json").write_text("{")
-    with running(tmp_path) as node:
-        assert node.wait() == 65
-        assert "restore it from a copy" in node.err[0]
+    for damage in (b"{", (tmp_path / "node.json").read_bytes().replace(born["cluster_id"].encode(), b"\xff")):
+        (tmp_path / "node.json").write_bytes(damage)
+        with running(tmp_path) as node:
+            assert node.wait() == 65
+            assert "restore it from a copy" in node.err[0]
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):

@@ -30,10 +30,11 @@ def test_a_root_is_claimed_released_and_claimed_again() -> None:
     asyncio.run(story())
 
 
-def test_what_is_no_marker_is_no_root() -> None:
+@pytest.mark.parametrize("data", [b"{}", b"", b'{"cluster_id":"\xff"}'])
+def test_what_is_no_marker_is_no_root(data: bytes) -> None:
     async def story() -> None:
         store = MemoryStore()
-        await store.put(MARKER_KEY, b"{}")
+        await store.put(MARKER_KEY, data)
         with pytest.raises(ConfigError, match="not a root marker"):
             await read_root(store)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
 
 import pytest
+from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
@@ -17,31 +16,7 @@ from polynya.stream.replies import Reply
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs twice: with one core, and with the streams spread over two cores and asked for at the other one."""
-
-    async def alone() -> None:
-        world = World().start()
-        await tell(world)
-        await world.stop()
-
-    async def apart(directory: str) -> None:
-        node = await Node(directory).start()
-        await tell(node.worlds[0])
-        await node.stop()
-
-    def test(cores: int) -> None:
-        if cores == 1:
-            asyncio.run(alone())
-        else:
-            with tempfile.TemporaryDirectory() as directory:
-                asyncio.run(apart(directory))
-
-    test.__name__ = tell.__name__
-    return pytest.mark.parametrize("cores", [1, 2])(test)
-
-
-@story
+@story_on_one_and_two_cores
 async def test_a_fork_of_a_fork_reads_hot_and_cold_and_deleted_sources(world: World) -> None:
     await world.create(SOURCE)
     for number in range(6):
@@ -96,7 +71,7 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
     asyncio.run(run())
 
 
-@story
+@story_on_one_and_two_cores
 async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World) -> None:
     await world.create(SOURCE)
     await world.append(SOURCE, b"x")
@@ -108,11 +83,9 @@ async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World
     await world.delete(SOURCE)
     assert (await world.fork(GRANDCHILD, SOURCE)).code == Code.GONE
     await world.delete(CHILD)
-    for _ in range(100):
-        if await world.code_of(SOURCE) == Code.NOT_FOUND:
-            break
-        await asyncio.sleep(0.001)
-    assert await world.code_of(SOURCE) == Code.NOT_FOUND, "the last fork takes the source with it"
+    async with asyncio.timeout(60):  # the last fork takes the source with it
+        while await world.code_of(SOURCE) != Code.NOT_FOUND:
+            await asyncio.sleep(0.001)
 
 
 class CutService:
@@ -295,22 +268,17 @@ def test_a_page_whose_pack_is_gone_is_planned_again_for_forks_too() -> None:
     asyncio.run(run())
 
 
-def test_a_source_on_a_core_that_is_away_refuses_and_comes_back() -> None:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        here = node.worlds[0]
-        await here.create(SOURCE)
-        await here.append(SOURCE, b"abc")
-        assert (await here.fork(CHILD, SOURCE)).code == Code.CREATED
-        await node.kill_core(1)
-        with pytest.raises((Unavailable, OutcomeUnknown)):
-            await here.read(CHILD)
-        assert not isinstance(await here.facts(CHILD), Refusal)
-        await node.start_core(1)
-        await node.wait_connected()
-        assert await here.read(CHILD) == b"abc"
-        assert isinstance(await here.service.attach(CHILD, Listener()), Facts)
-        await node.stop()
-
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(directory))
+@node_story
+async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node) -> None:
+    here = node.worlds[0]
+    await here.create(SOURCE)
+    await here.append(SOURCE, b"abc")
+    assert (await here.fork(CHILD, SOURCE)).code == Code.CREATED
+    await node.kill_core(1)
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        await here.read(CHILD)
+    assert not isinstance(await here.facts(CHILD), Refusal)
+    await node.start_core(1)
+    await node.wait_connected()
+    assert await here.read(CHILD) == b"abc"
+    assert isinstance(await here.service.attach(CHILD, Listener()), Facts)

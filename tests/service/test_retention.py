@@ -6,10 +6,9 @@ Whole cores with a journal on a fake disk, an object store in memory, and time t
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
 
 import pytest
+from service_stories import node_story, story, story_on_one_and_two_cores
 from service_world import Code, Node, World, name_in
 
 from polynya.objectstore import MemoryStore
@@ -23,47 +22,6 @@ from polynya.stream.machine import Machine
 A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
 SECOND, HOUR, DAY = 1000, 3_600_000, 24 * 3_600_000
 BODY = b"x" * 1000
-
-
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs twice: with one core, and with the streams spread over two cores and asked for at the other one."""
-
-    async def alone() -> None:
-        world = World().start()
-        await tell(world)
-        assert not world.faults
-        await world.stop()
-
-    async def apart(directory: str) -> None:
-        node = await Node(directory).start()
-        await tell(node.worlds[0])
-        await node.stop()
-
-    def test(cores: int) -> None:
-        if cores == 1:
-            asyncio.run(alone())
-        else:
-            with tempfile.TemporaryDirectory() as directory:
-                asyncio.run(apart(directory))
-
-    test.__name__ = tell.__name__
-    return pytest.mark.parametrize("cores", [1, 2])(test)
-
-
-def alone(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """A test in a world of one core with a disk of small segments."""
-
-    async def run() -> None:
-        world = World().start()
-        await tell(world)
-        assert not world.faults
-        await world.stop()
-
-    def test() -> None:
-        asyncio.run(run())
-
-    test.__name__ = tell.__name__
-    return test
 
 
 class Held:
@@ -130,7 +88,7 @@ async def place_of(world: World, name: str, time_ms: int) -> int:
 # --- everything shrinks ------------------------------------------------------------------------------------------------------------
 
 
-@alone
+@story
 async def test_memory_journal_and_objects_shrink_with_a_trim(world: World) -> None:
     await fill(world, A, 200, flush_every=40)
     await fill(world, B, 40, flush_every=20)
@@ -194,7 +152,7 @@ def test_a_stream_that_ends_releases_everything(end: str) -> None:
     asyncio.run(run())
 
 
-@story
+@story_on_one_and_two_cores
 async def test_a_fork_keeps_what_it_inherits_whatever_becomes_of_its_source(world: World) -> None:
     await world.create(SOURCE)
     for number in range(10):
@@ -218,7 +176,7 @@ async def test_a_fork_keeps_what_it_inherits_whatever_becomes_of_its_source(worl
     assert await world.read(name_in(3)) == b"s2;s3;"
 
 
-@alone
+@story
 async def test_a_fork_that_outlives_its_past_lets_the_source_go(world: World) -> None:
     await fill(world, SOURCE, 40, flush_every=20)
     assert (await world.fork(CHILD, SOURCE)).code == Code.CREATED
@@ -245,7 +203,7 @@ def vars_of(counters: TrimCounters) -> tuple[int, int, int]:
     return counters.trims, counters.records, counters.bytes
 
 
-@alone
+@story
 async def test_retention_by_age_keeps_what_is_young(world: World) -> None:
     await fill(world, A, 100, flush_every=40, step_ms=60 * SECOND)
     began = world.clock.ms - 100 * 60 * SECOND
@@ -265,7 +223,7 @@ async def test_retention_by_age_keeps_what_is_young(world: World) -> None:
     assert vars_of(world.local.trims) == (3, 100, 100_000)
 
 
-@alone
+@story
 async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
     await fill(world, A, 100, flush_every=10)
     await set_retention(world, A, size=25_000)
@@ -280,7 +238,60 @@ async def test_retention_by_bytes_keeps_at_least_so_many(world: World) -> None:
     assert Held(world).packs == 0 and Held(world).hot == 25_000
 
 
-@alone
+@story
+async def test_retention_by_bytes_trims_inside_a_slice_and_a_batch_too(world: World) -> None:
+    """One piece of 400 kB, of which 100 kB are to be kept: a quarter more is."""
+    await world.create(A, json=True)
+    for _ in range(4):
+        await world.append(A, *[b'"%s"' % (b"x" * 997)] * 100, json=True)
+    await world.service.flush(A)
+    await set_retention(world, A, size=100_000)
+    await rounds(world.engine.retainer)
+    facts = await world.facts(A)
+    assert isinstance(facts, Facts)
+    assert (facts.record, facts.first_record, facts.first_byte) == (400, 300, 300_000), "to the record"
+    for _ in range(2):
+        world.clock.ms += 2000  # a piece is read once a second at most
+        await world.append(A, *[b'"%s"' % (b"y" * 997)] * 40, json=True)
+        await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 380
+    world.clock.ms += 2000
+    await world.append(A, *[b'"%s"' % (b"z" * 997)] * 300, json=True)
+    await rounds(world.engine.retainer)
+    assert await first_kept(world, A) == 680, "inside a batch in memory"
+    page = await world.service.read(ReadQuery(A, Position.START))
+    assert isinstance(page, Page) and page.begin_record == 680
+    await quiet_minutes(world)
+    assert Held(world).packs == 0 and not world.engine.retainer.counters.failures
+
+
+@story
+async def test_a_record_that_is_larger_than_what_is_kept_is_read_in_vain_once_a_minute(world: World) -> None:
+    await world.create(A)
+    for size in (900_000, 1000):
+        await world.append(A, b"x" * size)
+    await world.service.flush(A)
+    await set_retention(world, A, size=100_000)
+    reads: list[str] = []
+    place = world.engine.retainer._place
+
+    async def counted(group: int, name: str, wanted: object) -> object:
+        reads.append(name)
+        return await place(group, name, wanted)  # type: ignore[arg-type]
+
+    world.engine.retainer._place = counted  # type: ignore[assignment,method-assign]
+    await rounds(world.engine.retainer)
+    await rounds(world.engine.retainer)
+    assert (await first_kept(world, A), len(reads)) == (0, 1)
+    world.clock.ms += 61_000
+    await rounds(world.engine.retainer)
+    assert len(reads) == 2
+    await world.append(A, b"x" * 100_000)
+    await rounds(world.engine.retainer)
+    assert (await first_kept(world, A), len(reads)) == (2, 2), "the next piece begins where it may"
+
+
+@story
 async def test_a_streams_own_retention_wins_over_its_buckets(world: World) -> None:
     names = ["test/own", "test/all", "test/bare", "else/where"]
     for name in names:
@@ -299,24 +310,19 @@ async def test_a_streams_own_retention_wins_over_its_buckets(world: World) -> No
     assert [await first_kept(world, name) for name in names] == [5, 0, 5, 0]
 
 
-def test_a_bucket_holds_on_every_core() -> None:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        names = [name_in(group) for group in (1, 2, 3, 4)]
-        for name in names:
-            await fill(node.worlds[0], name, 4, flush_every=2)
-        await node.worlds[1].service.set_bucket("test", Retention(None, 0))
-        assert await node.worlds[0].service.buckets() == {"test": Retention(None, 0)}
-        for world in node.worlds:
-            await rounds(world.engine.retainer)
-        assert [await first_kept(node.worlds[0], name) for name in names] == [4] * 4
-        await node.stop()
-
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(directory))
+@node_story
+async def test_a_bucket_holds_on_every_core(node: Node) -> None:
+    names = [name_in(group) for group in (1, 2, 3, 4)]
+    for name in names:
+        await fill(node.worlds[0], name, 4, flush_every=2)
+    await node.worlds[1].service.set_bucket("test", Retention(None, 0))
+    assert await node.worlds[0].service.buckets() == {"test": Retention(None, 0)}
+    for world in node.worlds:
+        await rounds(world.engine.retainer)
+    assert [await first_kept(node.worlds[0], name) for name in names] == [4] * 4
 
 
-@alone
+@story
 async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: World) -> None:
     names = [f"test/s{number}" for number in range(40)]
     for name in names:
@@ -336,7 +342,7 @@ async def test_retention_survives_a_restart_and_is_bounded_in_a_pass(world: Worl
     assert sum(len(machine.retaining) for machine in world.local.machines.values()) == 39
 
 
-@alone
+@story
 async def test_a_long_index_goes_in_parts(world: World) -> None:
     await fill(world, A, 60, flush_every=1)
     await set_retention(world, A, size=0)
@@ -349,7 +355,7 @@ async def test_a_long_index_goes_in_parts(world: World) -> None:
     assert sorted({*seen}) == [0, 16, 32, 48, 60]
 
 
-@alone
+@story
 async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World) -> None:
     await fill(world, SOURCE, 10, flush_every=5, step_ms=HOUR)
     assert (await world.fork(CHILD, SOURCE, retention=Retention(5 * 3600))).code == Code.CREATED
@@ -365,7 +371,7 @@ async def test_a_fork_with_an_age_gives_up_what_it_inherits_in_time(world: World
 # --- trims as they are asked for ---------------------------------------------------------------------------------------------------
 
 
-@story
+@story_on_one_and_two_cores
 async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) -> None:
     await world.create(A, json=True)
     for number in range(6):
@@ -393,7 +399,7 @@ async def test_a_trim_says_what_it_did_and_refuses_what_cannot_be(world: World) 
 # --- reads by time -----------------------------------------------------------------------------------------------------------------
 
 
-@story
+@story_on_one_and_two_cores
 async def test_a_time_is_found_hot_and_cold_and_in_what_a_fork_inherits(world: World) -> None:
     began = world.clock.ms
     await world.create(SOURCE)
@@ -422,7 +428,7 @@ async def test_a_time_is_found_hot_and_cold_and_in_what_a_fork_inherits(world: W
     assert await world.service.read(ReadQuery("test/none", Position.AT_TIME, 5)) == Refusal(Code.NOT_FOUND)
 
 
-@alone
+@story
 async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -> None:
     began = world.clock.ms
     await fill(world, A, 400, flush_every=4)
@@ -436,7 +442,7 @@ async def test_a_time_costs_one_slice_however_long_the_stream_is(world: World) -
 # --- tables ------------------------------------------------------------------------------------------------------------------------
 
 
-@story
+@story_on_one_and_two_cores
 async def test_a_table_skips_what_was_trimmed_before_it_came_and_says_so(world: World) -> None:
     table, _ = await world.tables.create("t", "test/")
     await fill(world, A, 20, flush_every=5)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from service_world import World, story
+from service_stories import story
+from service_world import World
 
 from polynya.service import local as local_module
 from polynya.service import names as names_module

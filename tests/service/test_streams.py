@@ -6,7 +6,8 @@ import asyncio
 
 import msgspec
 import pytest
-from service_world import Code, Listener, Producer, World, name_in, story
+from service_stories import story
+from service_world import Code, Listener, Producer, World, name_in
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.service.api import Facts, ReadQuery, Refusal

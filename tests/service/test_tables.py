@@ -9,7 +9,9 @@ import pytest
 from service_world import Node, World, name_in
 
 from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.stream import tables as stream_tables
 from polynya.stream.commands import TableCommit
+from polynya.stream.tables import lag_of
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -200,3 +202,31 @@ def test_planners_and_drivers_on_two_cores_at_once() -> None:
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(run(directory))
+
+
+def test_the_lag_is_counted_in_parts_between_which_streams_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_tables, "LAG_STREAMS", 4)
+
+    async def run() -> None:
+        world = World().start()
+        await world.tables.create("t", "test/")
+        names = [name_in(1, hint=f"lag{number}") for number in range(20)]
+        for name in names:
+            await world.create(name)
+            await world.append(name, b"1")
+        await world.service.flush("")
+        machine = world.local.machines[1]
+        parts = lag_of(machine, 1, "test/", [], 0)
+        seen = next(parts).records
+        assert seen == 3, "not all at once"
+        for name in (names[0], names[-1]):
+            await world.delete(name)
+        await world.create(name_in(1, hint="new"))
+        await world.append(names[1], b"2")
+        *_, lag = parts
+        assert (lag.streams, lag.records) == (19, 19), "without the last one, which is gone"
+        total = await world.tables.lag((await world.tables.all())[0])
+        assert (total.streams, total.records) == (19, 19)
+        await world.stop()
+
+    asyncio.run(run())

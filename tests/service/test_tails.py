@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
+from service_stories import node_story
 from service_world import Code, Listener, Node, World, name_in
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
-
-
-def story(tell: Callable[[Node], Awaitable[None]]) -> Callable[[], None]:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        await tell(node)
-        await node.stop()
-
-    def test() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            asyncio.run(run(directory))
-
-    test.__name__ = tell.__name__
-    return test
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -43,37 +29,32 @@ async def attached(world: World, name: str) -> tuple[Facts, Listener]:
 
 
 @pytest.mark.parametrize("name", [HERE, THERE])
-def test_readers_that_come_while_a_writer_writes_miss_nothing(name: str) -> None:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        here = node.worlds[0]
-        await here.create(name)
-        readers: list[tuple[Facts, Listener]] = []
+@node_story
+async def test_readers_that_come_while_a_writer_writes_miss_nothing(node: Node, name: str) -> None:
+    here = node.worlds[0]
+    await here.create(name)
+    readers: list[tuple[Facts, Listener]] = []
 
-        async def write() -> None:
-            for number in range(200):
-                await here.append(name, b"%03d" % number)
+    async def write() -> None:
+        for number in range(200):
+            await here.append(name, b"%03d" % number)
 
-        writer = asyncio.create_task(write())
-        for _ in range(20):
-            readers.append(await attached(here, name))
-            for _ in range(7):
-                await asyncio.sleep(0)
-        await writer
-        whole = await here.read(name)
-        await until(lambda: all(listener.events and listener.events[-1].byte == len(whole) for _, listener in readers))
-        for facts, listener in readers:
-            caught_up = [event for event in listener.events if event.record > facts.record]
-            assert caught_up[0].begin_record <= facts.record, "a gap between the facts and the first event"
-            assert whole.startswith(whole[: facts.byte]) and whole.endswith(b"".join(bytes(event.payload) for event in caught_up))
-            listener.check_gap_free(listener.events[0].begin_record, listener.events[0].begin_byte)
-        await node.stop()
-
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(directory))
+    writer = asyncio.create_task(write())
+    for _ in range(20):
+        readers.append(await attached(here, name))
+        for _ in range(7):
+            await asyncio.sleep(0)
+    await writer
+    whole = await here.read(name)
+    await until(lambda: all(listener.events and listener.events[-1].byte == len(whole) for _, listener in readers))
+    for facts, listener in readers:
+        caught_up = [event for event in listener.events if event.record > facts.record]
+        assert caught_up[0].begin_record <= facts.record, "a gap between the facts and the first event"
+        assert whole.startswith(whole[: facts.byte]) and whole.endswith(b"".join(bytes(event.payload) for event in caught_up))
+        listener.check_gap_free(listener.events[0].begin_record, listener.events[0].begin_byte)
 
 
-@story
+@node_story
 async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -89,7 +70,7 @@ async def test_many_readers_are_one_subscription_and_the_last_one_ends_it(node: 
     await until(lambda: len(there.local.feeds) == 0)
 
 
-@story
+@node_story
 async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -107,7 +88,7 @@ async def test_a_client_that_leaves_while_it_is_attached_leaves_nothing(node: No
         assert tails is not None and not tails._tails and not tails._names and not len(tails._feeds)
 
 
-@story
+@node_story
 async def test_the_facts_of_a_reader_do_not_change_under_it(node: Node) -> None:
     here, _ = node.worlds
     await here.create(THERE)
@@ -119,29 +100,24 @@ async def test_the_facts_of_a_reader_do_not_change_under_it(node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", [HERE, THERE])
-def test_a_deleted_stream_tells_its_readers_once(name: str) -> None:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        here = node.worlds[0]
-        await here.create(name)
-        _, listener = await attached(here, name)
-        await here.append(name, b"x")
-        await here.delete(name)
-        await until(lambda: len(listener.events) == 2)
-        assert [event.gone for event in listener.events] == [False, True]
-        assert isinstance(await here.service.attach(name, listener), Refusal)
-        await here.create(name)
-        facts, again = await attached(here, name)
-        await here.append(name, b"y")
-        await until(lambda: again.events)
-        assert (again.events[0].uid, again.payload, len(listener.events)) == (facts.uid, b"y", 2)
-        await node.stop()
-
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(directory))
+@node_story
+async def test_a_deleted_stream_tells_its_readers_once(node: Node, name: str) -> None:
+    here = node.worlds[0]
+    await here.create(name)
+    _, listener = await attached(here, name)
+    await here.append(name, b"x")
+    await here.delete(name)
+    await until(lambda: len(listener.events) == 2)
+    assert [event.gone for event in listener.events] == [False, True]
+    assert isinstance(await here.service.attach(name, listener), Refusal)
+    await here.create(name)
+    facts, again = await attached(here, name)
+    await here.append(name, b"y")
+    await until(lambda: again.events)
+    assert (again.events[0].uid, again.payload, len(listener.events)) == (facts.uid, b"y", 2)
 
 
-@story
+@node_story
 async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(node: Node) -> None:
     here, _ = node.worlds
     await here.create(THERE)
@@ -162,7 +138,7 @@ async def test_readers_are_cut_when_the_streams_core_dies_and_may_come_again(nod
     assert await here.read(THERE) == b"12"
 
 
-@story
+@node_story
 async def test_a_reader_of_another_core_keeps_a_ttl_stream(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE, ttl_seconds=8)
@@ -176,7 +152,7 @@ async def test_a_reader_of_another_core_keeps_a_ttl_stream(node: Node) -> None:
     assert await here.code_of(THERE) == Code.NOT_FOUND
 
 
-@story
+@node_story
 async def test_a_subscriber_that_is_too_slow_is_cut_and_leaves_nothing(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -189,7 +165,7 @@ async def test_a_subscriber_that_is_too_slow_is_cut_and_leaves_nothing(node: Nod
     assert listener.events[-1].cut
 
 
-@story
+@node_story
 async def test_a_core_that_is_away_for_long_is_unavailable(node: Node) -> None:
     here, _ = node.worlds
     await here.create(THERE)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
+from service_stories import node_story
 from service_world import Code, Node, name_in
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -15,21 +14,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
 
-def story(tell: Callable[[Node], Awaitable[None]]) -> Callable[[], None]:
-    async def run(directory: str) -> None:
-        node = await Node(directory).start()
-        await tell(node)
-        await node.stop()
-
-    def test() -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            asyncio.run(run(directory))
-
-    test.__name__ = tell.__name__
-    return test
-
-
-@story
+@node_story
 async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> None:
     names = sorted(f"test/{number:02d}" for number in range(20))
     for number, name in enumerate(names):
@@ -48,7 +33,7 @@ async def test_either_core_lists_flushes_and_answers_for_both(node: Node) -> Non
     assert [await node.worlds[1].read(name) for name in names] == [b"%d" % number for number in range(20)]
 
 
-@story
+@node_story
 async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -67,7 +52,7 @@ async def test_a_forks_end_reaches_its_source_when_that_core_is_back(node: Node)
     assert there.engine.settler.failures == 0
 
 
-@story
+@node_story
 async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settled(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)
@@ -85,7 +70,7 @@ async def test_a_coordinator_whose_sources_core_dies_leaves_a_pin_that_is_settle
     assert pins == (await here.code_of(HERE) == 0)
 
 
-@story
+@node_story
 async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_never_lost(node: Node) -> None:
     here = node.worlds[0]
     await here.create(THERE)
@@ -102,7 +87,7 @@ async def test_a_command_for_a_core_that_dies_is_unknown_or_not_applied_but_neve
     assert acknowledged <= len(content) <= 100
 
 
-@story
+@node_story
 async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
     here, there = node.worlds
     await here.create(THERE)

@@ -1,22 +1,17 @@
 """Every script under scripts/ says what the machine answers. `REWRITE=1` writes the traces anew."""
 
-import os
 from pathlib import Path
 
 import pytest
+from story_scripts import check_script, scripts_of
 from stream_script import run
 
-SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+SCRIPTS = scripts_of(__file__)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_story(path: Path) -> None:
-    text = path.read_text()
-    trace = run(text)
-    if os.environ.get("REWRITE") == "1":
-        path.write_text(trace)
-    else:
-        assert trace == text
+    check_script(path, run)
 
 
 def test_a_script_with_a_wrong_trace_is_caught() -> None:

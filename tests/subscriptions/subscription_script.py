@@ -13,9 +13,9 @@ show ID, links ID [after=NAME] [limit=N], page ID [after=NAME] [limit=N]
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
+from story_scripts import traced
 from stream_world import World, raw_batch
 
 from polynya.base.names import canonical_name, group_of, spelled_name
@@ -44,16 +44,12 @@ GROUPS = 4
 def run(text: str) -> str:
     """The script with its trace."""
     story = _Story()
-    lines = []
-    for line in text.splitlines():
-        if line.startswith("    "):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            verb, *words = shlex.split(line)
-            step: Callable[[list[str]], list[str]] = getattr(story, f"do_{verb}")
-            lines += [f"    {answer}" for answer in step(words)]
-    return "\n".join(lines) + "\n"
+
+    def step(words: list[str]) -> list[str]:
+        verb: Callable[[list[str]], list[str]] = getattr(story, f"do_{words[0]}")
+        return verb(words[1:])
+
+    return traced(text, step)
 
 
 def home_of(key: str) -> int:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Push, Reply, Transport, door, link, peer, transport
+from polynya.transport import Push, Reply, Transport, backoff, door, link, peer, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
@@ -52,7 +52,7 @@ async def pair(directory: os.PathLike[str]) -> AsyncIterator[tuple[Transport, Tr
 
 async def until(condition: Callable[[], object]) -> None:
     """Turn the loop until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -75,6 +75,44 @@ def test_both_directions_are_separate(tmp_path):
             await one.wait_connected()
             assert await one.call(0, HOLD, b"hi") == b"from 1: hi"
             assert await zero.call(1, ECHO, b"ho") == b"ho"
+
+    run(story())
+
+
+def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
+    async def story():
+        early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
+        await early.start()
+        meeting = asyncio.create_task(early.wait_met())
+        await asyncio.sleep(0.3)  # by now it looks for the other only now and then
+        assert not meeting.done() and early.strangers() == [1]
+        await late.start()
+        async with asyncio.timeout(60):
+            await late.wait_met()
+        assert early.counters()["connected"] == late.counters()["connected"] == 1
+        assert early.strangers() == late.strangers() == []
+        async with asyncio.timeout(60):
+            await meeting
+        await early.close()
+        await late.close()
+
+    run(story())
+
+
+def test_who_is_reached_reaches_back_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(backoff, "SECONDS", 3600.0)
+    monkeypatch.setattr(backoff, "SECONDS_MAX", 3600.0)
+
+    async def story():
+        early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
+        await early.start()
+        await until((tmp_path / "core-0.sock").exists)
+        await asyncio.sleep(0.05)  # it has tried in vain, and would try again in an hour
+        await late.start()
+        async with asyncio.timeout(60):
+            await early.wait_met()
+        await early.close()
+        await late.close()
 
     run(story())
 
@@ -211,6 +249,7 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
             held[0](b"late")
+            monkeypatch.setattr(asking._peers[1], "_call_seconds", 60.0)
             assert await asking.call(1, ECHO, b"next") == b"next"
             await asking.close()
 
@@ -365,7 +404,7 @@ def test_a_subscriber_that_does_not_read_is_cut(tmp_path, monkeypatch):
 def _drops(directory: os.PathLike[str], data: bytes) -> bytes:
     """What a raw client gets until the connection ends."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect(str(directory) + "/core-1.sock")
         client.sendall(data)
         got = b""
@@ -398,7 +437,7 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
     run(story())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the loops' fixture
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # the loops' fixture
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
 def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():

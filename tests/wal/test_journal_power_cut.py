@@ -8,7 +8,6 @@ Needs root, Linux, loop devices and mkfs.ext4, and mounts a file system of its o
 
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from journal_writer import SEGMENT_BYTES, kill_writer, start_writer
+from missing import missing, needed_program
 from polling import wait_until
 
 from polynya.wal import Journal
@@ -36,15 +36,14 @@ def run(*command: str | Path) -> str:
 def image(tmp_path: Path) -> Path:
     """A file with an ext4 in it, which can be mounted here."""
     if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    if shutil.which("mkfs.ext4") is None:
-        pytest.skip("mkfs.ext4 is not installed")
+        missing("mounting a file system needs root")
+    mkfs = needed_program("mkfs.ext4")
     image, mount = tmp_path / "image", tmp_path / "try"
     mount.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
-    if wrong := run("mkfs.ext4", "-q", "-F", image) or run("mount", "-o", "loop", image, mount):
-        pytest.skip(f"an ext4 on a loop device cannot be mounted here: {wrong}")
+    if wrong := run(mkfs, "-q", "-F", image) or run("mount", "-o", "loop", image, mount):
+        missing(f"an ext4 on a loop device cannot be mounted here: {wrong}")
     wait_until(lambda: not run("umount", mount), what="the file system to be unmounted")
     return image
 

@@ -65,6 +65,8 @@ WEBHOOK_RESPONSE_BYTES_MAX = 64 * KIB  # all that a receiver may say is whether 
 TOKENS_MAX = 10_000  # of a node: every core holds them all, and the file is written whole; more callers take an issuer of JWTs
 TOKEN_NAME_BYTES_MAX = 200
 TOKEN_SCOPES_MAX = 16  # of one token or JWT: each request may look at all of them
+REVOKED_JWTS_MAX = 10_000  # entries, each for some time: every core holds them all, beside the tokens
+REVOKED_JWT_BYTES_MAX = 1 * KIB  # a `jti` or `sub` that is revoked
 CREDENTIAL_BYTES_MAX = 8 * KIB  # a token or JWT; larger ones are refused unread
 CREDENTIALS_KEPT_MAX = 4096  # proven ones that a core remembers, so that each is proven once
 URL_TOKEN_SECONDS_MAX = 3600  # what is left of the life of a token in `?access_token=`: URLs end up in histories and in logs of proxies

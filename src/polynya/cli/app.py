@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from polynya.cli import exits
+from polynya.cli.leaving import Leaving
 
 VERBS = {  # name: (module, what --help says), in the order of the list
     "serve": ("serve", "Start a node and serve until it is told to stop."),
@@ -125,6 +126,15 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    leaving = Leaving()
+    try:
+        _run(arguments)
+    except SystemExit as end:
+        leaving.ended(end)
+        raise
+
+
+def _run(arguments: list[str] | None) -> NoReturn:
     try:
         code = cli.main(arguments, prog_name="polynya", standalone_mode=False)
         _leave(code if isinstance(code, int) else exits.OK)

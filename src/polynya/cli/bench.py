@@ -198,7 +198,7 @@ class Run:
 
         linger = 0.0 if load.batch_records == 1 or load.rate else 0.001
         batching = Batching(batch_records=load.batch_records, in_flight=load.in_flight, linger_seconds=linger, buffer_bytes=4 << 20)
-        async with await self._stream.producer(batching=batching) as producer, asyncio.TaskGroup() as group:
+        async with self._stream.producer(batching=batching) as producer, asyncio.TaskGroup() as group:
             if load.rate is None:
                 await self._fast(load, producer, group)
             else:

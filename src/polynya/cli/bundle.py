@@ -115,7 +115,7 @@ class _Gathered:
             yield name, scrub(text)
 
     def _settings(self) -> Iterator[tuple[str, str]]:
-        from polynya.node.config import show
+        from polynya.node.config import show, value_of
         from polynya.node.settings import PREFIX, SETTINGS
 
         names = sorted(name for name in os.environ if name.startswith((PREFIX, "AWS_", "PYTHON", "JAVA_", "SPARK_", "UV_", "SSL_")))
@@ -126,12 +126,7 @@ class _Gathered:
         except exits.Misused as wrong:
             yield "config.json", _json({"problems": wrong.message.splitlines()})
             return
-        for setting in SETTINGS:
-            if setting.secret:
-                value: Any = loaded.config
-                for part in setting.key.split("."):
-                    value = getattr(value, part)
-                self._secrets.append(str(value or ""))
+        self._secrets += [str(value_of(loaded.config, setting.key) or "") for setting in SETTINGS if setting.secret]
         yield "config.json", _json({key: {"value": value, "origin": origin} for key, value, origin in show(loaded)})
         self._data = Path(loaded.config.data)
         if self._data.is_dir():

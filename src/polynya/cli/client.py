@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
@@ -56,7 +55,9 @@ def never_sent(error: httpx.TransportError) -> bool:
 
 def stream_path(name: str) -> str:
     """The path of a stream's URL; `name` is as it is written in listings."""
-    return f"/v1/stream/{quote(name, safe='/')}"
+    from polynya.client.calls import stream_target
+
+    return stream_target(name)
 
 
 def is_json(content_type: str) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from polynya.cli import exits, output
+from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option, loaded_config, with_hidden_settings
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("config")

@@ -11,6 +11,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.completing import complete_context
+from polynya.cli.output import as_json
 from polynya.cli.targets import (
     CONTEXT_VARIABLE,
     CONTEXTS_MAX,
@@ -22,11 +23,8 @@ from polynya.cli.targets import (
     load_contexts,
     read_token,
     save_contexts,
-    with_current,
 )
 from polynya.cli.urls import server_url
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("context")
@@ -80,7 +78,7 @@ def context_use_command(name: str) -> None:
     """
     path, contexts = _loaded()
     context = contexts.get(name, str(path))
-    save_contexts(path, with_current(contexts, name))
+    save_contexts(path, replace(contexts, current=name))
     output.notice(f"context {name} is in use now: {context.server}")
     _warn_of_variables()
 

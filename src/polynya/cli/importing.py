@@ -27,6 +27,7 @@ PART_BYTES = 4 << 20  # of one append; a larger record goes alone
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
 LONG_POLL_SECONDS = 90.0
 COPIED = ("stream-ttl", "stream-expires-at")
+LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses that may pass
 
 
 @click.command("import")
@@ -91,14 +92,14 @@ class Source:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise click.UsageError(f"{url!r} is not the URL of a stream; it looks like http://host:4437/v1/stream/orders")
         self.url = url
-        self._patience = patience
+        self.patience = patience
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0))
 
     def ask(self, method: str, params: Mapping[str, str] | None = None) -> httpx.Response:
         """A successful answer. Raises `exits.Ended`."""
         import httpx
 
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self.patience
         pause = PAUSE_SECONDS
         while True:
             try:
@@ -106,7 +107,7 @@ class Source:
                 if answer.is_success:
                     return answer
                 failure = _no(self.url, answer)
-                if answer.status_code not in (408, 429, 500, 502, 503, 504):
+                if answer.status_code not in LATER:
                     raise failure
             except httpx.TransportError as error:
                 failure = exits.Unreachable(f"no answer from {self.url}: {error or type(error).__name__}", hint="Is the source running?")
@@ -187,7 +188,7 @@ class Copy:
     def _append(self, body: bytes, place: str) -> None:
         """Repeated until it is known to be here."""
         headers = {"content-type": JSON_TYPE if is_json(self._type) else self._type, "stream-seq": place}
-        deadline = time.monotonic() + self._source._patience
+        deadline = time.monotonic() + self._source.patience
         pause = PAUSE_SECONDS
         while True:
             try:
@@ -254,5 +255,5 @@ def _name_of(url: str) -> str:
 def _no(url: str, answer: httpx.Response) -> exits.Ended:
     text: Any = answer.text.strip()[:200]
     hint = "The source says that there is no such stream." if answer.status_code in (404, 410) else str(text)
-    kind = exits.Unreachable if answer.status_code in (408, 429, 500, 502, 503, 504) else exits.Refused
+    kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
     return kind(f"{url} answered {answer.status_code} {answer.reason_phrase}", hint=hint)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
@@ -29,7 +30,7 @@ def man_command() -> None:
 
 def man_page() -> str:
     """The page in roff (man(7))."""
-    from polynya.cli.app import VERBS, cli
+    from polynya.cli.app import cli
     from polynya.node.settings import CLIENT_VARIABLES, PREFIX
 
     lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
@@ -37,11 +38,8 @@ def man_page() -> str:
     lines += [".SH SYNOPSIS", r".B polynya", r"\fICOMMAND\fR [\fIOPTIONS\fR] [\fIARGUMENTS\fR]", ".SH DESCRIPTION"]
     lines += list(_body(inspect.cleandoc(cli.help or "")))
     lines += [".SH COMMANDS"]
-    with click.Context(cli, info_name="polynya", **cli.context_settings) as context:
-        for name in VERBS:
-            command = cli.get_command(context, name)
-            assert command is not None
-            lines += _sections(command, context, name)
+    for command, context in all_commands():
+        lines += _section(command, context)
     lines += [".SH EXIT STATUS", *_exits()]
     lines += [".SH ENVIRONMENT"]
     for name, doc in CLIENT_VARIABLES.items():
@@ -53,20 +51,37 @@ def man_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sections(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
-    with click.Context(command, info_name=name, parent=parent) as context:
-        if isinstance(command, click.Group):
-            for inner in command.list_commands(context):
-                found = command.get_command(context, inner)
-                assert found is not None
-                yield from _sections(found, context, inner)
+def all_commands(**settings: Any) -> Iterator[tuple[click.Command, click.Context]]:
+    """Every command that does something, in the order of the help, each in a context with these `settings`."""
+    from polynya.cli.app import VERBS, cli
+
+    with click.Context(cli, info_name="polynya", **cli.context_settings) as context:
+        for name in VERBS:
+            command = cli.get_command(context, name)
+            assert command is not None
+            yield from _commands_of(command, context, name, settings)
+
+
+def _commands_of(
+    command: click.Command, parent: click.Context, name: str, settings: Mapping[str, Any]
+) -> Iterator[tuple[click.Command, click.Context]]:
+    with click.Context(command, info_name=name, parent=parent, **settings) as context:
+        if not isinstance(command, click.Group):
+            yield command, context
             return
-        yield f'.SS "{_text(" ".join([context.command_path, *command.collect_usage_pieces(context)]))}"'
-        yield from _body(inspect.cleandoc(command.help or ""))
-        for parameter in command.get_params(context):
-            record = parameter.get_help_record(context)
-            if record is not None:
-                yield from (".TP", rf"\fB{_text(record[0])}\fR", _text(record[1]))
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from _commands_of(found, context, inner, settings)
+
+
+def _section(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f'.SS "{_text(" ".join([context.command_path, *command.collect_usage_pieces(context)]))}"'
+    yield from _body(inspect.cleandoc(command.help or ""))
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield from (".TP", rf"\fB{_text(record[0])}\fR", _text(record[1]))
 
 
 def _body(text: str) -> Iterator[str]:

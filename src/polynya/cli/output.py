@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 above: Callable[[str], None] | None = None  # where notices go while a line of progress is drawn
 
 
@@ -58,9 +60,16 @@ def size(count: float) -> str:
     raise AssertionError("the loop returns")
 
 
+def visible(text: str) -> str:
+    """Text of others for a terminal: control characters, which could move its cursor or look like lines of ours, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii") for char in text)
+
+
 def _text(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else visible(str(cell))

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TextIO
 
 from polynya.cli import output
@@ -46,7 +45,7 @@ class Live:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
@@ -85,22 +84,20 @@ class Live:
 class Bar:
     """How much of a known amount is done. `advance` may be called from any thread."""
 
-    def __init__(
-        self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, what: str, total: int, spelled: Callable[[float], str], *, shown: bool | None = None) -> None:
         self._what = what
         self._total = max(total, 1)
         self._spelled = spelled
         self._done = 0
         self._lock = threading.Lock()
-        self._live = Live(self.text, stream=stream, shown=shown)
+        self._live = Live(self.text, shown=shown)
 
     def __enter__(self) -> Bar:
         self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__()
 
     def advance(self, amount: int) -> None:
         with self._lock:

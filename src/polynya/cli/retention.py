@@ -11,7 +11,7 @@ from polynya.base.offsets import parse_token
 from polynya.cli import output
 from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
-from polynya.cli.streams import as_json
+from polynya.cli.output import as_json
 from polynya.cli.values import SIZE, WHOLE_SECONDS
 
 keep_age_option = click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep what is younger than this (90s, 12h, 7d).")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client, server_option
-from polynya.cli.streams import as_json
+from polynya.cli.output import as_json
 from polynya.cli.values import WHOLE_SECONDS
 
 if TYPE_CHECKING:
@@ -54,13 +53,13 @@ def verify_command(client: Client, as_json: bool) -> None:
         for fault in [] if as_json else part["faults"]:
             streams = ", ".join(fault["streams"])
             output.notice(f"{fault['kind']}: {fault['pack']}, needed by {streams}")
-    orphans, size, _ = _sweep(client, dry_run=True, grace=None)
+    orphans, count, size, _ = _sweep(client, dry_run=True, grace=None)
     if as_json:
-        output.json_line({**total, "faults": faults, "orphans": {"count": len(orphans), "bytes": size, "keys": orphans}})
+        output.json_line({**total, "faults": faults, "orphans": {"count": count, "bytes": size, "keys": orphans}})
     else:
         whole = f"{output.counted(total['packs'], 'pack')}, {output.counted(total['slices'], 'slice')}, {output.size(total['bytes'])}"
         output.notice(f"looked at {whole}: {_judged(faults)}")
-        _show_orphans(orphans, size, "'polynya store sweep' deletes them")
+        _show_orphans(orphans, count, size, "'polynya store sweep' deletes them")
     if faults:
         raise click.exceptions.Exit(exits.REFUSED)
 
@@ -71,20 +70,22 @@ def verify_command(client: Client, as_json: bool) -> None:
 @as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
-    """Delete the packs that no log of the node knows: what writers left that died. The node does so by itself every hour.
+    """Delete what nobody knows: packs of writers that died, and under tables the files of lost jobs and metadata that is long superseded.
+
+    What any snapshot of a table refers to stays, and so does what belongs to a job that is not over. The node does so by itself every hour.
 
     \b
     polynya store sweep --dry-run
     """
-    orphans, size, deleted = _sweep(client, dry_run=dry_run, grace=grace)
+    orphans, count, size, deleted = _sweep(client, dry_run=dry_run, grace=grace)
     if as_json:
-        output.json_line({"orphans": {"count": len(orphans), "bytes": size, "keys": orphans}, "deleted": deleted})
+        output.json_line({"orphans": {"count": count, "bytes": size, "keys": orphans}, "deleted": deleted})
         return
     if deleted:
-        output.notice(f"deleted {output.counted(len(orphans), 'object')}, {output.size(size)}")
+        output.notice(f"deleted {output.counted(count, 'object')}, {output.size(size)}")
         return
     why = "without --dry-run they are deleted" if dry_run else "this node may not delete them: another owns the root, or it was restored"
-    _show_orphans(orphans, size, why)
+    _show_orphans(orphans, count, size, why)
 
 
 @store_command.command("wipe")
@@ -178,42 +179,35 @@ def _check_stopped(root: str) -> None:
 
 def _parts(client: Client) -> Iterator[dict[str, Any]]:
     """Every answer of the check, core by core."""
-    ask = _admin(client, "verify")
     core, cores, after = 0, 1, ""
-    while core < cores:
-        part = ask({"core": core, "after": after})
-        yield part
-        cores, after = part["cores"], part["next"] or ""
-        core += not after
+    with client.admin() as admin:
+        while core < cores:
+            part = _ask(admin, "verify", {"core": core, "after": after})
+            yield part
+            cores, after = part["cores"], part["next"] or ""
+            core += not after
 
 
-def _sweep(client: Client, *, dry_run: bool, grace: int | None) -> tuple[list[str], int, bool]:
-    """Orphans of all cores, their bytes, and whether they were deleted."""
-    ask = _admin(client, "sweep")
+def _sweep(client: Client, *, dry_run: bool, grace: int | None) -> tuple[list[str], int, int, bool]:
+    """Orphans of all cores (the first thousand of each), how many there are, their bytes, and whether they were deleted."""
     orphans: list[str] = []
-    size, core, cores, deleted = 0, 0, 1, False
-    while core < cores:
-        found = ask({"core": core, "dry_run": dry_run, "grace_seconds": grace})
-        orphans += found["orphans"]
-        size += found["bytes"]
-        deleted = deleted or found["deleted"]
-        cores, core = found["cores"], core + 1
-    return orphans, size, deleted
+    count, size, core, cores, deleted = 0, 0, 0, 1, False
+    with client.admin() as admin:
+        while core < cores:
+            found = _ask(admin, "sweep", {"core": core, "dry_run": dry_run, "grace_seconds": grace})
+            orphans += found["orphans"]
+            count += found["count"]
+            size += found["bytes"]
+            deleted = deleted or found["deleted"]
+            cores, core = found["cores"], core + 1
+    return orphans, count, size, deleted
 
 
-def _admin(client: Client, verb: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Asks the admin port, which is on the node's own loopback."""
-    port = client.call("GET", "/v1/node").json()["ports"]["admin"]
-    url = str(httpx.URL(client.server).copy_with(port=port))
-
-    def ask(question: dict[str, Any]) -> dict[str, Any]:
-        content, headers = msgspec.json.encode(question), {"content-type": JSON_TYPE}
-        with Client(url) as admin:
-            answer = admin.call("POST", f"/v1/admin/store/{verb}", content=content, headers=headers, seconds=PART_SECONDS)
-        found: dict[str, Any] = answer.json()
-        return found
-
-    return ask
+def _ask(admin: Client, verb: str, question: dict[str, Any]) -> dict[str, Any]:
+    headers = {"content-type": JSON_TYPE}
+    answer = admin.call("POST", f"/v1/admin/store/{verb}", content=msgspec.json.encode(question), headers=headers, seconds=PART_SECONDS)
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def _judged(faults: list[dict[str, Any]]) -> str:
@@ -223,11 +217,11 @@ def _judged(faults: list[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
-def _show_orphans(orphans: list[str], size: int, then: str) -> None:
+def _show_orphans(orphans: list[str], count: int, size: int, then: str) -> None:
     if not orphans:
         output.notice("no orphans")
         return
     for key in orphans[:SHOWN]:
         click.echo(key)
-    more = f", the first {SHOWN} are listed" if len(orphans) > SHOWN else ""
-    output.notice(f"{output.counted(len(orphans), 'orphan')}, {output.size(size)}{more}; {then}")
+    more = f", the first {SHOWN} are listed" if count > SHOWN else ""
+    output.notice(f"{output.counted(count, 'orphan')}, {output.size(size)}{more}; {then}")

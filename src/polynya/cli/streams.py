@@ -9,12 +9,11 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
+from polynya.cli.output import as_json
 from polynya.cli.values import SIZE, WHOLE_SECONDS, offset_of
 
 if TYPE_CHECKING:
     import httpx
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("create")
@@ -95,7 +94,7 @@ def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) ->
         wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
         page = client.names(prefix, after=after, limit=wanted)
         for row in page["streams"]:
-            output.json_line(row) if as_json else click.echo(row["name"])
+            output.json_line(row) if as_json else click.echo(output.visible(row["name"]))
         count += len(page["streams"])
         after = page.get("next") or ""
         if not after:

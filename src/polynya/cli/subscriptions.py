@@ -11,6 +11,7 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream, complete_subscription
+from polynya.cli.output import as_json
 from polynya.cli.streams import facts_if_there
 from polynya.cli.values import SECONDS
 
@@ -18,8 +19,6 @@ ROOT = "/v1/stream/__ds/subscriptions"
 SHOWN = 100  # streams of one subscription, unless more are asked for
 PAGE = 1000
 _FACTS = ("id", "type", "state", "status", "pattern", "description", "created_at", "generation", "current_holder", "next_attempt_at")
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("sub")

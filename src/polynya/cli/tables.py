@@ -15,6 +15,7 @@ from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unava
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.completing import complete_table
+from polynya.cli.output import as_json
 from polynya.cli.progress import steps
 from polynya.cli.values import SECONDS
 
@@ -34,7 +35,6 @@ NEXT_STEPS = {  # what the pipeline does after it has told a step
     "delta": "asking for the next plan",
     "abandoned": "asking for a new plan",
 }
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
 
 
@@ -228,11 +228,11 @@ def _behind(table: dict[str, Any]) -> str:
     return f"{output.counted(records, 'record')} ({table['behind_seconds']:,.0f} s) behind"
 
 
-def narrated(doing: Callable[[str], None], indent: str = "  ") -> Callable[[str, str], None]:
+def narrated(doing: Callable[[str], None]) -> Callable[[str, str], None]:
     """Tells the steps of the pipeline as lines, and names the one that follows to `doing`."""
 
     def tell(step: str, said: str) -> None:
-        output.notice(f"{indent}{step:<14}{said}")
+        _progress(step, said)
         doing(NEXT_STEPS.get(step.partition("-")[0], "going on"))
 
     return tell

@@ -12,7 +12,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,6 @@ def checked_token(text: str, origin: str) -> str:
     if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable() or " " in token:
         raise exits.Misused(f"{origin} holds no token: expected one word of printable ASCII")
     return token
-
-
-def with_current(contexts: Contexts, name: str) -> Contexts:
-    """The same with another context in use."""
-    return replace(contexts, current=name)
 
 
 def _token_of_environment(environ: Mapping[str, str]) -> str:

@@ -19,14 +19,14 @@ from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client
 from polynya.cli.completing import complete_context
+from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option
 from polynya.cli.targets import find_target
 from polynya.cli.values import SECONDS
 
 _PATH = "/v1/admin/tokens"
+_JWTS = "/v1/admin/jwts"
 _LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "streams": "streams", "connections": "connections"}
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Tokens(Protocol):
@@ -39,6 +39,12 @@ class Tokens(Protocol):
     def all(self) -> list[dict[str, Any]]: ...
 
     def revoke(self, which: str) -> dict[str, Any]: ...
+
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        """`unwanted` is a `jti` or a `sub`, and how long to remember it; gives the entry."""
+        ...
+
+    def revoked_jwts(self) -> list[dict[str, Any]]: ...
 
 
 def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,19 +114,26 @@ def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], exp
 
 @token_command.command("ls")
 @click.option("--all", "everything", is_flag=True, help="Also those that were revoked or have expired in the last 30 days.")
+@click.option("--jwts", is_flag=True, help="The JWTs that are revoked, instead.")
 @as_json
 @tokens_option
-def token_ls_command(tokens: Tokens, everything: bool, as_json: bool) -> None:
+def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool) -> None:
     """List the tokens, without their secrets.
 
     \b
     polynya token ls
     polynya token ls --all --data /var/lib/polynya
+    polynya token ls --jwts
     """
+    if jwts:
+        _show_jwts(tokens.revoked_jwts(), as_json=as_json)
+        return
     found = [token for token in tokens.all() if everything or token["state"] == "active"]
     if as_json:
         output.json_line(found)
         return
+    if not found:
+        output.notice("no tokens yet: 'polynya token create NAME --allow read' makes one")
     rows = [
         (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
         for token in sorted(found, key=lambda token: str(token["name"]))
@@ -129,23 +142,53 @@ def token_ls_command(tokens: Tokens, everything: bool, as_json: bool) -> None:
 
 
 @token_command.command("revoke")
-@click.argument("token")
+@click.argument("token", required=False)
+@click.option("--jti", metavar="ID", help="The JWT with this id, instead.")
+@click.option("--sub", metavar="SUBJECT", help="All JWTs that this subject has been issued so far, instead.")
+@click.option("--keep", metavar="DURATION", type=SECONDS, help="How long JWTs stay revoked: longer than their lives.  [default: 30d]")
 @as_json
 @tokens_option
-def token_revoke_command(tokens: Tokens, token: str, as_json: bool) -> None:
-    """Revoke a token, by its id or its name.
+def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:
+    """Revoke a token, by its id or its name, or JWTs.
 
-    It is refused within a quarter of a second, and what follows a stream with it is cut off.
+    It is refused within a quarter of a second, and what follows a stream with it is cut off. A subject whose JWTs are revoked may come back
+    with a newer one, if the issuer gives it one.
 
     \b
     polynya token revoke shop
     polynya token revoke 21e4a2ea9c2c --server https://streams.example.com:4437
+    polynya token revoke --sub alice@example.com
     """
+    if sum(value is not None for value in (token, jti, sub)) != 1:
+        raise click.UsageError("name one: a TOKEN by its id or name, or JWTs by --jti or --sub")
+    if token is None:
+        wanted = {"jti": jti, "sub": sub, "expires_in_seconds": keep}
+        entry = tokens.revoke_jwts({key: value for key, value in wanted.items() if value is not None})
+        what = f"the JWT {jti}" if jti is not None else f"every JWT that {sub} had been issued"
+        _told(entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json)
+        return
+    if keep is not None:
+        raise click.UsageError("--keep goes with --jti and --sub: a token stays revoked")
     revoked = tokens.revoke(token)
+    _told(revoked, f"token {revoked['id']} ({revoked['name']}) is revoked", as_json=as_json)
+
+
+def _told(found: dict[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
-        output.json_line(revoked)
+        output.json_line(found)
     else:
-        output.notice(f"token {revoked['id']} ({revoked['name']}) is revoked")
+        output.notice(text)
+
+
+def _show_jwts(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(found)
+        return
+    rows = [
+        ("jti" if "jti" in entry else "sub", entry.get("jti") or entry["sub"], _moment(entry["revoked_ms"]), _moment(entry["expires_ms"]))
+        for entry in found
+    ]
+    output.table(("claim", "value", "revoked", "until"), rows)
 
 
 class _Folder:
@@ -180,6 +223,24 @@ class _Folder:
         with self._noted("token.revoke", which):
             return shown(self._tokens.revoke(which, int(time.time() * 1000)))
 
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        import msgspec
+
+        from polynya.service.access.revoked import UnwantedJwt
+
+        with self._noted("jwt.revoke", str(unwanted.get("jti") or unwanted.get("sub"))):
+            entry = self._tokens.revoke_jwt(msgspec.convert(unwanted, UnwantedJwt), int(time.time() * 1000))
+        found: dict[str, Any] = msgspec.to_builtins(entry)
+        return found
+
+    def revoked_jwts(self) -> list[dict[str, Any]]:
+        import msgspec
+
+        from polynya.front.http.tokens import shown_jwts
+
+        with _explained():
+            return [msgspec.to_builtins(entry) for entry in shown_jwts(self._tokens.load())]
+
     @contextlib.contextmanager
     def _noted(self, act_name: str, target: str) -> Iterator[None]:
         from polynya.node.audit import act
@@ -201,20 +262,28 @@ class _Node:
         self._admin = admin
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        import msgspec
-
-        return self._told("POST", _PATH, msgspec.json.encode(wanted))
+        return self._told("POST", _PATH, "token", wanted)
 
     def all(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._admin.call("GET", _PATH).json()["tokens"]
         return found
 
     def revoke(self, which: str) -> dict[str, Any]:
-        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}")
+        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
 
-    def _told(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
-        token: dict[str, Any] = self._admin.call(method, path, headers={"content-type": JSON_TYPE}, content=content).json()["token"]
-        return token
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        return self._told("POST", _JWTS, "revoked", unwanted)
+
+    def revoked_jwts(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._admin.call("GET", _JWTS).json()["revoked"]
+        return found
+
+    def _told(self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        import msgspec
+
+        content = None if body is None else msgspec.json.encode(body)
+        found: dict[str, Any] = self._admin.call(method, path, headers={"content-type": JSON_TYPE}, content=content).json()[key]
+        return found
 
 
 def _data_folder(data: str | None, file: str | None) -> Path:

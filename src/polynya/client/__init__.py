@@ -1,9 +1,9 @@
 """The Python client: streams of a server, read, followed and appended to, from blocking and from asynchronous code.
 
-One session decides everything: what to send, what an answer means, when to try again, where to go on (`calls`, `verbs`, `reading`,
-`producing`, `sharing`). It is pure. A *talk* is a generator that yields what it wants done (`messages`) and is sent what came of it, with the
-time and a random number; a producer is a state machine of the same kind. Two shells do what they ask for: `blocking` and `aio` (with their
-producers and workers), over the same HTTP (`wires`).
+One session decides everything: what to send, what an answer means, when to try again, where to go on (`calls`, `verbs`, `streams`,
+`reading`, `producing`, `sharing`). It is pure. A *talk* is a generator that yields what it wants done (`messages`) and is sent what came of
+it, with the time and a random number; a producer is a state machine of the same kind. Two shells do what they ask for: `blocking` and `aio`
+(with their producers and workers), over the same HTTP (`wires`).
 
 What it promises:
 * An error says what became of the request: applied, refused, or unknown. What is refused or unknown is never taken for applied.

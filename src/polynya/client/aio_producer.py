@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 from polynya.client.errors import ProducerFailed
+from polynya.client.handles import Progress
 from polynya.client.hearing import heard
 from polynya.client.messages import Retry
-from polynya.client.producing import Batching, Names, Phase, ProducerCore
-from polynya.client.values import Appended, Json, encode, is_json, to_bytes
+from polynya.client.producing import Batching, Names, ProducerCore
+from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
     from polynya.client.wires import AsyncWire
@@ -41,16 +42,33 @@ class AsyncReceipt:
         return asyncio.shield(self._future).__await__()
 
 
-class AsyncProducer:
+class OpeningProducer:
+    """A producer that is still to ask what its stream holds: enter it, or await it, once. Nothing happens before that."""
+
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, AsyncProducer]]) -> None:
+        self._opened = opened
+        self._producer: AsyncProducer | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncProducer]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> AsyncProducer:
+        self._producer = await self._opened()
+        return self._producer
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        assert self._producer is not None, "it was entered"
+        await self._producer.__aexit__(kind, *rest)
+
+
+class AsyncProducer(Progress):
     """Appends in the order in which they came, each stored once. Use it in an `async with`: the end of the block waits until everything is
     durable, and raises `ProducerFailed` if something cannot be."""
 
     def __init__(self, wire: AsyncWire, names: Names, batching: Batching, retry: Retry) -> None:
+        super().__init__(ProducerCore(names, batching, retry))
         self._wire = wire
-        self._core = ProducerCore(names, batching, retry)
-        self._encode = encode if is_json(names.content_type) else to_bytes
         self._news = asyncio.Event()
-        self._closing = False
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._tasks = [loop.create_task(self._work(), name=f"producer-{number}") for number in range(batching.in_flight)]
@@ -64,41 +82,11 @@ class AsyncProducer:
         else:
             await self.close()
 
-    @property
-    def id(self) -> str:
-        return self._core.names.producer_id
-
-    @property
-    def epoch(self) -> int:
-        return self._core.epoch
-
-    @property
-    def applied(self) -> int:
-        """Records that are durable."""
-        return self._core.applied
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Of records without a receipt."""
-        return self._core.buffered_bytes
-
-    @property
-    def repeats(self) -> int:
-        """Requests that were sent again."""
-        return self._core.repeats
-
-    @property
-    def offset(self) -> str:
-        """After the last record that is known to be durable; "" before the first."""
-        return self._core.offset
-
     async def append(self, record: Json) -> AsyncReceipt:
         """Take one record; it leaves soon, in a batch. Waits while the buffer is full. Await the receipt to know that the record is durable;
         nobody has to. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
-        data = self._encode(record)
-        if self._closing:
-            raise ValueError("the producer is closed")
-        while not self._core.has_room(len(data)) and self._core.failure is None:
+        data = self._core.encode(record)
+        while not self._core.has_room(len(data)):
             await self._news.wait()
         batch = self._core.offer(data, time.monotonic())
         began = batch.receipt is None
@@ -112,10 +100,9 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Wait until all that was appended is durable. Raises `ProducerFailed`."""
-        self._core.flush()
+        end = self._core.flush()
         self._tell()
-        end = self._core.next_number
-        while self._core.oldest_number < end and self._core.failure is None:
+        while not self._core.is_settled(end):
             await self._news.wait()
         if self._core.failure is not None:
             raise self._core.failure
@@ -134,7 +121,7 @@ class AsyncProducer:
         await self._end()
 
     async def _end(self) -> None:
-        self._closing = True
+        self._core.close()
         self._tell()
         if self._core.failure is not None:
             for task in self._tasks:
@@ -149,7 +136,7 @@ class AsyncProducer:
         """One request after the other."""
         while True:
             while (request := self._core.due(now := time.monotonic())) is None:
-                if self._core.phase is Phase.FAILED or (self._closing and self._core.is_idle):
+                if self._core.is_over:
                     return
                 at = self._core.wake_at(now)
                 with contextlib.suppress(TimeoutError):
@@ -160,8 +147,7 @@ class AsyncProducer:
             self._settle()
 
     def _settle(self) -> None:
-        settled, self._core.settled = self._core.settled, []
-        for end in settled:
+        for end in self._core.take_settled():
             assert isinstance(end.receipt, AsyncReceipt)
             end.receipt.settle(end.result)
         self._tell()

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from polynya.client.blocking_work import worker_name
+from polynya.client.handles import Membership
 from polynya.client.lines import AsyncFeed, AsyncLine
 from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
 
@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from polynya.client.wires import AsyncWire
 
 
-class AsyncWork(AsyncIterator[Job]):
+class AsyncWork(Membership, AsyncIterator[Job]):
     """Iterate over it for jobs. Entered with `async with`, it makes the group before the block begins, and gives its lease back at the end."""
 
-    def __init__(self, wire: AsyncWire, worker: Worker, *, handle_seconds: float, wait: bool) -> None:
+    def __init__(self, wire: AsyncWire, worker: Worker, *, wait: bool) -> None:
+        super().__init__(worker)
         self._wire = wire
-        self._worker = worker
         self._feed = AsyncFeed(wire, worker.work(wait=wait))
-        self._handle_seconds = handle_seconds
-        self._handling_since: float | None = None
         self._beater: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> AsyncWork:
@@ -34,24 +32,12 @@ class AsyncWork(AsyncIterator[Job]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @property
-    def name(self) -> str:
-        """The worker's, as others see it."""
-        return self._worker.name
-
-    @property
-    def leases_lost(self) -> int:
-        """Leases that ran out while their records were being handled."""
-        return self._worker.turns_lost
-
     async def __anext__(self) -> Job:
-        self._handling_since = None
         try:
             job: Job = await anext(self._feed)
         except BaseException:
             await self.close()
             raise
-        self._handling_since = time.monotonic()
         if self._beater is None:
             loop = asyncio.get_running_loop()
             self._beater = loop.create_task(self._beat(job.lease.seconds / BEATS_PER_LEASE), name="lease")
@@ -70,9 +56,5 @@ class AsyncWork(AsyncIterator[Job]):
     async def _beat(self, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
-            lease, since = self._worker.lease, self._handling_since
-            if lease is not None and since is not None and time.monotonic() - since < self._handle_seconds:
+            if (lease := self._worker.lease_to_keep(time.monotonic())) is not None:
                 lease.beaten(await self._wire.send(lease.beat()))
-
-
-__all__ = ["AsyncWork", "worker_name"]

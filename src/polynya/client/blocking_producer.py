@@ -7,10 +7,11 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from polynya.client.handles import Progress
 from polynya.client.hearing import heard
 from polynya.client.messages import Retry
-from polynya.client.producing import Batching, Names, Phase, ProducerCore
-from polynya.client.values import Appended, Json, encode, is_json, to_bytes
+from polynya.client.producing import Batching, Names, ProducerCore
+from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
     from polynya.client.wires import Wire
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
 Receipt = Future[Appended]
 
 
-class Producer:
+class Producer(Progress):
     """Appends from any thread, in the order in which they came, each stored once. Use it in a `with`: the end of the block waits until
     everything is durable, and raises `ProducerFailed` if something cannot be."""
 
     def __init__(self, wire: Wire, names: Names, batching: Batching, retry: Retry) -> None:
+        super().__init__(ProducerCore(names, batching, retry))
         self._wire = wire
-        self._core = ProducerCore(names, batching, retry)
-        self._encode = encode if is_json(names.content_type) else to_bytes
         self._changed = threading.Condition()
-        self._closing = False
         self._threads = [
             threading.Thread(target=self._work, name=f"producer-{number}", daemon=True) for number in range(batching.in_flight)
         ]
@@ -43,42 +42,12 @@ class Producer:
         else:
             self.close()
 
-    @property
-    def id(self) -> str:
-        return self._core.names.producer_id
-
-    @property
-    def epoch(self) -> int:
-        return self._core.epoch
-
-    @property
-    def applied(self) -> int:
-        """Records that are durable."""
-        return self._core.applied
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Of records without a receipt."""
-        return self._core.buffered_bytes
-
-    @property
-    def repeats(self) -> int:
-        """Requests that were sent again."""
-        return self._core.repeats
-
-    @property
-    def offset(self) -> str:
-        """After the last record that is known to be durable; "" before the first."""
-        return self._core.offset
-
     def append(self, record: Json) -> Receipt:
         """Take one record; it leaves soon, in a batch. Waits while the buffer is full. The receipt's `result()` waits until the record is
         durable; nobody has to ask it. Raises TypeError and ValueError for what is no record, `ProducerFailed` when the producer has failed."""
-        data = self._encode(record)
+        data = self._core.encode(record)
         with self._changed:
-            if self._closing:
-                raise ValueError("the producer is closed")
-            while not self._core.has_room(len(data)) and self._core.failure is None:
+            while not self._core.has_room(len(data)):
                 self._changed.wait()
             batch = self._core.offer(data, time.monotonic())
             began = batch.receipt is None
@@ -93,10 +62,9 @@ class Producer:
     def flush(self) -> None:
         """Wait until all that was appended is durable. Raises `ProducerFailed`."""
         with self._changed:
-            self._core.flush()
+            end = self._core.flush()
             self._changed.notify_all()
-            end = self._core.next_number
-            while self._core.oldest_number < end and self._core.failure is None:
+            while not self._core.is_settled(end):
                 self._changed.wait()
             if self._core.failure is not None:
                 raise self._core.failure
@@ -117,7 +85,7 @@ class Producer:
 
     def _end(self, *, wait: bool = True) -> None:
         with self._changed:
-            self._closing = True
+            self._core.close()
             self._changed.notify_all()
         for thread in self._threads if wait else ():
             thread.join()
@@ -127,7 +95,7 @@ class Producer:
         while True:
             with self._changed:
                 while (request := self._core.due(now := time.monotonic())) is None:
-                    if self._core.phase is Phase.FAILED or (self._closing and self._core.is_idle):
+                    if self._core.is_over:
                         return
                     at = self._core.wake_at(now)
                     self._changed.wait(None if at is None else max(at - now, 0.001))
@@ -137,8 +105,7 @@ class Producer:
                 self._settle()
 
     def _settle(self) -> None:
-        settled, self._core.settled = self._core.settled, []
-        for end in settled:
+        for end in self._core.take_settled():
             assert isinstance(end.receipt, Future)
             if isinstance(end.result, Appended):
                 end.receipt.set_result(end.result)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from polynya.client.handles import Membership
 from polynya.client.lines import Feed, Line
 from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
 
@@ -17,15 +15,13 @@ if TYPE_CHECKING:
     from polynya.client.wires import Wire
 
 
-class Work(Iterator[Job]):
+class Work(Membership, Iterator[Job]):
     """Iterate over it for jobs. Entered with `with`, it makes the group before the block begins, and gives its lease back at the end."""
 
-    def __init__(self, wire: Wire, worker: Worker, *, handle_seconds: float, wait: bool) -> None:
+    def __init__(self, wire: Wire, worker: Worker, *, wait: bool) -> None:
+        super().__init__(worker)
         self._wire = wire
-        self._worker = worker
         self._feed = Feed(wire, worker.work(wait=wait))
-        self._handle_seconds = handle_seconds
-        self._handling_since: float | None = None
         self._ended = threading.Event()
         self._beater: threading.Thread | None = None
 
@@ -36,24 +32,12 @@ class Work(Iterator[Job]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def name(self) -> str:
-        """The worker's, as others see it."""
-        return self._worker.name
-
-    @property
-    def leases_lost(self) -> int:
-        """Leases that ran out while their records were being handled."""
-        return self._worker.turns_lost
-
     def __next__(self) -> Job:
-        self._handling_since = None
         try:
             job: Job = next(self._feed)
         except BaseException:
             self.close()
             raise
-        self._handling_since = time.monotonic()
         if self._beater is None:
             self._beater = threading.Thread(target=self._beat, args=(job.lease.seconds / BEATS_PER_LEASE,), name="lease", daemon=True)
             self._beater.start()
@@ -70,11 +54,5 @@ class Work(Iterator[Job]):
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
-            lease, since = self._worker.lease, self._handling_since
-            if lease is not None and since is not None and time.monotonic() - since < self._handle_seconds:
+            if (lease := self._worker.lease_to_keep(time.monotonic())) is not None:
                 lease.beaten(self._wire.send(lease.beat()))
-
-
-def worker_name() -> str:
-    """Of this process and machine, and no other worker's."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

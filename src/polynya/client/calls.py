@@ -114,4 +114,10 @@ def is_true(answer: Answer, name: str) -> bool:
 
 def stream_target(name: str, query: Mapping[str, str] | None = None) -> str:
     """The target of a stream's URL; `name` is as it is shown in listings."""
-    return f"/v1/stream/{quote(name, safe='/')}" + (f"?{urlencode(query)}" if query else "")
+    return f"/v1/stream/{quoted_name(name)}" + (f"?{urlencode(query)}" if query else "")
+
+
+def quoted_name(name: str) -> str:
+    """A stream's name as part of a URL. '.' and '..' are quoted too, for the server to refuse: otherwise the HTTP library resolves them,
+    and the request reaches another stream."""
+    return "/".join(segment.replace(".", "%2E") if segment in (".", "..") else segment for segment in quote(name, safe="/").split("/"))

@@ -23,7 +23,7 @@ from polynya.base.limits import APPEND_BYTES_MAX, PRODUCER_NUMBER_MAX
 from polynya.client.calls import Verdict, answer_of, failure, judge, retry_after, stream_target
 from polynya.client.errors import ClientError, Outcome, OutcomeUnknown, ProducerFailed, ProducerFenced, ProducerGap, Refused, refused
 from polynya.client.messages import Answer, Broken, Heard, Request, Retry, Trouble
-from polynya.client.values import Appended, is_json
+from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
 SEPARATOR_BYTES = 2  # a comma, or the brackets
@@ -87,7 +87,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProducerCore:
     """Call `offer` for each record, `due` for what to send now (`wake_at` says when there may be more), and `heard` for what came of it.
-    `settled` gathers the batches that came to their end, for the shell to take."""
+    `settled` gathers the batches that came to their end, until the shell takes them."""
 
     def __init__(self, names: Names, batching: Batching, retry: Retry) -> None:
         self.names = names
@@ -106,6 +106,7 @@ class ProducerCore:
         self._probe_not_before = 0.0
         self._cause: ClientError | None = None
         self._full = True  # the last batch takes no more
+        self._closed = False
         self.phase = Phase.RUNNING if names.fresh else Phase.OPENING
         self.settled: list[Settled] = []
         self.failure: ProducerFailed | None = None
@@ -133,22 +134,22 @@ class ProducerCore:
         return self._full
 
     @property
-    def next_number(self) -> int:
-        return self._next
-
-    @property
-    def oldest_number(self) -> int:
-        """All batches below it came to their end."""
-        return self._batches[0].number if self._batches else self._next
+    def is_over(self) -> bool:
+        """Nothing is to be sent, and nothing will be."""
+        return self.phase is Phase.FAILED or (self._closed and self.is_idle)
 
     @property
     def epoch(self) -> int:
         return self._epoch
 
+    def encode(self, record: Json) -> bytes:
+        """The bytes of a record. Raises TypeError, ValueError."""
+        return encode(record) if self._json else to_bytes(record)
+
     def has_room(self, size: int) -> bool:
-        """Whether a record of so many bytes can be offered now; one alone always can."""
+        """Whether a record of so many bytes can be offered now; one alone always can, and one that will be refused need not wait."""
         size += SEPARATOR_BYTES
-        if not self._batches:
+        if self._closed or not self._batches:
             return True
         begins = self._full or self._batches[-1].sending or self._batches[-1].size + size > self._batching.batch_bytes
         if begins and len(self._batches) >= WAITING_PER_IN_FLIGHT * self._batching.in_flight:
@@ -157,6 +158,8 @@ class ProducerCore:
 
     def offer(self, record: bytes, now: float) -> Batch:
         """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""
+        if self._closed:
+            raise ValueError("the producer is closed")
         if self._cause is not None:
             raise self._failed(self._cause, Outcome.REFUSED)  # of this record
         size = len(record) + SEPARATOR_BYTES
@@ -177,10 +180,24 @@ class ProducerCore:
         self._full = batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
         return batch
 
-    def flush(self) -> None:
-        """What was offered so far leaves without lingering."""
+    def flush(self) -> int:
+        """What was offered so far leaves without lingering. Returns the number that `is_settled` takes."""
         if self._batches:
             self._flushing = True
+        return self._next
+
+    def is_settled(self, end: int) -> bool:
+        """Whether all batches below a number came to their end."""
+        return not self._batches or self._batches[0].number >= end
+
+    def take_settled(self) -> list[Settled]:
+        """The batches that came to their end since this was last called."""
+        settled, self.settled = self.settled, []
+        return settled
+
+    def close(self) -> None:
+        """Nothing can be offered any more."""
+        self._closed = True
 
     # --- requests out ----------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ By: TypeAlias = Literal["record", "stream"]
 LANES_MAX = 64
 TURN_SECONDS = 5.0  # then a lease is given back, for others or for another lane
 ACK_SECONDS = 1.0  # so often cursors move
+HANDLE_SECONDS = 600.0  # so long a lease is kept up for one record
 BEATS_PER_LEASE = 3.0  # a lease is renewed when a third of it is over
 
 
@@ -107,7 +108,8 @@ class _Wake(msgspec.Struct):
 
 
 class Lease:
-    """A lane in hand. `handled` are the cursors to be acknowledged with the next request. `lost`: another worker may have it now."""
+    """A lane in hand. `handled` are the cursors to be acknowledged with the next request. `lost`: another worker may have it now.
+    `handling_since`: when the record that is being handled was given."""
 
     def __init__(self, target: str, claim: _Claim, now: float) -> None:
         self._target = target
@@ -116,6 +118,7 @@ class Lease:
         self.streams = claim.streams
         self.handled: dict[str, str] = {}
         self.began = self.acked_at = now
+        self.handling_since: float | None = None
         self.lost = False
 
     def ack(self, *, done: bool = False, acks: bool = True) -> Request:
@@ -217,25 +220,27 @@ class Turn:
                 self.lease.handled.pop(link.path, None)  # the cursor went with it
                 return
             place.move(page)
-            yield from self._page(page)
+            yield from self._page(page, now)
             yield from self._step(now)
             if page.up_to_date:
                 return
 
-    def _page(self, page: Page) -> Talk[None]:
+    def _page(self, page: Page, now: float) -> Talk[None]:
         for record, number in _numbered(page):
             if self._plan.lane_of(page.stream, number) != self._lane:
                 self.lease.handled[page.stream] = record.offset or self.lease.handled.get(page.stream, page.begin)
                 continue
-            heard = yield Give(Job(record, self))
+            self.lease.handling_since = now
+            now = (yield Give(Job(record, self))).now
+            self.lease.handling_since = None
             if record.offset:
                 self.lease.handled[page.stream] = record.offset
             if self.lease.lost:
                 raise LeaseLost(f"the lease on '{page.stream}' ran out")
-            self.over = heard.now - self.lease.began >= TURN_SECONDS
+            self.over = now - self.lease.began >= TURN_SECONDS
             if self.over:
                 return
-            yield from self._step(heard.now)
+            yield from self._step(now)
         self.lease.handled[page.stream] = page.offset
 
     def _step(self, now: float) -> Talk[None]:
@@ -273,12 +278,13 @@ class Turn:
 
 
 class Worker:
-    """A worker of a group. `lease` is what it has in hand, for the shell to keep up while a record is being handled; `turns_lost` counts
-    leases that ran out."""
+    """A worker of a group. `lease` is what it has in hand, which the shell keeps up for as long as `handle_seconds` while a record is being
+    handled; `turns_lost` counts leases that ran out."""
 
-    def __init__(self, plan: Plan, name: str, retry: Retry) -> None:
+    def __init__(self, plan: Plan, name: str, retry: Retry, *, handle_seconds: float = HANDLE_SECONDS) -> None:
         self._plan = plan
         self._retry = retry
+        self._handle_seconds = handle_seconds
         self._wakes = Place(plan.wake_stream, NOW)
         self._joined = False
         self.name = name
@@ -338,6 +344,12 @@ class Worker:
                 return None
             raise
         return Lease(target, claim, now)
+
+    def lease_to_keep(self, now: float) -> Lease | None:
+        """What needs a `beat` now: a record of it is being handled, and not for too long."""
+        lease = self.lease
+        since = lease.handling_since if lease is not None else None
+        return lease if since is not None and now - since < self._handle_seconds else None
 
     def _wait(self) -> Talk[set[int]]:
         """A long-poll of the wake stream: the lanes that it names."""

@@ -27,7 +27,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     content_type: str
-    offset: str
+    offset: str = msgspec.field(name="next_offset")  # as listings call it
     closed: bool = False
     incarnation: str = ""
     ttl_seconds: int | None = None

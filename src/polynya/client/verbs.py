@@ -13,7 +13,6 @@ from polynya.client.messages import Answer, Give, Request, Retry, Talk
 from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
 
 NAMES_PER_PAGE = 1000
-_KEPT = ("name", "content_type", "closed", "incarnation", "created_at", "ttl_seconds", "expires_at")
 
 
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,19 +35,8 @@ class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Listing(msgspec.Struct):
-    streams: list[_Row]
+    streams: list[Facts]
     next: str | None = None
-
-
-class _Row(msgspec.Struct):
-    name: str
-    content_type: str
-    next_offset: str
-    closed: bool = False
-    incarnation: str = ""
-    created_at: str | None = None
-    ttl_seconds: int | None = None
-    expires_at: str | None = None
 
 
 def create(name: str, content_type: str, lifetime: Lifetime, retry: Retry, *, closed: bool = False) -> Talk[Created]:
@@ -187,9 +175,8 @@ def listing(prefix: str, retry: Retry) -> Talk[None]:
     while True:
         query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE})
         page = yield from call(Request("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
-        for row in page.streams:
-            known = {field: getattr(row, field) for field in _KEPT}
-            yield Give(Facts(**known, offset=row.next_offset))
+        for facts in page.streams:
+            yield Give(facts)
         if not page.next:
             return
         after = page.next

@@ -1,4 +1,4 @@
-"""The end of packs (F20): settle what crashes left open, delete what is condemned, sweep what no log knows."""
+"""The end of packs (F20): settle what crashes left open, delete what is condemned, sweep what nobody knows, under tables too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
-from polynya.objectstore.api import ObjectStore, StoreUnavailable
+from polynya.cold.table_sweeper import TableSweeper
+from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.stream.commands import PackDeleted, PublishSlices
 from polynya.wire.pack import home_group_of
 
@@ -74,6 +75,7 @@ class Collector:
         self._in_flight = in_flight
         self._owns_root = owns_root
         self._sweep_deletes = sweep_deletes
+        self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
 
     async def run(self) -> None:
@@ -136,28 +138,32 @@ class Collector:
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 
     async def sweep(self, *, delete: bool = True, grace_ms: int | None = None) -> Swept:
-        """Orphans: objects of home groups of this core that their logs do not know, and that are older than `grace_ms` (the settings').
-        Deleted, if this start may."""
-        now_ms = self._groups.now_ms()
+        """Orphans: packs of home groups of this core that their logs do not know, and files that no table refers to, that are older than
+        `grace_ms` (the settings'). Deleted, if this start may."""
         grace_ms = self._settings.orphan_ms if grace_ms is None else grace_ms
-        orphans = []
-        size = 0
+        found = await self._find_packs(grace_ms) + await self._tables.find(grace_ms)
+        orphans, size = [info.key for info in found], sum(info.size for info in found)
+        if not delete or not orphans:
+            return Swept(orphans, size)
+        self.counters.orphans += len(orphans)
+        if self._sweep_deletes and await self._owns_root():
+            for begin in range(0, len(orphans), DELETE_MAX):
+                await self._store.delete(orphans[begin : begin + DELETE_MAX])
+            log.info("deleted %d objects that nobody knows", len(orphans))
+            return Swept(orphans, size, deleted=True)
+        log.warning("%d objects are known to nobody, the first is %s: this start may not delete them", len(orphans), orphans[0])
+        return Swept(orphans, size)
+
+    async def _find_packs(self, grace_ms: int) -> list[ObjectInfo]:
+        now_ms = self._groups.now_ms()
+        orphans: list[ObjectInfo] = []
         async for info in self._store.list(self._packs_prefix):
             home = home_group_of(info.key)
             machine = self._groups.machines().get(home) if home is not None else None
             if machine is None or info.key in machine.packs or info.key in self._in_flight:
                 continue
             if info.modified_ms + grace_ms <= now_ms:
-                orphans.append(info.key)
-                size += info.size
+                orphans.append(info)
             if len(orphans) == ORPHANS_MAX:
                 break
-        if not delete or not orphans:
-            return Swept(orphans, size)
-        self.counters.orphans += len(orphans)
-        if self._sweep_deletes and await self._owns_root():
-            await self._store.delete(orphans)
-            log.info("deleted %d objects that no log knows", len(orphans))
-            return Swept(orphans, size, deleted=True)
-        log.warning("%d objects are known to no log, the first is %s: this start may not delete them", len(orphans), orphans[0])
-        return Swept(orphans, size)
+        return orphans

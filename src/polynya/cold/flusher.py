@@ -58,7 +58,6 @@ class Flusher:
         settings: FlushSettings,
         cluster_id: str,
         *,
-        random: Callable[[int], bytes] = token_bytes,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = FlushCounters()
@@ -67,7 +66,6 @@ class Flusher:
         self._steps = Steps(groups, store, sleep)
         self._settings = settings
         self._cluster_id = cluster_id
-        self._random = random
         self._sleep = sleep
         self._busy: set[int] = set()  # uids in packs on their way
         self._slots = asyncio.Semaphore(settings.concurrency)
@@ -212,7 +210,7 @@ class Flusher:
     async def _carry_out(self, plan: PackPlan) -> bool:
         now_ms = self._groups.now_ms()
         terms = {group: self._groups.term(group) for group in plan.groups}
-        key = pack_key(self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=self._random(16))
+        key = pack_key(self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=token_bytes(16))
         if plan.size < THREAD_FROM_BYTES:
             parts, slices = build_pack(plan, key, now_ms)
         else:

@@ -71,7 +71,6 @@ class Merger:
         cluster_id: str,
         in_flight: set[str],
         *,
-        random: Callable[[int], bytes] = token_bytes,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = MergeCounters()
@@ -81,7 +80,6 @@ class Merger:
         self._settings = settings
         self._cluster_id = cluster_id
         self._in_flight = in_flight
-        self._random = random
         self._sleep = sleep
         self._looked: dict[int, int] = {}  # uids with nothing to merge, and the number of entries by which that was found
         self._settled: dict[int, int] = {}  # uids of long indexes, and records before which all lines are closed
@@ -191,7 +189,7 @@ class Merger:
         now_ms = self._groups.now_ms()
         terms = {run.group: self._groups.term(run.group) for run in runs}
         home_group = sources[0].run.group
-        key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=self._random(16))
+        key = pack_key(self._cluster_id, home_group=home_group, now_ms=now_ms, random=token_bytes(16))
         parts, slices = await asyncio.to_thread(build_merged, sources, data, key, now_ms)
         members: dict[int, list[tuple[Run, ColdSlice]]] = {}
         for source, cold in zip(sources, slices, strict=True):

@@ -75,9 +75,9 @@ def with_credentials(settings: StoreSettings, environment: Mapping[str, str] = o
 class LocalBlobs:
     """The embedded store's folder. All that is written here is fsynced with its folders."""
 
-    def __init__(self, root: str, files: Files | None = None) -> None:
+    def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        self._files = files or Files()
+        self._files = Files()
         self._synced: set[str] = set()  # written by others, never changed afterwards
 
     def get(self, key: str) -> bytes:
@@ -274,7 +274,7 @@ class _S3Upload:
         self._writer.close()
 
     def abort(self) -> None:
-        """An unfinished multipart upload is no object; the server's sweep ends it."""
+        """An unfinished multipart upload is no object; a lifecycle rule of the bucket ends it."""
 
 
 def _below(uri: str, base: str) -> str:

@@ -137,7 +137,7 @@ class HttpCoordinator:
 def _decoded(answer: httpx.Response, shape: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(answer.content, type=shape)
-    except msgspec.DecodeError as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise PolynyaError(f"{answer.url} answered what is no {what}: {fault}. Are driver and server of one release?") from None
 
 

@@ -31,9 +31,8 @@ class Bounds(msgspec.Struct, frozen=True):
 
 def check_names(connection: Any, statement: str, tables: Collection[str]) -> None:
     """Raise BadQuestion when the statement, one SELECT, names anything but `tables` (in any case) and what it makes itself."""
-    text = statement.replace(
-        "'", "''"
-    )  # no parameter: to bind one DuckDB imports pandas and pyarrow, which takes longer than most questions
+    # No parameter: to bind one DuckDB imports pandas and pyarrow, which takes longer than most questions.
+    text = statement.replace("'", "''")
     told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
     if told["error"]:
         raise BadQuestion(str(told.get("error_message", "the question cannot be read")))

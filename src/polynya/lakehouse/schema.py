@@ -108,9 +108,9 @@ def wish(columns: Sequence[Column], seen: Seen, least: int = 1) -> list[Column]:
     return wishes
 
 
-def adopt(columns: Sequence[Column], wishes: Sequence[Column], reserved: Sequence[str] = OUR_COLUMNS) -> list[Column]:
+def adopt(columns: Sequence[Column], wishes: Sequence[Column]) -> list[Column]:
     """`columns` with what of `wishes` they lack, named; in order, up to `LEAVES_MAX` leaves. `columns` keep their places."""
-    return _adopt(columns, wishes, reserved, [LEAVES_MAX - leaves(columns)])
+    return _adopt(columns, wishes, OUR_COLUMNS, [LEAVES_MAX - leaves(columns)])
 
 
 def leaves(columns: Sequence[Column]) -> int:

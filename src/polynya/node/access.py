@@ -53,6 +53,7 @@ class Keeper:
             ticks += 1
             if self.known is not None:
                 self.known.tick()
+                self.known.settle()
                 self._tell(self.known)
             if ticks % SLOW_EVERY == 0:
                 self._look()

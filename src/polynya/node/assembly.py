@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from polynya.base.errors import CorruptData, PolynyaError
+from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
@@ -22,7 +23,7 @@ from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health
 from polynya.node.joining import Joined, cluster_of, transport_of
-from polynya.node.start import EXIT_CORRUPT, EXIT_STORAGE, CoreStart
+from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
@@ -34,6 +35,7 @@ EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
+MEET_SECONDS = 10.0  # for a core that does not come up
 log = logging.getLogger("polynya.core")
 
 
@@ -63,6 +65,7 @@ class Assembly:
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
+        self._health.add("reached", self._unreached)
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
@@ -77,7 +80,9 @@ class Assembly:
         self._tier = await open_tier(self._start, self._engine.groups)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
-            self.service.flush_here = self._tier.flusher.flush_now
+            self.service.flush_here = self._tier.flush_now
+            claim = self._tier.claim
+            self._health.warn("object store", lambda: claim.reason)
         checks = StoreChecks(self.service, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
@@ -98,6 +103,14 @@ class Assembly:
         self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._view), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
+
+    async def meet(self) -> None:
+        """Until this core and all others have reached each other, or patience is over. The last core of a node that starts is met by all
+        when it says that it serves, so that the node's first requests find every core."""
+        if self._transport is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MEET_SECONDS):
+                    await self._transport.wait_met()
 
     async def stop(self) -> None:
         """Answer what is in flight, then close the files. Nothing acknowledged depends on it."""
@@ -121,6 +134,11 @@ class Assembly:
         await self._engine.stop()
         self._engine.close()
         self._keeper.close()
+
+    def _unreached(self) -> str | None:
+        """Others that are there are asked for what they say themselves; here they must be able to ask."""
+        strangers = self._transport.strangers() if self._transport is not None else []
+        return f"core {', '.join(map(str, strangers))} has not reached this one" if strangers else None
 
     def reload(self) -> None:
         """Read again what may change while the node runs: certificates, tokens, an issuer's keys."""
@@ -146,6 +164,8 @@ class Assembly:
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
             reader = self._tier.reader
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
+            claim = self._tier.claim
+            registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
 
     async def _settle(self) -> None:
         """Time passes for quiet streams; what crosses groups is finished."""
@@ -188,5 +208,5 @@ def _ended(task: asyncio.Task[None]) -> None:
 def _fail_stop(error: BaseException) -> None:
     """Only a restart reads the disk again; only some ends can be mended by one."""
     log.critical("this core goes down", exc_info=error)
-    code = EXIT_STORAGE if isinstance(error, OSError | JournalFailed) else EXIT_CORRUPT if isinstance(error, CorruptData) else EXIT_FAULT
-    os._exit(code)
+    ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
+    os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

@@ -72,8 +72,12 @@ class AuditFile:
     def _rotate(self) -> None:
         for number in range(self._files_max, 0, -1):
             older = self._numbered(number)
-            if older.exists():
-                os.replace(older, self._numbered(number + 1)) if number < self._files_max else older.unlink()
+            if not older.exists():
+                continue
+            if number < self._files_max:
+                os.replace(older, self._numbered(number + 1))
+            else:
+                older.unlink()
         os.replace(self.path, self._numbered(1))
 
     def _numbered(self, number: int) -> Path:
@@ -111,7 +115,8 @@ class AuditLog:
             is_open = found[-1] is not None
             acts = [each for each in found if each is not None]
             try:
-                self._file.write(*acts) if acts else None
+                if acts:
+                    self._file.write(*acts)
                 self.written += len(acts)
             except OSError as error:
                 self.lost += len(acts)

@@ -74,11 +74,26 @@ def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
     if not cluster.ca:
         return None
     try:
-        return peer_tls(cluster.ca, cluster.cert, cluster.key)
+        made = peer_tls(cluster.ca, cluster.cert, cluster.key)
+        names = _names_in(Path(cluster.cert))
+        if node_name(cluster.node) not in names:
+            shown = ", ".join(names) or "nobody"
+            raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
+        return made
     except OSError as error:
         reason = str(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         files = f"{cluster.ca}, {cluster.cert} and {cluster.key}"
         raise ConfigError(f"cluster: {files} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial") from None
+
+
+def _names_in(cert: Path) -> list[str]:
+    from cryptography import x509
+
+    made = x509.load_pem_x509_certificate(cert.read_bytes())
+    try:
+        return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        return []
 
 
 def _authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:

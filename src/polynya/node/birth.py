@@ -42,7 +42,7 @@ def birth_of(config: Config) -> Birth:
         return _bear(path, config)
     try:
         birth = msgspec.json.decode(raw, type=Birth)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"{path} cannot be read ({error}); restore it from a copy: the data cannot be opened without it") from None
     _check(birth, config, path)
     return birth

@@ -80,8 +80,11 @@ async def _serve(start: CoreStart, storage: Storage) -> int:
     try:
         await assembly.start()
         loop.add_signal_handler(signal.SIGHUP, assembly.reload)
+        meeting, stopped = loop.create_task(assembly.meet()), loop.create_task(stopping.wait())
+        await asyncio.wait((meeting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        meeting.cancel()
         report_ready(start)
-        await stopping.wait()
+        await stopped
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await assembly.stop()

@@ -13,6 +13,7 @@ from polynya.base.errors import Unavailable
 from polynya.base.names import spelled_name
 from polynya.cold import Part, Swept
 from polynya.front.http.errors import Failure
+from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
 from polynya.front.http.tables import ReadObject
 from polynya.node.tier import Tier
@@ -110,10 +111,7 @@ class StoreChecks:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
 
     def _read(self, body: bytes, shape: Any) -> Any:
-        try:
-            asked = msgspec.json.decode(body, type=shape)
-        except msgspec.DecodeError as error:
-            raise Failure("INVALID_REQUEST", f"the body is not what this path takes: {error}") from None
+        asked = read_json(body, shape)
         if asked.core >= self._service.cores:
             raise Failure("INVALID_REQUEST", f"this node has {self._service.cores} cores, counted from 0")
         return asked

@@ -197,15 +197,23 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
 
 def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     """(key, value, origin) of every setting, secrets redacted."""
-    rows = []
-    for setting in SETTINGS:
-        value: Any = loaded.config
-        for part in setting.key.split("."):
-            value = getattr(value, part)
-        text = ", ".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
-        shown = REDACTED if setting.secret and value else text
-        rows.append((setting.key, shown, loaded.origins[setting.key]))
-    return rows
+    return [(each.key, _shown(value_of(loaded.config, each.key), secret=each.secret), loaded.origins[each.key]) for each in SETTINGS]
+
+
+def _shown(value: Any, *, secret: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return REDACTED if secret and value else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a setting by its dotted key."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -314,7 +322,7 @@ def _build(values: dict[str, Any]) -> Config:
     return Config(**top, **{room: shape(**rooms[room]) for room, shape in shapes.items()})
 
 
-def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
     for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
         if key == "admin_listen" and not listen:
@@ -334,12 +342,16 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
                 f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set tls.cert and tls.key, or --tls-self for "
                 "a trial, or listen on 127.0.0.1 behind a proxy, or add --unsafe-no-auth"
             )
+
+
+def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     tls, auth = config.tls, config.auth
     if bool(tls.cert) != bool(tls.key):
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:
         yield "tls.self makes a certificate of its own: leave it out, or tls.cert and tls.key"
-    if any((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)) and not all((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)):
+    jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
+    if any(jwt) and not all(jwt):
         yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
     if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
         yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
@@ -381,6 +393,7 @@ def _is_local_url(url: str) -> bool:
 
 def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """What is wrong with settings that are each well-formed."""
+    yield from _reach_problems(config, origins)
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)
     cold = config.cold

@@ -25,7 +25,7 @@ class Farewell:
         self._closed = True
         for reply in self._asking.values():
             reply(b"")
-        asked = [asyncio.ensure_future(self._transport.call(core, KIND_FAREWELL, b"")) for core in self._transport.others]
+        asked = [self._transport.call(core, KIND_FAREWELL, b"") for core in self._transport.others]
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*asked, return_exceptions=True)  # an error: that core is gone already

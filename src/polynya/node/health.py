@@ -35,11 +35,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, array_like=True, frozen=True):
-    """One check's result: `reason` is None when all is well."""
+    """One check's result: `reason` is None when all is well. One that is not `fatal` leaves the node ready."""
 
     core: int
     name: str
     reason: str | None
+    fatal: bool = True
 
 
 class Heart:
@@ -78,7 +79,7 @@ class Health:
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
         self._start = start
         self._transport = transport
-        self._checks: list[tuple[str, Check]] = []
+        self._checks: list[tuple[str, Check, bool]] = []
         self.heart = Heart()
         self.registry = Registry()
         self.registry.add(process_samples)
@@ -90,7 +91,11 @@ class Health:
             transport.on(KIND_SAMPLES, self._on_samples)
 
     def add(self, name: str, check: Check) -> None:
-        self._checks.append((name, check))
+        self._checks.append((name, check, True))
+
+    def warn(self, name: str, check: Check) -> None:
+        """A check whose reason is told, but keeps no traffic away: the node does what it can."""
+        self._checks.append((name, check, False))
 
     def livez(self) -> Answer:
         """Whether this core's loop turns: a restart helps if not."""
@@ -102,9 +107,9 @@ class Health:
     async def readyz(self, *, verbose: bool) -> Answer:
         """Whether the whole node may get traffic; `verbose` lists every check with its reason, and what is unsafe."""
         findings = await self._findings()
-        failed = [finding for finding in findings if finding.reason is not None]
-        shown = findings if verbose else failed
-        lines = [f"[{'-' if finding.reason else '+'}] core {finding.core} {finding.name}: {finding.reason or 'ok'}" for finding in shown]
+        failed = [finding for finding in findings if finding.reason is not None and finding.fatal]
+        shown = [finding for finding in findings if verbose or finding.reason is not None]
+        lines = [f"[{_mark(finding)}] core {finding.core} {finding.name}: {finding.reason or 'ok'}" for finding in shown]
         lines += [f"[!] {line}" for line in self._start.config.unsafe if verbose]
         lines.append("not ready" if failed else "ready")
         return Answer(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
@@ -112,8 +117,16 @@ class Health:
     async def health(self) -> Answer:
         """The same for programs: one JSON object."""
         findings = await self._findings()
-        failed = [{"core": finding.core, "check": finding.name, "reason": finding.reason} for finding in findings if finding.reason]
-        body = {"status": "fail" if failed else "pass", "version": __version__, "failed": failed, "unsafe": self._start.config.unsafe}
+        failed, warned = (
+            [
+                {"core": each.core, "check": each.name, "reason": each.reason}
+                for each in findings
+                if each.reason is not None and each.fatal == fatal
+            ]
+            for fatal in (True, False)
+        )
+        status = "fail" if failed else "warn" if warned else "pass"
+        body = {"status": status, "version": __version__, "failed": failed, "warnings": warned, "unsafe": self._start.config.unsafe}
         return Answer(503 if failed else 200, JSON, msgspec.json.encode(body))
 
     def node(self, *, near: bool = False) -> Answer:
@@ -157,7 +170,7 @@ class Health:
         late = self.heart.late()
         loop = None if late < STALL_SECONDS else f"stood still for {late:.0f} s"
         core = self._start.core
-        return [Finding(core, "loop", loop), *(Finding(core, name, check()) for name, check in self._checks)]
+        return [Finding(core, "loop", loop), *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks)]
 
     async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
         """Every other core's answer, or why there is none."""
@@ -198,6 +211,10 @@ class Health:
             "polynya_cores": self._start.cores,
             "polynya_cores_up": 1,
         }
+
+
+def _mark(finding: Finding) -> str:
+    return "+" if finding.reason is None else "-" if finding.fatal else "!"
 
 
 def _transport_samples(transport: Transport) -> Samples:

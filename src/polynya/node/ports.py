@@ -7,6 +7,8 @@ import socket
 
 from polynya.base.errors import ConfigError
 
+BACKLOG = 1024  # connections that wait to be accepted
+
 
 def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> socket.socket:
     """A bound socket that does not listen: it keeps the port for this node while cores come and go. Port 0 takes a free one.
@@ -28,13 +30,13 @@ def take_port(host: str, port: int, *, name: str, change: str = "--listen") -> s
     return placeholder
 
 
-def shared_listener(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
+def shared_listener(host: str, port: int) -> socket.socket:
     """A core's own listening socket on a port that the node has taken; the kernel shares out the connections."""
     listener = _socket(host)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setblocking(False)
     listener.bind((host, port))
-    listener.listen(backlog)
+    listener.listen(BACKLOG)
     return listener
 
 

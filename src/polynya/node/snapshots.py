@@ -28,7 +28,7 @@ class Snapshotter:
     be in packs by now), and all entries behind it. Where a group has other members, some entries before it stay too, for those that lag.
     """
 
-    def __init__(self, core: Core | ReplicatedCore, store: SnapshotStore, *, every_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, core: Core | ReplicatedCore, store: SnapshotStore, *, every_bytes: int) -> None:
         self.count = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
@@ -36,7 +36,7 @@ class Snapshotter:
         self._replicated = core if isinstance(core, ReplicatedCore) else None
         self._store = store
         self._every_bytes = every_bytes
-        self._keep_bytes = keep_bytes
+        self._keep_bytes = KEEP_BYTES
         self._written_at = core.journal.position
         self._indexes: dict[int, int] = {}  # of the snapshots on the disk; none at first: a first round writes every group
         self._needed: dict[int, int | None] = {}  # the lowest place that the group's snapshot on the disk names

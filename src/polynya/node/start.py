@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
 
 import msgspec
 
@@ -23,10 +22,12 @@ READY = b"R"
 EXIT_CLEAN = 0
 EXIT_CORRUPT = 65  # data is damaged where it must not be: a restart would read the same
 EXIT_STORAGE = 74  # an fsync or a write failed: what is on the disk is unknown
+EXIT_ROOT = 77  # the object store came back, and is not this node's: found out while it served
 EXIT_CONFIG = 78  # the settings cannot work: no such bucket, a store without conditional writes, …
 FATAL = {
     EXIT_CORRUPT: "its data is damaged; see the lines above for the place, and restore that file from a copy",
     EXIT_STORAGE: "the disk failed to write or to sync; check it (dmesg, free space), then start again: acknowledged data is safe",
+    EXIT_ROOT: "the object store cannot be this node's; see the lines above",
     EXIT_CONFIG: "the settings cannot work; see the lines above",
 }
 _PR_SET_PDEATHSIG = 1
@@ -80,14 +81,13 @@ def report_ready(start: CoreStart) -> None:
     os.close(start.report_fd)
 
 
-def watch_parent(loop: asyncio.AbstractEventLoop, gone: Callable[[], None] = lambda: os._exit(EXIT_CLEAN)) -> None:
-    """In the core: call `gone` when the supervisor's end of standard input closes. The default ends the process at once, as a
-    power cut would: nothing acknowledged is lost by it."""
+def watch_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """In the core: end the process at once, as a power cut would, when the supervisor's end of standard input closes. Nothing acknowledged
+    is lost by it."""
 
     def readable() -> None:
         if not os.read(0, 4096):
-            loop.remove_reader(0)
-            gone()
+            os._exit(EXIT_CLEAN)
 
     loop.add_reader(0, readable)
 

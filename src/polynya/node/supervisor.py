@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from typing import TextIO
 
 import msgspec
 
@@ -44,16 +43,16 @@ LAKE_RESTART_SECONDS = 10.0
 log = logging.getLogger("polynya.supervisor")
 
 
-def serve(config: Config, *, entry: str = ENTRY, out: TextIO | None = None) -> int:
+def serve(config: Config, *, entry: str = ENTRY) -> int:
     """Run a node until it is told to stop; the exit code. `entry` is the module that a core process runs.
 
-    Says to `out` (stdout) what it listens on, once all cores serve. Errors of the settings go to stderr.
+    Says on stdout what it listens on, once all cores serve. Errors of the settings go to stderr.
     """
     logs.setup(config.log.level, config.log.format)
     try:
         with contextlib.ExitStack() as held:
             node = _prepare(config, held)
-            return asyncio.run(_Node(node, entry, out or sys.stdout).run())
+            return asyncio.run(_Node(node, entry).run())
     except ConfigError as error:
         print(f"polynya: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -130,13 +129,12 @@ def _take_admin(host: str, port: int) -> socket.socket:
 class _Node:
     """The processes of a running node. Every task is one of `run`'s group."""
 
-    def __init__(self, prepared: _Prepared, entry: str, out: TextIO) -> None:
+    def __init__(self, prepared: _Prepared, entry: str) -> None:
         self._start = prepared.start
         self._lock_fd = prepared.lock_fd
         self._notice = prepared.notice
         self._has_terminal = _terminal_is_there()
         self._entry = entry
-        self._out = out
         self._ready: set[int] = set()  # cores that serve now
         self._served = asyncio.Event()  # all cores served once
         self._stopping = asyncio.Event()
@@ -264,11 +262,10 @@ class _Node:
         if os.read(report, 1) != READY:
             return
         self._ready.add(core)
-        log.info("a core serves", extra={"ready": core, "of": self._start.cores})
+        log.info("a core serves", extra={"number": core, "of": self._start.cores})
         if len(self._ready) == self._start.cores and not self._served.is_set():
             self._served.set()
-            self._out.write(banner(self._start, self._notice))
-            self._out.flush()
+            print(banner(self._start, self._notice), end="", flush=True)
 
     async def _keep_lake(self) -> None:
         """The worker that keeps the tables fresh: its death never stops the node."""

@@ -1,32 +1,23 @@
-"""The object tier of a core: the store, proven and claimed, and what reads, fills and cleans it."""
+"""The object tier of a core: the store, claimed at start or as soon as it answers, and what reads, fills and cleans it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings, Verifier
+from polynya.node.claims import Claim, was_held
 from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
-from polynya.objectstore import (
-    ObjectStore,
-    StoreError,
-    StoreUnavailable,
-    claim_root,
-    open_store,
-    owns_root,
-    prove_conditional_writes,
-    release_root,
-)
+from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, open_store, release_root
 
-START_TRIES = 5
-MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
+CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
 RELEASE_SECONDS = 2.0
 COLLECT_MS_MIN = 500
 log = logging.getLogger("polynya.tier")
@@ -59,12 +50,14 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
 
 
 class Tier:
-    """Of one core. Made by `open_tier`; None in its place is the backend `none`."""
+    """Of one core. Made by `open_tier`; None in its place is the backend `none`. Nothing is written before the root is claimed."""
 
-    def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Any) -> None:
+    def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Claim) -> None:
         cluster = start.birth.cluster_id
         self.store = store
-        self._claim = claim if start.core == 0 and not start.birth.node else None  # the other nodes of a cluster go on
+        self.claim = claim
+        self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
+        self._claiming: asyncio.Task[None] | None = None
         self.verifier = Verifier(groups, store)
         self.reader = ColdReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
@@ -75,13 +68,36 @@ class Tier:
             collector_settings(start.config.cold),
             packs_prefix=f"{cluster}/packs/",
             in_flight=self.flusher.in_flight,
-            owns_root=lambda: owns_root(store, claim),
+            owns_root=claim.owned,
             sweep_deletes=start.birth.history == 1,
         )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs for ever beside the core."""
-        return [self.flusher.run(), self.merger.run(), self.collector.run()]
+        """What runs for ever beside the core, or ends when the root can never be claimed."""
+        return [self._claimed(), *(self._once_claimed(run) for run in (self.flusher.run, self.merger.run, self.collector.run))]
+
+    async def begin(self) -> None:
+        """Claim the root; of one that was held before this returns soon, claimed or not. Raises ConfigError."""
+        self._claiming = asyncio.get_running_loop().create_task(self.claim.make())
+        await asyncio.wait([self._claiming], timeout=CLAIM_SECONDS if self.claim.is_known else None)
+        if self._claiming.done():
+            self._claiming.result()
+        else:
+            log.warning("serving without the object store until it answers")
+
+    async def flush_now(self, prefix: str | None = None) -> None:
+        """As the flusher's. Raises Unavailable."""
+        if not self.claim.made.is_set():
+            raise Unavailable("the object store cannot be used yet: try again later")
+        await self.flusher.flush_now(prefix)
+
+    async def _claimed(self) -> None:
+        assert self._claiming is not None
+        await self._claiming
+
+    async def _once_claimed(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await self.claim.made.wait()
+        await run()
 
     async def read_object(self, key: str) -> bytes:
         """For rooms that know no store. Raises Unavailable."""
@@ -93,27 +109,23 @@ class Tier:
     async def close(self) -> None:
         """The first core says that the node has stopped, if the store answers soon."""
         await self.reader.close()
-        if self._claim is not None:
+        if self._claiming is not None:
+            self._claiming.cancel()
+        if self._releases and self.claim.root is not None:
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(RELEASE_SECONDS):
-                    await release_root(self.store, self._claim)
+                    await release_root(self.store, self.claim.root)
         await self.store.close()
 
 
 async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
-    """Open the store, prove that it honours conditions, and take its root. Raises ConfigError when it cannot work."""
-    store = open_store(start.config.store)
+    """Open the store, prove that it honours conditions, and take its root, now or later. Raises ConfigError when it cannot work."""
+    try:
+        store = open_store(start.config.store, late=was_held(start))
+    except StoreUnavailable as error:
+        raise ConfigError(f"cold: {error}") from None
     if store is None:
         return None
-    for attempt in range(START_TRIES):
-        try:
-            if start.core == 0:
-                await prove_conditional_writes(store)
-            claim = await claim_root(store, start.birth.cluster_id, start.birth.history, MEMBERS if start.birth.node else start.start_id)
-            return Tier(store, start, groups, claim)
-        except StoreUnavailable as error:
-            if attempt == START_TRIES - 1:
-                raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
-            log.warning("the object store does not answer yet", extra={"error": str(error)})
-            await asyncio.sleep(2**attempt * 0.5)
-    raise AssertionError
+    tier = Tier(store, start, groups, Claim(start, store))
+    await tier.begin()
+    return tier

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from typing import TypeVar
 
 from polynya.objectstore.api import (
@@ -41,12 +42,15 @@ _THREADS = 4
 class LocalStore:
     """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
 
-    def __init__(self, root: str, files: Files | None = None) -> None:
+    def __init__(self, root: str, files: Files | None = None, *, late: bool = False) -> None:
+        """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise."""
         self.root = os.path.abspath(root)
         self._files = files or Files()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
         self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
-        self._open()
+        self._is_open = False
+        if not late:
+            self._open()
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
         return await self._run(self._put, check_key(key), as_parts(parts))
@@ -61,11 +65,11 @@ class LocalStore:
         return await self._run(self._head, check_key(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        check_prefix(prefix)
-        while page := await self._run(self._page, prefix, after):
+        """A folder is read once, however many pages it fills."""
+        walk = self._walk(check_prefix(prefix), after)
+        while page := await self._run(_page, walk):
             for info in page:
                 yield info
-            after = page[-1].key
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._run(self._delete, [check_key(key) for key in keys])
@@ -78,12 +82,17 @@ class LocalStore:
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
         except OSError as fault:
             self._synced.clear()  # somebody may have removed a folder
             raise StoreUnavailable(f"the object folder {self.root}: {fault}") from fault
 
     # What follows runs in the pool.
+
+    def _opened(self, work: Callable[..., T], *arguments: object) -> T:
+        if not self._is_open:
+            self._open()
+        return work(*arguments)
 
     def _put(self, key: str, parts: Sequence[bytes]) -> str:
         path = self._path(key)
@@ -161,37 +170,29 @@ class LocalStore:
         for folder in sorted(folders):
             self._files.sync_folder(folder)
 
-    def _page(self, prefix: str, after: str) -> Sequence[ObjectInfo]:
-        page: list[ObjectInfo] = []
-        for info in self._walk(prefix, after):
-            page.append(info)
-            if len(page) == _LIST_PAGE:
-                break
-        return page
-
     def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         """In the order of keys: a folder sorts as its name with the slash."""
         try:
             with os.scandir(os.path.join(self.root, prefix)) as entries:
-                found = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries if not entry.name.startswith("."))
+                found = sorted(entry.name + "/" * entry.is_dir() for entry in entries if not entry.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return
-        for name, entry in found:
+        for name in found:
             key = prefix + name
             if name.endswith("/"):
                 if key >= after or after.startswith(key):
                     yield from self._walk(key, after)
             elif key > after:
                 try:
-                    status = entry.stat()
+                    status = os.stat(os.path.join(self.root, key))
                 except FileNotFoundError:
                     continue
                 yield ObjectInfo(key, status.st_size, "", status.st_mtime_ns // 1_000_000)
 
     def _open(self) -> None:
         """Make the root and drop what writers that died left behind."""
-        os.makedirs(os.path.dirname(self.root), exist_ok=True)
         try:
+            os.makedirs(os.path.dirname(self.root), exist_ok=True)
             self._make_folders(os.path.join(self.root, _TEMPORARY))
             with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
                 for entry in entries:
@@ -199,6 +200,7 @@ class LocalStore:
                         self._drop(entry.path)
         except OSError as fault:
             raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}") from fault
+        self._is_open = True
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, key)
@@ -247,6 +249,10 @@ class LocalStore:
         """Remove a temporary name; if it cannot be, a later start will."""
         with suppress(OSError):
             self._files.unlink(temporary)
+
+
+def _page(walk: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:
+    return list(islice(walk, _LIST_PAGE))
 
 
 def _hash(parts: Sequence[bytes]) -> str:

@@ -84,7 +84,7 @@ async def _read(store: ObjectStore) -> tuple[RootMarker | None, str | None]:
 def _decode(data: bytes) -> RootMarker:
     try:
         return msgspec.json.decode(data, type=RootMarker)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise ConfigError(f"the object store's root has a {MARKER_KEY} that is not a root marker: choose another root") from None
 
 

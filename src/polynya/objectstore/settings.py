@@ -36,8 +36,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.environ) -> ObjectStore | None:
-    """The store; None for the backend `none`. Raises ConfigError, StoreUnavailable (the folder cannot be made)."""
+def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.environ, *, late: bool = False) -> ObjectStore | None:
+    """The store; None for the backend `none`. Raises ConfigError, StoreUnavailable (the folder cannot be made; `late`: it may be later)."""
     if settings.backend == "none":
         return None
     if settings.backend == "memory":
@@ -45,7 +45,7 @@ def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.envi
     if settings.backend == "local":
         if not settings.root:
             raise ConfigError("the object store 'local' needs a root folder")
-        return LocalStore(settings.root)
+        return LocalStore(settings.root, late=late)
     if settings.backend == "s3":
         return _open_s3(settings, environment)
     raise ConfigError(f"unknown object store backend {settings.backend!r}: use one of {', '.join(BACKENDS)}")

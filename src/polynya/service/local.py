@@ -201,12 +201,13 @@ class LocalGroups:
         return list(self.machines[0].tables.values())
 
     async def lags(self, query: LagQuery) -> list[Lag]:
-        """Of each group; the loop goes on between two, as each looks at all its streams."""
-        found = []
-        for machine in self.machines.values():
-            found.append(lag_of(machine, query.table, query.prefix, query.without, query.committed))
-            await asyncio.sleep(0)
-        return found
+        """Of each group; the loop goes on in between, as all streams are looked at."""
+        found: dict[int, Lag] = {}
+        for group, machine in list(self.machines.items()):
+            for lag in lag_of(machine, query.table, query.prefix, query.without, query.committed):
+                found[group] = lag
+                await asyncio.sleep(0)
+        return list(found.values())
 
     def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
         if not self.lifetimes.is_over(machine, stream):

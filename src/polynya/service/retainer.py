@@ -1,7 +1,7 @@
 """Retention carried out: looks through the streams that have one, a part at a time, and trims what is over it.
 
-Whole slices and hot batches are found by a look at the index alone. A slice that reaches far back beyond an age is read, now and then, so
-that its old records are trimmed though it stays.
+Whole slices and hot batches are found by a look at the index alone. A slice of which much is over the age, or the bytes, is read, now and
+then, so that its old records are trimmed though it stays.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import islice
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.service.api import Refusal
+from polynya.service.api import Position, ReadQuery, Refusal
 from polynya.service.node import NodeService
 from polynya.stream.commands import Retention, Trim
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
-from polynya.stream.retention import cut_of, retention_of, slack_ms
+from polynya.stream.retention import Cut, cut_of, retention_of, slack_ms
 
 log = logging.getLogger("polynya.service")
 
@@ -29,6 +29,7 @@ LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs on
 CUTS_MAX = 1024  # streams trimmed in one pass, or …
 ENTRIES_AT_ONCE = 8192  # … so many slices let go of
 READS_MAX = 4  # slices read in one pass
+IN_VAIN_MS = 60_000  # so long a slice is not read again that had no record to trim up to
 BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
 
 
@@ -58,7 +59,7 @@ class Retainer:
             self._buckets = await self._service.buckets()
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
-        inside: list[tuple[int, Stream, int]] = []
+        inside: list[tuple[int, Stream, Cut]] = []
         looked = 0
         self._left = CUTS_MAX
         while looked < LOOKED_MAX and self._left > 0 and len(inside) < READS_MAX:
@@ -69,10 +70,12 @@ class Retainer:
             looked += len(part)
             self._look(part, cuts, inside)
             await asyncio.sleep(0)
-        for group, stream, before_ms in inside:
-            cut = await self._read(group, stream, before_ms)
+        for group, stream, wanted in inside:
+            cut = await self._read(group, stream, wanted)
             if cut is not None:
                 cuts.setdefault(group, []).append(cut)
+            elif wanted.inside_byte:
+                self._read_again_ms[stream.uid] = self._service.now_ms() + IN_VAIN_MS
         return await self._trim(cuts)
 
     # --- looking ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +84,7 @@ class Retainer:
         self,
         part: list[tuple[int, Stream, Retention] | None],
         cuts: dict[int, list[tuple[int, int, int]]],
-        inside: list[tuple[int, Stream, int]],
+        inside: list[tuple[int, Stream, Cut]],
     ) -> None:
         now_ms = self._service.now_ms()
         for each in part:
@@ -95,9 +98,9 @@ class Retainer:
             if cut.boundary is not None:
                 cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
                 self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
-            elif cut.inside_ms and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
+            elif (cut.inside_ms or cut.inside_byte) and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
                 self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
-                inside.append((group, stream, cut.inside_ms))
+                inside.append((group, stream, cut))
 
     def _begin_round(self) -> None:
         now = time.monotonic()
@@ -120,14 +123,21 @@ class Retainer:
 
     # --- trimming --------------------------------------------------------------------------------------------------------------
 
-    async def _read(self, group: int, stream: Stream, before_ms: int) -> tuple[int, int, int] | None:
+    async def _read(self, group: int, stream: Stream, wanted: Cut) -> tuple[int, int, int] | None:
         """The cut inside a slice, or in what a fork inherits."""
         try:
-            place = await self._service.local.place_at_time(group, stream.name, before_ms)
+            place = await self._place(group, stream.name, wanted)
         except PolynyaError as fault:
             self._failed(fault)
             return None
         return None if isinstance(place, Refusal) or place[0] <= stream.first_record else (stream.uid, *place)
+
+    async def _place(self, group: int, name: str, wanted: Cut) -> tuple[int, int] | Refusal:
+        if not wanted.inside_byte:
+            return await self._service.local.place_at_time(group, name, wanted.inside_ms)
+        query = ReadQuery(name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True)
+        page = await self._service.local.read(group, query)
+        return page if isinstance(page, Refusal) else (page.begin_record, page.begin_byte)
 
     async def _trim(self, cuts: dict[int, list[tuple[int, int, int]]]) -> int:
         done = 0

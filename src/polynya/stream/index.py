@@ -72,28 +72,28 @@ def lengths(data: bytes) -> list[int]:
 def span(data: bytes, begin: int, end: int) -> tuple[int, int]:
     """The first record of the entries from `begin` to before `end`, and the record behind the last."""
     last, records = _RECORDS.unpack_from(data, (end - 1) * ENTRY_BYTES)
-    return _place(data, begin)[0], last + records
+    return begin_of(data, begin)[0], last + records
 
 
 def first_from(data: bytes | None, record: int) -> int:
     """The number of the first entry that begins at `record` or later; the count when there is none."""
     if not data:
         return 0
-    return bisect_left(range(count(data)), record, key=lambda at: _place(data, at)[0])
+    return bisect_left(range(count(data)), record, key=lambda at: begin_of(data, at)[0])
 
 
 def holding(data: bytes | None, record: int) -> int:
     """The number of the last entry that begins at `record` or before; -1 when there is none."""
     if not data:
         return -1
-    return bisect_right(range(count(data)), record, key=lambda at: _place(data, at)[0]) - 1
+    return bisect_right(range(count(data)), record, key=lambda at: begin_of(data, at)[0]) - 1
 
 
 def holding_byte(data: bytes | None, byte: int) -> int:
     """As `holding`, by stream position."""
     if not data:
         return -1
-    return bisect_right(range(count(data)), byte, key=lambda at: _place(data, at)[1]) - 1
+    return bisect_right(range(count(data)), byte, key=lambda at: begin_of(data, at)[1]) - 1
 
 
 def first_reaching(data: bytes | None, time_ms: int) -> int:
@@ -117,7 +117,7 @@ def time_ms_first(data: bytes, at: int) -> int:
 
 def begin_of(data: bytes, at: int) -> tuple[int, int]:
     """(record, byte) at which an entry begins."""
-    return _place(data, at)
+    return _PLACE.unpack_from(data, at * ENTRY_BYTES)
 
 
 def end_of(data: bytes, at: int) -> tuple[int, int]:
@@ -139,7 +139,7 @@ def byte_of(data: bytes | None, record: int) -> int | None:
     at = holding(data, record)
     if data is None or at < 0:
         return None
-    begin, byte = _place(data, at)
+    begin, byte = begin_of(data, at)
     return byte if begin == record else None
 
 
@@ -148,12 +148,8 @@ def record_of(data: bytes | None, byte: int) -> int | None:
     at = holding_byte(data, byte)
     if data is None or at < 0:
         return None
-    record, begin = _place(data, at)
+    record, begin = begin_of(data, at)
     return record if begin == byte else None
-
-
-def _place(data: bytes, at: int) -> tuple[int, int]:
-    return _PLACE.unpack_from(data, at * ENTRY_BYTES)
 
 
 class Index(Sequence[ColdSlice]):

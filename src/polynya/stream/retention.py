@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polynya.base.limits import KIB
 from polynya.stream import index
 from polynya.stream.commands import BucketRetention, Retention, SetRetention
 from polynya.stream.front import Boundary, front_of, tidy
@@ -17,16 +18,19 @@ from polynya.stream.replies import Code, Reply
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
 
+_SLACK_BYTES_MIN = 64 * KIB
 ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the loop
 
 
 class Cut(msgspec.Struct, frozen=True, gc=False):
     """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
-    `entries`: how many of the index go with it. `inside_ms`: records older than this are left behind it, inside a slice or in what a fork inherits; 0 none."""
+    `entries`: how many of the index go with it. Inside a slice, a batch or what a fork inherits more is left behind it than should be: records
+    older than `inside_ms`, or those before the one that holds `inside_byte`; 0 none."""
 
     boundary: Boundary | None = None
     entries: int = 0
     inside_ms: int = 0
+    inside_byte: int = 0
 
 
 _NOTHING = Cut()
@@ -69,23 +73,25 @@ def retention_of(stream: Stream) -> Retention | None:
 
 
 def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
-    """What may go now: whole slices and hot batches of which nothing needs to be kept."""
+    """What may go now: whole slices and hot batches of which nothing needs to be kept; and what must be read to tell."""
     found = (stream.first_record, stream.first_byte)
-    inside_ms = 0
+    inside_ms = inside_byte = 0
     if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
         found = max(found, _last_boundary_before_byte(stream, stream.next_byte - retention.bytes))
+        over = stream.next_byte - retention.bytes - found[1]
+        inside_byte = found[1] + over if over > slack_bytes(retention.bytes) and _records_at(stream, found) > 1 else 0
     before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
     if before_ms > 0 and not _is_young(stream, before_ms):
         found = max(found, _first_boundary_reaching(stream, before_ms))
         first_ms = _first_time(stream, found)
         inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
-    if found[0] == stream.first_record and not inside_ms:
+    if found[0] == stream.first_record and not (inside_ms or inside_byte):
         return _NOTHING
     entries = index.entries_before(stream.cold, found[0])
     if entries > ENTRIES_MAX:
         assert stream.cold is not None
         entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
-    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms)
+    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
 
 
 def _is_young(stream: Stream, before_ms: int) -> bool:
@@ -100,6 +106,23 @@ def _is_young(stream: Stream, before_ms: int) -> bool:
 def slack_ms(retention: Retention) -> int:
     """How much older than its age records may be that share a slice with younger ones: it has to be read to tell them apart."""
     return max(1000, (retention.age_seconds or 0) * 250)
+
+
+def slack_bytes(kept: int) -> int:
+    """How much more than should be kept may be, in a piece that has to be read to be told apart."""
+    return max(_SLACK_BYTES_MIN, kept // 4)
+
+
+def _records_at(stream: Stream, at: Boundary) -> int:
+    """How many records the piece has from its record at `at` on."""
+    hot = stream.hot
+    if hot and at[0] >= hot[0].record:
+        batch = hot[bisect_right(hot, at[0], key=lambda each: each.record) - 1]
+        return batch.record + batch.records - at[0]
+    number = index.holding(stream.cold, at[0])
+    if stream.cold is not None and number >= 0:
+        return index.end_of(stream.cold, number)[0] - at[0]
+    return stream.fork.record - at[0] if stream.fork is not None else 0
 
 
 def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:

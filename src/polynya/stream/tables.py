@@ -9,6 +9,7 @@ and from then on (`planned`) the job claims nothing more. A planner that dies be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +21,8 @@ from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
+
+LAG_STREAMS = 512  # looked at in one go: some milliseconds
 
 
 class Table(msgspec.Struct, array_like=True, gc=False):
@@ -153,7 +156,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         if claim is None or claim.job != command.job:
             if not member or left <= 0 or not command.fresh:
                 continue
-            claim = _claim(machine, stream, command, claim)
+            claim = _claim(stream, command, claim)
         first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
         taken = machine.index_of(stream)[first:end]
         if taken:
@@ -167,7 +170,7 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
-def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]
@@ -182,11 +185,14 @@ def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: Claim 
     return claim
 
 
-def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Lag:
-    """How far the table is behind this group's streams."""
+def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
+    """How far the table is behind this group's streams: the same `Lag` again and again, complete when nothing more comes. In between the
+    group may change: what it had at the beginning is counted, but for streams that are gone."""
     lag = Lag()
-    for stream in machine.streams.values():
-        if not _belongs(stream.name, prefix, without):
+    for number, stream in enumerate(list(machine.streams.values()), 1):
+        if number % LAG_STREAMS == 0:
+            yield lag
+        if not _belongs(stream.name, prefix, without) or machine.by_uid.get(stream.uid) is not stream:
             continue
         lag.streams += 1
         claim = stream.tables.get(table) if stream.tables else None
@@ -200,7 +206,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             lag.records += stream.next_record - begin
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
-    return lag
+    yield lag
 
 
 def _own_from(stream: Stream, record: int) -> int:

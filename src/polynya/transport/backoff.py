@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 SECONDS = 0.01
 SECONDS_MAX = 0.5
@@ -15,6 +16,7 @@ class Backoff:
     def __init__(self) -> None:
         self._pause = SECONDS
         self._connected = 0.0
+        self._hurry = asyncio.Event()
 
     def connected(self) -> None:
         self._connected = asyncio.get_running_loop().time()
@@ -24,5 +26,12 @@ class Backoff:
         if self._connected and asyncio.get_running_loop().time() - self._connected > SECONDS_MAX:
             self._pause = SECONDS
         self._connected = 0.0
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311  # only spreads attempts
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause * random.uniform(0.5, 1.0)):  # noqa: S311  # only spreads attempts
+                await self._hurry.wait()
         self._pause = min(self._pause * 2, SECONDS_MAX)
+
+    def hurry(self) -> None:
+        """Whoever waits need not: the next attempt is likely to succeed."""
+        self._hurry.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
@@ -71,14 +71,10 @@ class Guest:
     def __init__(self, house: House, greet: Greet, *, checked: bool = False) -> None:
         self._house = house
         self._greet = greet
-        self._core = -1  # until it said hello; then its number, or its address on another node
+        self.core = -1  # until it said hello; then its number, or its address on another node
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
-
-    @property
-    def core(self) -> int:
-        return self._core
 
     def _on_up(self) -> None:
         self._house.guests.add(self)
@@ -90,9 +86,9 @@ class Guest:
             push.cancelled()
 
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
-        if self._core < 0:
-            self._core = self._greet(self, type_, kind, ident, body)
-            if self._core < 0 and self.link.up:
+        if self.core < 0:
+            self.core = self._greet(self, type_, kind, ident, body)
+            if self.core < 0 and self.link.up:
                 self.link.close()
         elif type_ == Type.RAFT:
             self._raft(body)
@@ -113,10 +109,10 @@ class Guest:
 
     def _raft(self, body: bytes) -> None:
         try:
-            self._house.on_raft(self._core, body)
+            self._house.on_raft(self.core, body)
         except ValueError as error:
             log.error(
-                "a frame from another node makes no sense: the connection is dropped", extra={"node": self._core >> 8, "error": str(error)}
+                "a frame from another node makes no sense: the connection is dropped", extra={"node": self.core >> 8, "error": str(error)}
             )
             self.link.close()
 
@@ -126,11 +122,11 @@ class Guest:
             reply(Unavailable(f"this core knows no message of kind {kind}"))
             return
         try:
-            handler(body, reply, self._core)
+            handler(body, reply, self.core)
         except PolynyaError as error:
             reply(error)
         except Exception as error:  # the caller must not wait for ever; a bug here is told, and is no reason to drop the others
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
             reply(error)
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
@@ -140,11 +136,11 @@ class Guest:
             push.end(Unavailable(f"this core knows no subscription of kind {kind}"))
             return
         try:
-            handler(body, push, self._core)
+            handler(body, push, self.core)
         except PolynyaError as error:
             push.end(error)
         except Exception as error:  # as in `_handle`
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self._core})
+            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
             push.end(error)
 
     def _reply(self, ident: int, answer: bytes | BaseException) -> None:
@@ -161,8 +157,10 @@ class Door:
     """The listening socket of this core for the others of its node."""
 
     def __init__(self, house: House, path: str, start_id: str) -> None:
+        self.on_arrival: Callable[[int], None] = _nobody  # called with each core of this node that has said hello
         self._house = house
         self._start_id = start_id
+        self._arrival = asyncio.Event()
         self._path = path
         self._server: asyncio.AbstractServer | None = None
 
@@ -171,6 +169,17 @@ class Door:
         if os.path.exists(self._path):
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self._house, self._greet).link, self._path)
+
+    @property
+    def present(self) -> Set[int]:
+        """The cores that have reached this one."""
+        return {guest.core for guest in self._house.guests}
+
+    async def wait_for(self, cores: Set[int]) -> None:
+        """Until each of them has come."""
+        while not cores <= self.present:
+            self._arrival.clear()
+            await self._arrival.wait()
 
     async def close(self) -> None:
         """Listen no more, and let all guests go."""
@@ -185,6 +194,9 @@ class Door:
 
     def _greet(self, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
         if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._start_id.encode():
+            guest.core = ident
+            self._arrival.set()
+            self.on_arrival(ident)
             return ident
         log.warning("a connection that is none of this node's cores was refused")
         return -1
@@ -206,4 +218,8 @@ def _too_large(body: bytes) -> OutcomeUnknown:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _nobody(core: int) -> None:
     pass

@@ -54,6 +54,7 @@ class Peer:
         self._waiting_bytes = 0
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
+        self._backoff = Backoff()
 
     @property
     def connected(self) -> bool:
@@ -96,24 +97,27 @@ class Peer:
 
     async def keep(self) -> None:
         """Stay connected until cancelled."""
-        backoff = Backoff()
         try:
             while True:
                 self._lost.clear()
                 try:
                     link = await self._connect()
                 except OSError:
-                    await backoff.wait()
+                    await self._backoff.wait()
                     continue
                 if self._begin(link):
-                    backoff.connected()
+                    self._backoff.connected()
                     await self._lost.wait()
-                await backoff.wait()
+                await self._backoff.wait()
         finally:
             if self._link is not None:
                 self._link.close()
                 await self._lost.wait()
             self._fail_waiting(Unavailable("this core is stopping"))
+
+    def hurry(self) -> None:
+        """The peer has shown that it is there: try now, if it is still to be reached."""
+        self._backoff.hurry()
 
     async def wait_connected(self) -> None:
         await self._up.wait()

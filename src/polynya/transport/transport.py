@@ -56,6 +56,7 @@ class Transport:
         self._call_seconds = call_seconds
         self._house = House()
         self._door = Door(self._house, _path(directory, core), start_id)
+        self._door.on_arrival = self._arrived
         self._peers: dict[int, Peer] = {}
         for other in range(cores):
             if other != core:
@@ -128,6 +129,15 @@ class Transport:
         for core in self.others:
             await self._peers[core].wait_connected()
 
+    async def wait_met(self) -> None:
+        """Until every other core was reached and has reached this one: from then on neither finds the other missing."""
+        await self.wait_connected()
+        await self._door.wait_for(set(self.others))
+
+    def strangers(self) -> list[int]:
+        """Cores that have not reached this one, which they will soon: until then what they ask of it waits, or fails."""
+        return sorted(set(self.others) - self._door.present)
+
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
         OutcomeUnknown."""
@@ -173,6 +183,11 @@ class Transport:
             "refused": sum(peer.refused for peer in peers),
             "failed": sum(peer.failed for peer in peers),
         }
+
+    def _arrived(self, core: int) -> None:
+        """It is there, so it can be reached."""
+        if core in self._peers:
+            self._peers[core].hurry()
 
     def _peer(self, place: int) -> Peer:
         peer = self._peers.get(place)
@@ -221,7 +236,14 @@ def _to_core(own: int, path: str, start_id: str) -> Connect:
 
     async def connect() -> Link:
         link = Link(_nothing, _no_frame, _nothing)
-        await asyncio.get_running_loop().create_unix_connection(lambda: link, path)
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.create_unix_connection(lambda: link, path))
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # finished first: uvloop would never tell a connection that has just come up that it is lost
+            await asyncio.gather(connecting, return_exceptions=True)
+            link.close()
+            raise
         link.send(Type.HELLO, PROTOCOL_VERSION, own, start_id.encode())
         return link
 

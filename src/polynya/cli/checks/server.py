@@ -53,12 +53,15 @@ def _health(client: Client) -> Iterator[Finding]:
         answer = client.send("GET", "/health")
         told = answer.json()
         failed = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told["failed"]]
+        warned = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told.get("warnings", ())]
         unsafe = list(told["unsafe"])
     except (httpx.TransportError, ValueError, KeyError, TypeError):
         yield Finding("health", FAIL, "the server does not say", "Look at its log.")
         return
     step = "Look at its log, and at /readyz?verbose."
     yield Finding("health", FAIL, "; ".join(failed), step) if failed else Finding("health", OK, "every check passes")
+    for line in warned:
+        yield Finding("health", WARN, line, step)
     for line in unsafe:
         yield Finding("access", WARN, line, "Do not leave it so.")
 

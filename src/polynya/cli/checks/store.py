@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.base.errors import ConfigError, PolynyaError
+from polynya.base.errors import PolynyaError
 from polynya.cli.checks.findings import FAIL, OK, WARN, Finding
 from polynya.node.config import Config
-from polynya.objectstore import NotFound, ObjectStore, StoreSettings, StoreUnavailable, open_store, prove_conditional_writes
+from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, prove_conditional_writes
 from polynya.objectstore.root import MARKER_KEY
 
 SECONDS = 30.0
@@ -38,8 +38,6 @@ async def _checked(config: Config) -> list[Finding]:
             return await _remote(config)
     except TimeoutError:
         return [Finding("object store", FAIL, f"no answer within {SECONDS:g} s", _S3_STEP)]
-    except StoreUnavailable as error:
-        return [Finding("object store", FAIL, str(error), _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.")]
     except (PolynyaError, ValueError, OSError) as error:
         return [Finding("object store", FAIL, str(error), _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.")]
 
@@ -105,5 +103,5 @@ def _cluster(config: Config) -> str:
     """The id in the data folder, or nothing."""
     try:
         return str(msgspec.json.decode((Path(config.data) / "node.json").read_bytes())["cluster_id"])
-    except (OSError, msgspec.DecodeError, KeyError, TypeError, ConfigError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ""

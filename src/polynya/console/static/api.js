@@ -62,9 +62,15 @@ export function url(path, query = {}) {
 export async function ask(target, { method = "GET", headers = {}, body, signal, allow = [] } = {}) {
   const secret = accessToken();
   const sent = secret ? { ...headers, Authorization: `Bearer ${secret}` } : headers;
-  const answer = await fetch(target, { method, headers: sent, body, signal, cache: "no-store", credentials: "omit", redirect: "error" });
+  const options = { method, headers: sent, body, signal, cache: "no-store", credentials: "omit", redirect: "error" };
+  const answer = await fetch(target, options).catch(silent);
   if (answer.ok || allow.includes(answer.status)) return answer;
   throw await refusal(answer);
+}
+
+/** Each browser has other words for it: "Failed to fetch", "Load failed", "NetworkError …". */
+function silent(error) {
+  throw error instanceof TypeError ? new TypeError("the node does not answer", { cause: error }) : error;
 }
 
 export async function askJson(path, query, options) {

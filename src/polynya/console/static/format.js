@@ -28,7 +28,8 @@ export function bytes(number) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
+  if (unit === 0) return `${Number.isInteger(value) ? value : value.toFixed(value < 10 ? 1 : 0)} B`;
+  return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ${UNITS[unit]}`;
 }
 
 /** Seconds as "850 ms", "12 s", "3 min", "2.5 h", "4 d". */

@@ -2,7 +2,7 @@
 
 import { ask, askJson, curl, url } from "./api.js";
 import { h, put } from "./dom.js";
-import { bytes, compact, count, duration, visible } from "./format.js";
+import { bytes, compact, count, duration, instant, visible } from "./format.js";
 import { parseMetrics } from "./metrics.js";
 import { Book } from "./rates.js";
 import { sparkline } from "./spark.js";
@@ -93,7 +93,7 @@ export function open(place, shell) {
       await work();
     } catch (error) {
       if (!abort.signal.aborted)
-        put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node did not answer: ${error.message}`);
+        put(note, error.status === 403 ? `Not for this token: ${error.message}` : `The node's health cannot be read: ${error.message}. Trying again …`);
     }
   }
 
@@ -121,7 +121,7 @@ export function open(place, shell) {
     const number = (label, value) => h("div", {}, h("dt", {}, label), h("dd", {}, value));
     put(
       node,
-      number("Version", visible(told.version)),
+      number("Version", visible(told.commit ? `${told.version} (${told.commit})` : told.version)),
       number("Cores", count(told.cores)),
       number("Groups", count(told.groups)),
       number("Objects", visible(told.objects)),
@@ -174,9 +174,11 @@ export function open(place, shell) {
     const value =
       sample.name.endsWith("_bytes") || sample.name.endsWith("_bytes_total")
         ? bytes(sample.value)
-        : Number.isInteger(sample.value)
-          ? count(sample.value)
-          : String(Number(sample.value.toPrecision(4)));
+        : sample.name.endsWith("_start_seconds")
+          ? instant(sample.value * 1000)
+          : Number.isInteger(sample.value) || Math.abs(sample.value) >= 10_000
+            ? count(sample.value)
+            : String(Number(sample.value.toPrecision(4)));
     return h(
       "tr",
       {},

@@ -122,7 +122,9 @@ export function open(place, shell) {
   }
 
   askJson("v1/tables", {}, { signal: abort.signal })
-    .then(({ tables }) =>
+    .then(({ tables }) => {
+      if (tables.length) field.placeholder = `select stream, count(*) from ${tables[0].name} group by stream`;
+      else tell("There are no tables yet: “polynya table create orders --prefix orders”, and then “polynya compact orders”, makes one.");
       put(
         names,
         tables
@@ -139,8 +141,8 @@ export function open(place, shell) {
               visible(table.name),
             ),
           ),
-      ),
-    )
+      );
+    })
     .catch(() => {});
   if (asked) submit();
   return {
@@ -160,7 +162,7 @@ function bodyOf(statement) {
 
 function told(error) {
   if (error instanceof ApiError) return error.message;
-  return `The server did not answer: ${error.message}`;
+  return `The question cannot be asked: ${error.message}.`;
 }
 
 function behind(tables) {

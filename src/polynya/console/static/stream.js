@@ -36,6 +36,7 @@ class StreamView {
     this.next = null; // the boundary after them
     this.tail = null;
     this.paused = false;
+    this.lost = false; // what is known could not be asked again
     this.series = new Series();
     this.sizes = new Series();
     this.build();
@@ -119,13 +120,16 @@ class StreamView {
       this.numbers,
       h("div", { class: "row between controls" }, go, buttons),
       this.state,
-      h("div", { class: "split" }, h("div", { class: "panel scroll" }, this.list), this.pane.element),
+      h("div", { class: "split" }, h("div", { class: "panel scroll", hidden: true }, this.list), this.pane.element),
     );
   }
 
-  async start() {
-    await this.measure();
-    if (!this.facts || this.closed) return;
+  start() {
+    this.measure();
+  }
+
+  /** Once it is known what the stream is, be it that the node was away at first. */
+  async begin() {
     const place = parsePlace(this.at) ?? { end: true };
     await this.goTo(place);
     if (this.wantsLive) this.follow(true);
@@ -139,19 +143,27 @@ class StreamView {
       const found = await facts(this.name, this.abort.signal);
       if (this.facts && this.facts.incarnation !== found.incarnation)
         this.tell("The stream was deleted and created again: this is its new life.");
+      const known = this.facts !== null;
       this.facts = found;
       this.series.add(now, found.tail.record);
       this.sizes.add(now, found.tail.byte);
       this.describe();
+      if (!known) this.begin();
+      else if (this.lost && !this.tail) this.tell(this.records.length ? this.range() : "");
+      this.lost = false;
     } catch (error) {
       if (this.abort.signal.aborted) return;
       this.tell(
         error instanceof ApiError && error.status === 404
           ? `There is no stream “${this.title}”.`
-          : `The stream cannot be read: ${error.message}`,
+          : `The stream cannot be read: ${error.message}. Trying again …`,
         true,
       );
-      if (error.status === 404 || error.status === 410 || error.status === 400) return;
+      this.lost = true;
+      if (error.status === 404 || error.status === 410 || error.status === 400) {
+        this.element.classList.toggle("missing", !this.facts);
+        return;
+      }
     }
     this.timer = setTimeout(() => this.again(), POLL_MS);
   }
@@ -205,7 +217,8 @@ class StreamView {
         : place.last !== undefined
           ? last(place.last)
           : place.record;
-    return this.load({ record });
+    await this.load({ record });
+    if (place.end) this.bottom(); // the newest are the last ones
   }
 
   async load(place) {
@@ -278,7 +291,7 @@ class StreamView {
     const { first, tail } = this.facts;
     this.previous.disabled = !!this.tail || (records[0]?.number ?? next.record) <= first.record;
     this.following.disabled = !!this.tail || next.record >= tail.record;
-    if (records.length) this.tell(`Records ${count(records[0].number)} to ${count(records.at(-1).number)} of ${count(tail.record)}`);
+    if (records.length) this.tell(this.range());
     else
       this.tell(
         tail.record === first.record
@@ -294,6 +307,7 @@ class StreamView {
       (record) => `${this.facts.incarnation} ${record.number}`,
       (record) => this.row(record),
     );
+    this.list.parentElement.hidden = !this.records.length;
   }
 
   row(record) {
@@ -377,12 +391,13 @@ class StreamView {
     this.element.classList.toggle("following", following && !this.paused);
     this.previous.disabled = following || !this.facts || (this.records[0]?.number ?? 0) <= this.facts.first.record;
     this.following.disabled = following || !this.facts || (this.next?.record ?? 0) >= this.facts.tail.record;
-    if (!following && this.facts && this.next)
-      this.tell(
-        this.records.length
-          ? `Records ${count(this.records[0].number)} to ${count(this.records.at(-1).number)} of ${count(this.facts.tail.record)}`
-          : "",
-      );
+    if (!following && this.facts && this.next) this.tell(this.records.length ? this.range() : "");
+  }
+
+  range() {
+    const [first, last] = [this.records[0].number, this.records.at(-1).number];
+    const total = count(this.facts.tail.record);
+    return first === last ? `Record ${count(first)} of ${total}` : `Records ${count(first)} to ${count(last)} of ${total}`;
   }
 
   /** Draw at most once a frame, however fast records come; also where the page is not drawn. */
@@ -478,7 +493,6 @@ class StreamView {
   }
 
   close() {
-    this.closed = true;
     this.abort.abort();
     this.tail?.stop();
     clearTimeout(this.timer);

@@ -34,6 +34,7 @@ export function open(place, shell) {
   const rows = new Rows(body);
   const previous = h("button", { type: "button", class: "button", on: { click: () => back() } }, "Previous");
   const following = h("button", { type: "button", class: "button", on: { click: () => forth() } }, "Next");
+  const pager = h("div", { class: "row pager", hidden: true }, previous, following);
   const element = h(
     "section",
     { class: "page", "aria-labelledby": "title" },
@@ -44,7 +45,7 @@ export function open(place, shell) {
       h("label", { class: "search" }, h("span", { class: "label" }, "Names that begin with"), search, h("kbd", {}, "/")),
     ),
     h("div", { class: "panel" }, table(body), note),
-    h("div", { class: "row pager" }, previous, following),
+    pager,
   );
 
   let typing = 0;
@@ -80,7 +81,8 @@ export function open(place, shell) {
       draw();
     } catch (error) {
       if (abort.signal.aborted) return;
-      put(note, `The streams cannot be listed: ${error.message}`);
+      put(note, `The streams cannot be listed: ${error.message}. Trying again …`);
+      note.hidden = false;
     }
     const took = performance.now() - begun;
     timer = setTimeout(wake, Math.max(POLL_MS - took, COST * took));
@@ -104,6 +106,7 @@ export function open(place, shell) {
     rows.show(entries, (entry) => entry.incarnation, row, refresh);
     previous.disabled = !after;
     following.disabled = !next;
+    pager.hidden = !after && !next;
     put(note, entries.length ? "" : empty(prefix));
     note.hidden = entries.length > 0;
   }

@@ -63,7 +63,7 @@ export function open(place, shell) {
     } catch (error) {
       if (abort.signal.aborted) return;
       note.hidden = false;
-      put(note, `The tables cannot be listed: ${error.message}`);
+      put(note, `The tables cannot be listed: ${error.message}. Trying again …`);
     }
     timer = setTimeout(poll, Math.max(POLL_MS, 8 * (performance.now() - begun)));
   }

@@ -29,7 +29,7 @@ Audit = Callable[[str, str, str, str, str, str], None]
 """(act, target, principal's id and name, address, outcome, request id)."""
 
 _ANYBODY = frozenset(
-    ("/livez", "/readyz", "/health", "/console", "/favicon.ico", "/v1/stream/__ds/jwks.json", "/v1/streams/__ds/jwks.json")
+    ("/", "/livez", "/readyz", "/health", "/console", "/favicon.ico", "/v1/stream/__ds/jwks.json", "/v1/streams/__ds/jwks.json")
 )
 _ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for with its reader's token
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
@@ -72,7 +72,7 @@ class Entrance:
         self._check_grants(front, exchange, principal)
         self._bind(connection, principal, exchange)
         meter = connection.meter
-        if meter is not None and (wait := meter.take(self._access.now(), len(exchange.body))):
+        if meter is not None and (wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))):
             self._access.counters.limited += 1
             raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
         connection.admitted = True
@@ -201,6 +201,11 @@ def is_open(path: str) -> bool:
     if path in _ANYBODY or path.startswith(_ANYBODY_BELOW):
         return True
     return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
+
+
+def _is_paced(exchange: Exchange) -> bool:
+    """A live reader is slowed down, not refused, which a browser's `EventSource` would take for the end."""
+    return exchange.route.kind == Kind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
 
 
 def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:

@@ -83,6 +83,7 @@ _TABLE = (
         "OVER_HOT_BOUND", 413, "the data is larger than `cold.max_hot_bytes_per_group`: it can never be taken; split it, or raise that"
     ),
     ErrorCode("TOO_MANY_RECORDS", 413, "the body holds more JSON values than one append may; split it"),
+    ErrorCode("CONTENT_ENCODING", 415, "bodies are taken as they are: send it without Content-Encoding"),
     ErrorCode("EXPECTATION", 417, "the only expectation met is 100-continue"),
     ErrorCode("PRODUCER_LIMIT", 429, "the stream has as many active producers as it may", retry_after=60),
     ErrorCode("RATE_LIMIT", 429, "more requests or bytes in a second than the token's limits allow", retry_after=1),

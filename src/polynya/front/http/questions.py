@@ -62,7 +62,7 @@ def _read(body: bytes) -> _Asked:
         raise Failure("BODY_TOO_LARGE", f"a question has at most {SQL_BODY_BYTES_MAX} bytes")
     try:
         asked = msgspec.json.decode(body, type=_Asked)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Failure("INVALID_REQUEST", f'the body is {{"sql": "select …", "rows": {SQL_ROWS_DEFAULT}}}: {error}') from None
     if not 1 <= asked.rows <= SQL_ROWS_MAX:
         raise Failure("INVALID_REQUEST", f"rows must be a whole number from 1 to {SQL_ROWS_MAX}")

@@ -70,7 +70,8 @@ class HttpFront:
         self.unread: set[Connection] = set()  # those whose client is slow to take its answers
         self.stopping = False
         self.connections: set[Connection] = set()
-        self.live: dict[Any, None] = {}  # SSE subscribers
+        self.live: dict[Any, None] = {}  # SSE subscribers …
+        self.metered: dict[Any, None] = {}  # … and those of them whose callers have a limit of bytes
         self.waiters: set[Any] = set()  # long-polls
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,6 +192,11 @@ class HttpFront:
                 subscriber.finish()
         for waiter in tuple(self.waiters):
             waiter.expire()
+
+    def settle(self) -> None:
+        """Count what live readers were sent, and let those wait that have had too much: never event by event."""
+        for subscriber in tuple(self.metered):
+            subscriber.settle()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

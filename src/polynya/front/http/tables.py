@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.names import BadName, canonical_prefix, spelled_name
+from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request
 from polynya.front.http.schemas import columns_of
 from polynya.service.access import Principal
@@ -30,7 +31,7 @@ Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
 
 
 class TableRoutes:
-    """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`."""
+    """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`, and bodies that are no such thing as `Failure`."""
 
     def __init__(self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None) -> None:
         """`read_object` reads an object of the store by its key; without one tables have no schema to show."""
@@ -50,7 +51,7 @@ class TableRoutes:
             _check(principal, Verb.READ, table.prefix)
             return 200, {"table": await self._described(table)}
         if len(segments) == 1 and method == "PUT":
-            wanted = _read(request.body, _Create)
+            wanted = read_json(request.body, _Create)
             _check(principal, Verb.TABLE, wanted.prefix, spelled=True)
             table, new = await self._tables.create(segments[0], wanted.prefix)
             return 201 if new else 200, {"table": await self._described(table)}
@@ -91,9 +92,9 @@ class TableRoutes:
             job = await self._tables.plan(name)
             return (204, None) if job is None else (200, self._plan(job))
         if verb == "commit":
-            return await self._commit(_read(body, CommitRequest))
+            return await self._commit(read_json(body, CommitRequest))
         if verb == "abandon":
-            given_up = _read(body, AbandonRequest)
+            given_up = read_json(body, AbandonRequest)
             table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
             return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
         raise TableRefused(404, "NO_ROUTE", f"drivers know plan, commit and abandon, not '{verb}'")
@@ -186,13 +187,6 @@ def _range(part: Range, number: int) -> dict[str, Any]:
         "stored": cold.stored,
         "crc": cold.crc,
     }
-
-
-def _read(body: bytes, shape: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.DecodeError as error:
-        raise TableRefused(400, "INVALID_REQUEST", f"the body is not what this route takes: {error}") from None
 
 
 def _uid(text: str) -> int:

@@ -1,4 +1,7 @@
-"""`/v1/admin/tokens`: make, list and revoke tokens, for holders of a token with `admin`; on this machine there is `polynya token`."""
+"""`/v1/admin/tokens` and `/v1/admin/jwts`: make, list and revoke tokens, and revoke JWTs, for holders of a token with `admin`.
+
+On this machine there is `polynya token`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import msgspec
 
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.front.http.errors import Failure
+from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
 from polynya.service.access import Access, BadScope, Denied, Principal
-from polynya.service.access.store import NoToken, TokenFile, TokenRecord, Wanted
+from polynya.service.access.revoked import RevokedJwt, UnwantedJwt
+from polynya.service.access.store import AtRest, NoToken, TokenFile, TokenRecord, Wanted
 
 _NO_STORE = (("Cache-Control", "no-store"),)
 
@@ -46,6 +51,24 @@ class TokenRoutes:
             raise Unavailable(str(error)) from None
         raise Failure("METHOD_NOT_ALLOWED", "tokens know GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
 
+    async def handle_jwts(self, request: Request) -> Response:
+        """Those that are revoked; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
+        self.admin_of(request)
+        if request.segments or request.method not in ("GET", "POST"):
+            raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs know GET and POST /v1/admin/jwts")
+        try:
+            if request.method == "GET":
+                found = await asyncio.to_thread(self._tokens.load)
+                return _json(200, {"revoked": shown_jwts(found)})
+            unwanted = read_json(request.body, UnwantedJwt)
+            entry = await asyncio.to_thread(self._tokens.revoke_jwt, unwanted, _now_ms())
+        except BadScope as bad:
+            raise Failure("INVALID_REQUEST", str(bad)) from None
+        except ConfigError as error:
+            raise Unavailable(str(error)) from None
+        self._changed()
+        return _json(200, {"revoked": entry})
+
     def admin_of(self, request: Request) -> Principal:
         """Who asks, if that is an admin. Raises `Failure`."""
         if self._access is None:
@@ -64,13 +87,11 @@ class TokenRoutes:
                 raise Failure("TOKEN_REFUSED", str(denied), (("WWW-Authenticate", 'Bearer error="invalid_token"'),)) from None
         if not principal.is_admin:
             raise Failure("FORBIDDEN", "the token does not allow 'admin'")
+        request.principal = principal  # for the audit log
         return principal
 
     async def _create(self, request: Request) -> Response:
-        try:
-            wanted = msgspec.json.decode(request.body, type=Wanted)
-        except msgspec.DecodeError as error:
-            raise Failure("INVALID_REQUEST", f"the body is not what this route takes: {error}") from None
+        wanted = read_json(request.body, Wanted)
         record, text = await asyncio.to_thread(self._tokens.add, wanted, _now_ms())
         self._changed()
         return _json(201, {"token": {**shown(record), "secret": text}})
@@ -93,6 +114,11 @@ def shown(record: TokenRecord) -> dict[str, Any]:
         "revoked_ms": record.revoked_ms,
         "limits": record.limits,
     }
+
+
+def shown_jwts(found: AtRest) -> list[RevokedJwt]:
+    """The revocations in force."""
+    return [entry for entry in found.revoked_jwts if entry.expires_ms > _now_ms()]
 
 
 def _now_ms() -> int:

@@ -61,6 +61,16 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 NO_LIMITS = Limits()
 
 
+class Proven(msgspec.Struct, frozen=True):
+    """What a valid JWT says. `issued_ms` is 0 when it does not say when."""
+
+    subject: str
+    grants: tuple[Grant, ...]
+    expires_ms: int
+    issued_ms: int = 0
+    jti: str = ""
+
+
 class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
     """A caller that has proven who it is. `expires_ms` is wall time. Only `alive` changes: it turns false for ever."""
 
@@ -71,6 +81,7 @@ class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
     limits: Limits = NO_LIMITS
     meter: Meter | None = None
     alive: bool = True
+    jwt: Proven | None = None  # by which it came, if not by a token of ours
 
     @property
     def is_admin(self) -> bool:

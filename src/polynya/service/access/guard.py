@@ -12,6 +12,7 @@ from polynya.base.limits import CREDENTIAL_BYTES_MAX, CREDENTIALS_KEPT_MAX
 from polynya.service.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
 from polynya.service.access.issuer import BadJwt, Issuer, KeyUnknown
 from polynya.service.access.meters import Meter
+from polynya.service.access.revoked import Revocations
 from polynya.service.access.store import Stamp, TokenFile, proves, split_token
 
 log = logging.getLogger("polynya.access")
@@ -54,12 +55,15 @@ class Access:
         self.counters = AccessCounters()
         self.issuer = issuer
         self.on_deaths: list[Callable[[], None]] = []  # called after principals died: what stands on them must be let go
+        self.on_settle: list[Callable[[], None]] = []  # called when it is time to count what is counted late
         self.now = clock
         self._tokens = tokens
         self._defaults = defaults
         self._wall = wall
         self._stamp: Stamp | None = tokens.stamp()
-        self._records = {record.id: record for record in tokens.read()}
+        found = tokens.load()
+        self._records = {record.id: record for record in found.tokens}
+        self._revoked = Revocations(found.revoked_jwts)
         self._proven: dict[str, Principal] = {}
         self._living: weakref.WeakSet[Principal] = weakref.WeakSet()
         self._meters: weakref.WeakValueDictionary[str, Meter] = weakref.WeakValueDictionary()
@@ -113,6 +117,12 @@ class Access:
 
     # --- limits over all cores -------------------------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """A few times a second: count what went out since the last time without being counted one by one."""
+        if self._has_meters:
+            for count in self.on_settle:
+                count()
+
     def report(self) -> Report:
         """What the other cores have to know since the last report."""
         return {key: (*meter.drain(), meter.connections) for key, meter in self._meters.items()}
@@ -153,10 +163,17 @@ class Access:
             raise (KeysUnknown if issuer.may_refresh else Denied)(str(unknown)) from None
         except BadJwt as bad:
             raise Denied(str(bad)) from None
+        if self._revoked.refuse(proven):
+            raise Denied("the JWT is revoked")
         key = f"jwt:{proven.subject}"
-        meter = self._meter(key, self._defaults)
         return Principal(
-            id=key, name=proven.subject, grants=proven.grants, expires_ms=proven.expires_ms, limits=self._defaults, meter=meter
+            id=key,
+            name=proven.subject,
+            grants=proven.grants,
+            expires_ms=proven.expires_ms,
+            limits=self._defaults,
+            meter=self._meter(key, self._defaults),
+            jwt=proven,
         )
 
     def _meter(self, key: str, limits: Limits) -> Meter | None:
@@ -174,15 +191,17 @@ class Access:
     def _reload(self, stamp: Stamp | None) -> None:
         """A file that cannot be read changes nothing, and is looked at again: somebody is about to mend it."""
         try:
-            records = {record.id: record for record in self._tokens.read()}
+            found = self._tokens.load()
         except ConfigError as error:
             log.error("the tokens could not be read again: those known before stay valid", extra={"error": str(error)})
             return
         self._stamp = stamp
+        records = {record.id: record for record in found.tokens}
+        self._revoked = Revocations(found.revoked_jwts)
         changed = {key for key, record in self._records.items() if records.get(key) != record}
         self._records = records
         for principal in tuple(self._living):
-            if principal.id in changed:
+            if principal.id in changed or (principal.jwt is not None and self._revoked.refuse(principal.jwt)):
                 principal.alive = False
         self._bury()
 

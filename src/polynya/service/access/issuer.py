@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.limits import JWKS_BYTES_MAX, TOKEN_SCOPES_MAX
-from polynya.service.access.grants import BadScope, Grant, parse_scope
+from polynya.service.access.grants import BadScope, Grant, Proven, parse_scope
 
 log = logging.getLogger("polynya.access")
 
@@ -35,14 +35,6 @@ class BadJwt(ValueError):
 
 class KeyUnknown(BadJwt):
     """It is signed with a key that is not known, or not yet."""
-
-
-class Proven(msgspec.Struct, frozen=True):
-    """What a valid JWT says."""
-
-    subject: str
-    grants: tuple[Grant, ...]
-    expires_ms: int
 
 
 class Issuer:
@@ -105,7 +97,13 @@ class Issuer:
             raise BadJwt("the JWT has expired") from None
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise error if isinstance(error, BadJwt) else BadJwt(f"the JWT is not valid here: {error}") from None
-        return Proven(str(claims["sub"]), _grants(claims.get(self._claim)), (int(claims["exp"]) + LEEWAY_SECONDS) * 1000)
+        return Proven(
+            subject=str(claims["sub"]),
+            grants=_grants(claims.get(self._claim)),
+            expires_ms=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000,
+            issued_ms=int(float(claims.get("iat", 0)) * 1000),
+            jti=str(claims.get("jti", "")),
+        )
 
     def _is_old(self, seconds: float) -> bool:
         return self._clock() - self._fetched >= seconds

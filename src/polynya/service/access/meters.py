@@ -29,14 +29,18 @@ class Meter:
     def rates(self) -> tuple[float, float]:
         return self._requests_rate, self._bytes_rate
 
-    def take(self, now: float, size: int) -> float:
+    @property
+    def limits_bytes(self) -> bool:
+        return self._bytes_rate > 0
+
+    def take(self, now: float, size: int, *, paced: bool = False) -> float:
         """Let a request of `size` bytes through and return 0, or the seconds until one may be. The bucket of bytes may be overdrawn by
-        one request: the largest body must get through whatever the rate is."""
+        one request: the largest body must get through whatever the rate is. `paced`: its answer waits for the bytes itself (`owed`)."""
         self._fill(now)
         wait = 0.0
         if self._requests_rate and self._requests < 1:
             wait = (1 - self._requests) / self._requests_rate
-        if self._bytes_rate and self._bytes <= 0:
+        if self._bytes_rate and self._bytes <= 0 and not paced:
             wait = max(wait, (1 - self._bytes) / self._bytes_rate)
         if wait:
             return wait
@@ -50,6 +54,11 @@ class Meter:
         """Bytes of an answer."""
         self._bytes -= size
         self._let_bytes += size
+
+    def owed(self, now: float) -> float:
+        """Seconds until a byte more may be sent; 0 when it may be now."""
+        self._fill(now)
+        return (1 - self._bytes) / self._bytes_rate if self._bytes_rate and self._bytes <= 0 else 0.0
 
     def drain(self) -> tuple[int, int]:
         """(requests, bytes) let through since the last call, to be told to the other cores."""

@@ -16,6 +16,7 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.base.limits import TOKENS_MAX
 from polynya.service.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
+from polynya.service.access.revoked import RevokedJwt, UnwantedJwt, revoke
 
 PREFIX = "polynya"
 FOLDER = "access"
@@ -44,9 +45,12 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         return "expired" if self.expires_ms is not None and now_ms >= self.expires_ms else "active"
 
 
-class _File(msgspec.Struct, frozen=True):
-    version: int
-    tokens: list[TokenRecord]
+class AtRest(msgspec.Struct, frozen=True):
+    """The file."""
+
+    version: int = VERSION
+    tokens: list[TokenRecord] = []
+    revoked_jwts: list[RevokedJwt] = []
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,11 +120,15 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def read(self) -> list[TokenRecord]:
+        """The tokens. Raises `ConfigError`."""
+        return self.load().tokens
+
+    def load(self) -> AtRest:
         """Raises `ConfigError` when the file is no file of tokens."""
         try:
             return self._decode(self.path.read_bytes())
         except FileNotFoundError:
-            return []
+            return AtRest()
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}; the node must be able to read it") from None
 
@@ -128,12 +136,13 @@ class TokenFile:
         """Raises `BadScope` and `ConfigError`."""
         record, text = mint(wanted, now_ms)
 
-        def put(known: list[TokenRecord]) -> list[TokenRecord]:
+        def put(file: AtRest) -> AtRest:
+            known = file.tokens
             if any(each.name == record.name and each.state(now_ms) == "active" for each in known):
                 raise BadScope(f"there is an active token named '{record.name}': revoke it, or choose another name")
             if len(known) >= TOKENS_MAX:
                 raise BadScope(f"there are {TOKENS_MAX} tokens already: revoke some, or let an issuer of JWTs make them")
-            return [*known, record]
+            return msgspec.structs.replace(file, tokens=[*known, record])
 
         self._change(put, now_ms)
         return record, text
@@ -142,24 +151,39 @@ class TokenFile:
         """By id or by name. Raises `NoToken` and `ConfigError`."""
         revoked: list[TokenRecord] = []
 
-        def mark(known: list[TokenRecord]) -> list[TokenRecord]:
-            found = [each for each in known if which in (each.id, each.name) and each.revoked_ms is None]
+        def mark(file: AtRest) -> AtRest:
+            found = [each for each in file.tokens if which in (each.id, each.name) and each.revoked_ms is None]
             active = [each for each in found if each.state(now_ms) == "active"] or found
             if len(active) != 1:
                 raise NoToken(
                     f"no token that is not revoked has the id or name '{which}'" if not active else f"several are named '{which}'"
                 )
             revoked.append(msgspec.structs.replace(active[0], revoked_ms=now_ms))
-            return [revoked[0] if each.id == active[0].id else each for each in known]
+            tokens = [revoked[0] if each.id == active[0].id else each for each in file.tokens]
+            return msgspec.structs.replace(file, tokens=tokens)
 
         self._change(mark, now_ms)
         return revoked[0]
 
-    def _change(self, change: Callable[[list[TokenRecord]], list[TokenRecord]], now_ms: int) -> None:
+    def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
+        """One by its id, or all of a subject that are there now. Raises `BadScope` and `ConfigError`."""
+        added: list[RevokedJwt] = []
+
+        def add(file: AtRest) -> AtRest:
+            entry, entries = revoke(file.revoked_jwts, unwanted, now_ms)
+            added.append(entry)
+            return msgspec.structs.replace(file, revoked_jwts=entries)
+
+        self._change(add, now_ms)
+        return added[0]
+
+    def _change(self, change: Callable[[AtRest], AtRest], now_ms: int) -> None:
         try:
             with locked(self.folder, "tokens.lock"):
-                kept = [each for each in self.read() if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
-                self._replace(msgspec.json.format(msgspec.json.encode(_File(VERSION, change(kept)))))
+                found = self.load()
+                tokens = [each for each in found.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
+                jwts = [each for each in found.revoked_jwts if each.expires_ms > now_ms]
+                self._replace(msgspec.json.format(msgspec.json.encode(change(AtRest(VERSION, tokens, jwts)))))
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}; nothing was changed") from None
 
@@ -183,16 +207,16 @@ class TokenFile:
         finally:
             os.close(folder)
 
-    def _decode(self, data: bytes) -> list[TokenRecord]:
+    def _decode(self, data: bytes) -> AtRest:
         try:
-            found = msgspec.json.decode(data, type=_File)
+            found = msgspec.json.decode(data, type=AtRest)
             if found.version != VERSION:
                 raise ConfigError(f"{self.path} is of version {found.version}; this release reads {VERSION}")
             for record in found.tokens:
                 parse_scopes(record.scopes)
-        except (msgspec.DecodeError, BadScope) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, BadScope) as error:
             raise ConfigError(f"{self.path} is damaged: {error}; restore it from a copy, or remove it and make new tokens") from None
-        return found.tokens
+        return found
 
 
 def _ended_ms(record: TokenRecord, now_ms: int) -> int:

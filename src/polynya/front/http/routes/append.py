@@ -11,7 +11,7 @@ from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import COMMON
-from polynya.front.http.routes.bodies import batch_of, encoding_of
+from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
@@ -33,6 +33,8 @@ def append(front: HttpFront, exchange: Exchange) -> None:
     content_type = ""
     batch = None
     if body:
+        if "content-encoding" in headers:
+            check_coding(headers["content-encoding"])
         content_type = headers.get("content-type", "")
         if not content_type:
             exchange.fail("CONTENT_TYPE_REQUIRED")

@@ -9,6 +9,7 @@ from polynya.stream.commands import Batch, Encoding
 from polynya.wire.headers import media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
 
+_IDENTITY = (("Accept-Encoding", "identity"),)
 _ENCODINGS_MAX = 1024
 _encodings: dict[str, int] = {"application/json": Encoding.JSON, "application/octet-stream": Encoding.BYTES}
 
@@ -22,6 +23,13 @@ def encoding_of(content_type: str) -> int:
             _encodings.clear()
         _encodings[content_type] = encoding
     return encoding
+
+
+def check_coding(coding: str) -> None:
+    """Of the header `Content-Encoding`, which is not kept: readers would get bytes that they could not tell from plain ones (RFC 9110, 8.4
+    and 12.5.3). Raises `Failure`."""
+    if coding.strip().lower() not in ("", "identity"):
+        raise Failure("CONTENT_ENCODING", f"bodies are taken as they are, and '{coding[:64]}' is not kept: send it uncompressed", _IDENTITY)
 
 
 def batch_of(encoding: int, body: bytes) -> Batch | None:

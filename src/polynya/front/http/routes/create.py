@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from polynya.base.offsets import parse_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
-from polynya.front.http.routes.bodies import batch_of, encoding_of
+from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal
 from polynya.stream.commands import Create
@@ -51,6 +51,8 @@ def create(front: HttpFront, exchange: Exchange) -> None:
 
 def _command(front: HttpFront, exchange: Exchange, content_type: str, encoding: int) -> Create:
     headers = exchange.head.headers
+    if exchange.body:
+        check_coding(headers.get("content-encoding", ""))
     ttl, expires = headers.get("stream-ttl"), headers.get("stream-expires-at")
     if ttl is not None and expires is not None:
         raise BadField("a stream has either Stream-TTL or Stream-Expires-At, not both")

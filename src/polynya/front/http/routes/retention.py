@@ -11,6 +11,7 @@ from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.json_bodies import read_json
 from polynya.front.http.responses import NO_STORE
 from polynya.front.http.routes.positions import parse_offset
 from polynya.front.http.routes.preconditions import is_other_incarnation
@@ -46,7 +47,7 @@ class TrimBody(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_retention(body: bytes) -> Retention:
     """The retention of a request's body. Raises `Failure`."""
-    found = _read(body, RetentionBody)
+    found = read_json(body, RetentionBody)
     return Retention(found.age_seconds, found.bytes)
 
 
@@ -108,7 +109,7 @@ async def _set(front: HttpFront, exchange: Exchange, retention: Retention | None
 
 def trim_stream(front: HttpFront, exchange: Exchange) -> None:
     """Raises `Failure`."""
-    query = _trim_query(_read(exchange.body, TrimBody), exchange, front.service.now_ms())
+    query = _trim_query(read_json(exchange.body, TrimBody), exchange, front.service.now_ms())
     _spawn(front, exchange, lambda front, exchange: _trim(front, exchange, query))
 
 
@@ -180,10 +181,3 @@ def _incarnation(exchange: Exchange) -> int:
         return parse_incarnation(exchange.head.headers.get("stream-incarnation"))
     except BadField as bad:
         raise Failure("INVALID_HEADER", str(bad)) from None
-
-
-def _read(body: bytes, shape: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.DecodeError as error:
-        raise Failure("INVALID_REQUEST", f"the body is not what this path takes: {error}") from None

@@ -1,7 +1,8 @@
 """GET with live=sse: attach, catch up by reads, then go live (R100 to R106, F30).
 
 While live an event is encoded once for all subscribers of the core, and costs each one write; no task runs. A gap, which only another
-core's feed can leave, sends the subscriber back to reading.
+core's feed can leave, sends the subscriber back to reading. So does a limit of bytes that is used up, once that is noticed: what was sent
+live is counted a few times a second, as the distance that the subscriber has come.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Unavailable
-from polynya.base.limits import MIB, SSE_BACKLOG_BYTES_MAX
+from polynya.base.limits import MIB, RAW_STEP_BYTES, SSE_BACKLOG_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("polynya.http")
 
 _PAGE_BYTES = MIB  # gathered into one data event while catching up
+_PACE_SECONDS = 0.5  # between two looks at whether a limit of bytes lets more through: others of the same caller spend from it too
 _TOLD_END = "~end"  # ends the id of the event that says that a stream is closed
 
 
@@ -100,8 +102,9 @@ class Subscriber:
     """One live reader. Everything up to (`_record`, `_byte`) is written; until it is `_live`, events are kept, up to a bound."""
 
     __slots__ = (
-        "_byte", "_caught_up", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front", "_history", "_kept",
-        "_kept_bytes", "_live", "_name", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote", "_wrote_at"
+        "_byte", "_caught_up", "_charged", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front",
+        "_history", "_kept", "_kept_bytes", "_live", "_meter", "_name", "_page_bytes", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote",
+        "_wrote_at"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront, exchange: Exchange) -> None:
@@ -125,6 +128,10 @@ class Subscriber:
         self._wrote_at = 0
         self._ends_at = 0
         self._finished = False
+        meter = exchange.connection.meter
+        self._meter = meter if meter is not None and meter.limits_bytes else None
+        self._charged = 0  # while it is live: the byte up to which the meter has counted
+        self._page_bytes = _PAGE_BYTES if self._meter is None else min(_PAGE_BYTES, max(RAW_STEP_BYTES, int(self._meter.rates[1])))
 
     @property
     def exchange(self) -> Exchange:
@@ -151,6 +158,8 @@ class Subscriber:
         front.counters.live_opened += 1
         front.counters.statuses[200] += 1
         front.live[self] = None
+        if self._meter is not None:
+            front.metered[self] = None
         seconds = front.settings.sse_recycle_seconds
         self._ends_at = front.tick + int(seconds * (0.85 + 0.3 * front.random.random()))
         self._wrote_at = front.tick
@@ -158,7 +167,7 @@ class Subscriber:
         self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
-        query = ReadQuery(self._name, record, byte, _PAGE_BYTES, whole_records=True, beyond_tail_waits=True)
+        query = ReadQuery(self._name, record, byte, self._page_bytes, whole_records=True, beyond_tail_waits=True)
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
@@ -172,6 +181,7 @@ class Subscriber:
 
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
         """Write pages until the events take over."""
+        await self._wait_for_budget()
         while not self._finished:
             if isinstance(page, Refusal):
                 trimmed = page.code == Code.TRIMMED  # while it caught up
@@ -189,6 +199,7 @@ class Subscriber:
             if self._finished or self._go_live(page):
                 return
             await self._connection.wait_writable()
+            await self._wait_for_budget()
             if not self._finished:
                 page = await self.read(self._record, self._byte)
 
@@ -196,6 +207,8 @@ class Subscriber:
         self._caught_up = page.up_to_date
         self._record, self._byte = page.record, page.byte
         payload = b"".join([span.payload for span in page.spans])
+        if self._meter is not None:
+            self._meter.charge(len(payload))
         self._write(self._events(payload, (page.record, page.byte), up_to_date=page.up_to_date, closed=page.closed))
         if page.closed:
             self.finish()
@@ -209,6 +222,7 @@ class Subscriber:
             self._kept = kept
             return False
         self._live = True
+        self._charged = self._byte
         ahead = self._cursor > current_interval(self._front.service.now_ms())
         self._shared = "" if ahead or self._skip_to > self._record else "sse-chunk" if self._chunked else "sse"
         self._kept, self._kept_bytes = [], 0
@@ -256,6 +270,8 @@ class Subscriber:
         if event.record > self._skip_to or event.closed:
             transport.write(self._frame(event))
             self._wrote = True
+        else:
+            self._charged = event.byte
         if event.closed:
             self.finish()
 
@@ -286,17 +302,42 @@ class Subscriber:
             self._kept, self._kept_bytes = [], 0
 
     def _fall_back(self, event: LiveEvent) -> None:
+        self._count()
         self._live = False
         self._keep(event)
         self._exchange.spawn(self._read_on(), waits=True)
 
     async def _read_on(self) -> None:
+        await self._wait_for_budget()
+        if self._finished:
+            return
         try:
             page = await self.read(self._record, self._byte)
         except Unavailable:
             self.finish()
         else:
             await self.run(page)
+
+    # --- a caller's limit of bytes ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Count what was sent live. Who has had too much goes back to reading, when there is budget again: slower, and without a gap."""
+        assert self._meter is not None
+        self._count()
+        if self._live and self._meter.owed(self._front.now()):
+            self._live = False
+            self._exchange.spawn(self._read_on(), waits=True)
+
+    def _count(self) -> None:
+        if self._meter is not None and self._live:
+            self._meter.charge(self._byte - self._charged)
+            self._charged = self._byte
+
+    async def _wait_for_budget(self) -> None:
+        if self._meter is None:
+            return
+        while not self._finished and (seconds := self._meter.owed(self._front.now())):
+            await asyncio.sleep(min(seconds, _PACE_SECONDS))
 
     # --- ending ----------------------------------------------------------------------------------------------------------------
 
@@ -330,10 +371,12 @@ class Subscriber:
             self._let_go()
 
     def _let_go(self) -> None:
+        self._count()
         self._finished = True
         self._live = False
         self._kept = []
         self._front.live.pop(self, None)
+        self._front.metered.pop(self, None)
         self._front.service.detach(self._uid, self)
 
     def _write(self, data: bytes) -> None:

@@ -1,10 +1,12 @@
-"""What both readers share: pages to records, and where a user would go on."""
+"""What the handles of both shells show of what they hold: a reader its position, a producer its progress, a worker its name."""
 
 from __future__ import annotations
 
 from collections import deque
 
+from polynya.client.producing import ProducerCore
 from polynya.client.reading import Place
+from polynya.client.sharing import Worker
 from polynya.client.values import Page, Record
 
 
@@ -54,3 +56,55 @@ class Position:
         elif record.offset:
             self.offset = record.offset
         return record
+
+
+class Progress:
+    """How far a producer is."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+
+    @property
+    def id(self) -> str:
+        return self._core.names.producer_id
+
+    @property
+    def epoch(self) -> int:
+        return self._core.epoch
+
+    @property
+    def applied(self) -> int:
+        """Records that are durable."""
+        return self._core.applied
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of records without a receipt."""
+        return self._core.buffered_bytes
+
+    @property
+    def repeats(self) -> int:
+        """Requests that were sent again."""
+        return self._core.repeats
+
+    @property
+    def offset(self) -> str:
+        """After the last record that is known to be durable; "" before the first."""
+        return self._core.offset
+
+
+class Membership:
+    """A worker of a group."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def name(self) -> str:
+        """The worker's, as others see it."""
+        return self._worker.name
+
+    @property
+    def leases_lost(self) -> int:
+        """Leases that ran out while their records were being handled."""
+        return self._worker.turns_lost

@@ -1,0 +1,112 @@
+"""The claim of the object store's root, at start or as soon as the store answers; and the note of the first one, `DATA/object-root.json`.
+
+A node that has never held a root must not begin without one: it may be another cluster's, or one of a later history, and what it would
+acknowledge could not go anywhere. One that has held just this root may: until the claim is made it moves nothing there and deletes
+nothing, so that it does what a node does whose store goes away while it runs. What it finds out later it would have found out at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from polynya.base.errors import ConfigError
+from polynya.node.birth import sync_folder
+from polynya.node.start import CoreStart
+from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
+
+FILE = "object-root.json"
+FIRST_TRIES = 5  # of a node that has never held this root
+MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
+PAUSE_SECONDS = 0.5  # and twice as long each time …
+PAUSE_SECONDS_MAX = 10.0  # … up to so long
+AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there (the log says why)"
+log = logging.getLogger("polynya.tier")
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A root that this data folder has held."""
+
+    cluster_id: str
+    history: int
+    backend: str
+    root: str
+    bucket: str = ""
+    endpoint: str = ""
+
+
+def held_by(start: CoreStart) -> Held:
+    """The root of these settings."""
+    store: StoreSettings = start.config.store
+    return Held(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
+
+
+class Claim:
+    """Of one core. `made` is set once the root is claimed."""
+
+    def __init__(self, start: CoreStart, store: ObjectStore) -> None:
+        self.made = asyncio.Event()
+        self.root: RootClaim | None = None
+        self._start = start
+        self._store = store
+        self._path = Path(start.config.data) / FILE
+        self.is_known = was_held(start)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the store is not in use."""
+        return None if self.made.is_set() else AWAY
+
+    async def make(self) -> None:
+        """Returns once it is made. Raises ConfigError when it never can be, or when a root that was never held cannot be reached."""
+        failures = 0
+        while True:
+            try:
+                await self._try()
+                break
+            except StoreUnavailable as error:
+                failures += 1
+                if not self.is_known and failures == FIRST_TRIES:
+                    raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
+                if failures == 1 or self.is_known:
+                    log.warning("the object store does not answer yet", extra={"error": str(error), "tries": failures})
+            await asyncio.sleep(min(PAUSE_SECONDS * 2 ** (failures - 1), PAUSE_SECONDS_MAX))
+        if failures:
+            log.info("the object store answers", extra={"tries": failures + 1})
+        self.made.set()
+
+    async def owned(self) -> bool:
+        """Whether this start owns the root: ask before deleting."""
+        return self.root is not None and await owns_root(self._store, self.root)
+
+    async def _try(self) -> None:
+        start = self._start
+        if start.core == 0:
+            await prove_conditional_writes(self._store)
+        owner = MEMBERS if start.birth.node else start.start_id
+        self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
+        if start.core == 0 and not self.is_known:
+            _note(self._path, held_by(start))
+
+
+def was_held(start: CoreStart) -> bool:
+    """Whether this data folder has held just this root. A note that cannot be read is none."""
+    try:
+        found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=Held)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return found == held_by(start)
+
+
+def _note(path: Path, held: Held) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(held), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)

@@ -1,0 +1,284 @@
+"""What lost jobs left under a table's folder goes, and nothing that any snapshot, log or reader may still be at: with real tables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from lake_world import Lake, quiet
+from pyiceberg.table import StaticTable
+from s3_server import s3_server  # noqa: F401  (a fixture)
+
+from polynya.cold.table_sweeper import TableSweeper
+from polynya.lakehouse.commit import run_job
+from polynya.lakehouse.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
+from polynya.lakehouse.worker import compact
+from polynya.objectstore import StoreSettings, open_store
+from polynya.stream.tables import Table
+
+pytestmark = pytest.mark.process  # they write many real tables
+HOUR_MS = 3_600_000
+
+
+class Died(BaseException):
+    """A driver is killed."""
+
+
+class Groups:
+    """A core with one table, whose clock is the machine's."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.ahead_ms = 0
+        self.committed_ms = 0
+
+    def machines(self) -> Mapping[int, Any]:
+        found = self.lake.coordinator.table
+        table = Table(
+            7001, found.name, "", 0, committed=found.job, committed_ms=self.committed_ms, main=found.iceberg, dlq=found.iceberg_dlq
+        )
+        return {0: SimpleNamespace(tables={7001: table})}
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000) + self.ahead_ms
+
+
+class World:
+    """A lake whose jobs may be killed at any step, and its sweeper."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.groups = Groups(lake)
+        self.number = 0
+
+    def job(self, die_at: str = "") -> None:
+        """One job of a few records; with `die_at` its driver is killed there. What a job of before left open is taken up."""
+        self.number += 1
+        self.lake.source.append("s", [b'{"n":%d}' % self.number, b"7"])
+        plan = self.lake.coordinator.plan("flights")
+        assert plan is not None
+
+        def progress(step: str, told: str) -> None:
+            if step == die_at:
+                raise Died
+
+        try:
+            run_job(plan, self.lake.coordinator, self.lake.runner, self.lake.blobs, progress)
+        except Died:
+            return
+        finally:
+            self.groups.committed_ms = int(time.time() * 1000)
+
+    def drain(self) -> None:
+        """All jobs that are left."""
+        compact(self.lake.coordinator, [], lambda: self.lake.runner, quiet)
+        self.groups.committed_ms = int(time.time() * 1000)
+
+    def files(self) -> set[str]:
+        return set(self.lake.blobs.list_keys("tables/7001"))
+
+    def find(self, grace_ms: int = HOUR_MS) -> set[str]:
+        """Orphans; none is named twice."""
+
+        async def look() -> list[str]:
+            store = open_store(self.lake.settings)
+            assert store is not None
+            try:
+                found = [info.key for info in await TableSweeper(self.groups, store).find(grace_ms)]  # type: ignore[arg-type]
+                await store.delete(found)
+                return found
+            finally:
+                await store.close()
+
+        found = asyncio.run(look())
+        assert len(found) == len(set(found))
+        return set(found)
+
+    def age(self, hours: float = 2) -> None:
+        """All files that are there become so much older."""
+        for key in self.files():
+            path = os.path.join(self.lake.settings.root, key)
+            status = os.stat(path)
+            os.utime(path, (status.st_atime, status.st_mtime - hours * 3600))
+
+    def check(self) -> None:
+        """Both formats have every record once, in every snapshot and version that they still list."""
+        self.lake.check_exactly_once()
+        for part in ("main", "dlq"):
+            pointer = self.lake.coordinator.table.iceberg if part == "main" else self.lake.coordinator.table.iceberg_dlq
+            table = StaticTable.from_metadata(pointer)
+            for snapshot in table.metadata.snapshots:
+                assert all(self.exists(task.file.file_path) for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+            for older in table.metadata.metadata_log:
+                assert all(self.exists(task.file.file_path) for task in StaticTable.from_metadata(older.metadata_file).scan().plan_files())
+            delta = DeltaTable(f"{self.lake.settings.root}/tables/7001/{part}")
+            for version in range(delta.version() + 1):
+                delta.load_as_version(version)
+                assert all(map(self.exists, delta.file_uris()))
+
+    def exists(self, uri: str) -> bool:
+        return os.path.exists(uri.removeprefix("file://"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(Lake(str(tmp_path / "objects")))
+
+
+def test_a_table_in_order_loses_its_old_plans_alone(world: World) -> None:
+    for _ in range(3):
+        world.job()
+    assert world.find() == set(), "all is young"
+    world.age()
+    assert {key.split("/")[2] for key in world.find()} == {"jobs"}
+    assert not [key for key in world.files() if key.endswith(".plan.json")]
+    assert len([key for key in world.files() if key.endswith(".result.json")]) == 3
+    assert world.find() == set()
+    world.check()
+    world.job()
+    world.check()
+
+
+@pytest.mark.parametrize("step", ["planned", "plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main"])
+def test_what_a_killed_driver_left_goes_once_its_job_is_over_and_nothing_else(world: World, step: str) -> None:
+    world.job()
+    before = world.files()
+    world.job(die_at=step)
+    left = world.files() - before
+    world.age()
+    assert not world.find() & left or step in ("pointer", "delta-main"), "its job is open: it may yet be committed"
+    for _ in range(3):
+        world.job()
+    world.drain()
+    world.age()
+    found = world.find()
+    world.check()
+    assert world.find() == set()
+    remaining = world.files()
+    committed = [key for key in remaining if "/data/" in key]
+    assert len(committed) == 2 * world.lake.coordinator.table.job, "of each job one file in each part"
+    if step == "ran":
+        assert len([key for key in found & left if "/data/" in key]) == 2
+    if step == "staged-dlq":
+        assert {key.rpartition(".")[2] for key in found & left if "/_iceberg/" in key} == {"json", "avro"}
+    world.job()
+    world.check()
+
+
+def test_metadata_goes_when_it_was_superseded_for_longer_than_the_grace(world: World) -> None:
+    for _ in range(4):
+        world.job()
+    world.age()
+    held = world.lake.coordinator.table.iceberg
+    for _ in range(9):
+        world.job()
+    found = {key for key in world.find() if "/_iceberg/" in key}
+    assert [key for key in found if key.startswith("tables/7001/main/") and not key.endswith(".metadata.json")] == []
+    assert len(found) == 2 * 2, "versions 0 and 1 of both: 2 may have been superseded just now, and 3 was"
+    StaticTable.from_metadata(held).scan().to_arrow()
+    world.age()
+    world.job()
+    again = {key for key in world.find() if "/main/_iceberg/" in key}
+    assert len(again) == 6 and world.lake.blobs.key(held) in again, "2 to 7, as 8 to 12 are in the log of 13"
+    world.check()
+
+
+def test_manifests_of_expired_snapshots_go_with_the_last_metadata_that_names_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polynya.lakehouse.iceberg.EXPIRE_EVERY_JOBS", 8)
+    monkeypatch.setattr("polynya.lakehouse.iceberg.KEPT_SNAPSHOTS", 2)
+    assert (EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS) == (100, 20)
+    for _ in range(8):
+        world.job()
+    world.age()
+    assert not [key for key in world.find() if "/main/_iceberg/snap-" in key], "the metadata before it still names all"
+    for _ in range(7):
+        world.job()
+        world.age()
+    gone = [key for key in world.find() if "/main/_iceberg/snap-" in key]
+    assert len(gone) == 6
+    world.check()
+
+
+def test_strangers_and_files_that_cannot_be_understood_are_left_alone(world: World) -> None:
+    world.job()
+    strangers = {"tables/7001/main/data/mine.parquet", "tables/7001/notes.txt", "tables/7001/main/_iceberg/v1.json", "tables/7002/x"}
+    for key in strangers:
+        world.lake.blobs.put(key, b"x")
+    lost = f"tables/7001/main/data/{1:012d}-{'a' * 32}-00000-{'b' * 16}.parquet"
+    open_job = f"tables/7001/main/data/{2:012d}-{'a' * 32}-00000-{'b' * 16}.parquet"
+    half = "tables/7001/main/_delta_log/_commit_0b9d1f1e-0000-4000-8000-000000000000.json.tmp"
+    for key in (lost, open_job, half):
+        world.lake.blobs.put(key, b"x")
+    world.age()
+    path = Path(world.lake.blobs.key(world.lake.coordinator.table.iceberg))
+    manifest = next((Path(world.lake.settings.root) / path.parent).glob("*-m0.avro"))
+    whole = manifest.read_bytes()
+    for damage in (whole[:-1], whole[:40], b"", whole.replace(b"deflate", b"brotliX")):
+        manifest.write_bytes(damage)
+        assert world.find() == set()
+    manifest.write_bytes(whole)
+    metadata = Path(world.lake.settings.root) / path
+    described = metadata.read_bytes()
+    assert b'"manifest-list":"' in described
+    for damage in (b"", b"{", described.replace(b'"manifest-list":"', b'"manifest-list":"\xff')):
+        metadata.write_bytes(damage)
+        assert world.find() == set()
+    metadata.write_bytes(described)
+    found = world.find()
+    assert {lost, half} <= found and not found & {open_job, *strangers}
+    assert strangers - {"tables/7002/x"} <= world.files()
+    world.check()
+
+
+def test_manifests_that_name_too_few_files_are_not_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        world.job()
+    world.age()
+    monkeypatch.setattr("polynya.cold.table_sweeper._leave_named", lambda unnamed, manifest: 0)
+    assert not [key for key in world.find() if "/data/" in key]
+    world.check()
+
+
+def test_the_same_in_a_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = StoreSettings(**request.getfixturevalue("s3_server").settings())
+    monkeypatch.setenv("POLYNYA_COLD_S3_ACCESS_KEY_ID", settings.s3_access_key_id)
+    monkeypatch.setenv("POLYNYA_COLD_S3_SECRET_ACCESS_KEY", settings.s3_secret_access_key)
+    world = World(Lake(s3=settings))
+    for step in ("", "ran", "staged-dlq", "", "", "", ""):
+        world.job(step)
+    world.drain()
+    assert world.find() == set()
+    found = world.find(grace_ms=-HOUR_MS)  # files in a bucket cannot be made older: all are taken to be
+    assert {key.rpartition(".")[2] for key in found} == {"parquet", "json", "avro"}
+    assert len([key for key in world.files() if "/main/data/" in key]) == world.lake.coordinator.table.job
+    world.lake.check_exactly_once()
+    world.job()
+    world.lake.check_exactly_once()
+    assert {key.split("/")[2] for key in world.find(grace_ms=-HOUR_MS)} == {"jobs"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drivers_that_die_anywhere_and_sweeps_at_any_time_lose_nothing(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    steps = ("plan-object", "ran", "result-object", "staged-main", "staged-dlq", "pointer", "delta-main", "", "", "")
+    for _ in range(12):
+        world.job(chance.choice(steps))
+        if chance.random() < 0.5:
+            world.age(chance.choice((0.3, 2)))
+        if chance.random() < 0.4 and world.lake.coordinator.table.job:
+            world.find(grace_ms=chance.choice((60_000, HOUR_MS)))
+    world.drain()
+    world.check()
+    world.age()
+    world.job()
+    world.find()
+    world.check()
+    assert len([key for key in world.files() if "/main/data/" in key]) == world.lake.coordinator.table.job
