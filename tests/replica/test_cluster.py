@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from sim_cluster import World
+from sim_cluster import NotThere, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
@@ -184,7 +184,7 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
         leader.engine.local.sweep()
         await asyncio.sleep(0.1)
     for node in world.alive():
-        with pytest.raises(KeyError):
+        with pytest.raises(NotThere):
             await node.read(A)
 
 
