@@ -73,7 +73,7 @@ MUTANTS = {
     "drops the majority of before from elections": Mutant("configuration.py", "for side in (self.voters, self.outgoing) if side", "for side in (self.voters,)"),
     "changes voters in one step": Mutant("membership.py", "joint = target.voters != old.voters", "joint = False"),
     "leaves no joint configuration": Mutant("membership.py", "    if configuration.joint:\n        _propose", "    if False:\n        _propose"),
-    "does not campaign when it is put out": Mutant("election.py", "any(known.votes(raft.node) for known in membership.possible(raft))", "raft.configuration.votes(raft.node)"),
+    "does not campaign when it is put out": Mutant("election.py", "any(possible.votes(raft.node) for possible in membership.possible(raft))", "raft.configuration.votes(raft.node)"),
     "keeps a configuration that was cut off": Mutant("raft.py", "        while self.configurations[-1][0] >= index:\n            self.configurations.pop()\n", ""),
     "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
     "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "        kept = entries if fits else []", "        kept = entries"),

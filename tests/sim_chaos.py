@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import msgspec
-from sim_cluster import GROUPS, World
+from sim_cluster import GROUPS, Node, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -78,6 +78,7 @@ class Episode:
         self.count = 0
         self.events: list[str] = []
         self.over = False
+        self.wiped: Node | None = None
         self.seconds = 0.0
 
     def note(self, event: str) -> None:
@@ -232,6 +233,17 @@ class Episode:
             self.note(f"node {node.number} dies, power {power}")
             node.kill(power=power)
 
+    def wipe(self) -> None:
+        """One disk is lost. Another only when what was lost is there again."""
+        world = self.world
+        if (all(node.remembers for node in world.alive()) and self.wiped is None) or (self.wiped is not None and self.wiped.remembers):
+            self.wiped = self.random.choice(world.alive() or [world.nodes[1]])
+            if self.wiped.alive:
+                self.wiped.kill(power=0.0)
+            self.note(f"node {self.wiped.number} loses its disk")
+            self.wiped.lose_disk()
+            self.wiped.start()
+
     def power_cut(self) -> None:
         if self.random.random() < 0.3:
             self.note("all lose power")
@@ -289,6 +301,7 @@ class Episode:
 MISHAPS: tuple[Callable[[Episode], None], ...] = (
     Episode.kill,
     Episode.kill,
+    Episode.wipe,
     Episode.power_cut,
     Episode.start,
     Episode.start,

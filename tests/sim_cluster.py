@@ -209,6 +209,16 @@ class Node:
         else:
             self.disk.power_cut(power)
 
+    def lose_disk(self) -> None:
+        """The machine is a new one, under the old name. Dead before, and until `start`."""
+        assert not self.alive
+        self.disk = FakeDisk(Random(self.world.random.random()))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether no group of it is forgetful."""
+        return self.alive and not any(member.raft.forgetful for member in self.core.members.values())
+
     def _applied(self, group: int, command: Command, reply: Reply) -> None:
         stamp = getattr(command, "now_ms", 0)
         assert not stamp or stamp >= self.stamps.get(group, 0), "log time goes back"

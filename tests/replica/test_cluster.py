@@ -186,3 +186,44 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
     for node in world.alive():
         with pytest.raises(KeyError):
             await node.read(A)
+
+
+@story
+async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    lost, third = (node for node in world.alive() if node is not leader)
+    third.kill()
+    await leader.append(A, b"on two;")
+    lost.kill()
+    lost.lose_disk()
+    lost.start()
+    await asyncio.sleep(5)
+    assert not lost.remembers, "it must not help anyone before it has heard of all"
+    third.start()
+    leader.kill()
+    await asyncio.sleep(5)
+    assert not any(node.core.leads(group) for node in world.alive()), "who has what was acknowledged is not there"
+    leader.start()
+    await world.wait(lambda: lost.remembers)
+    for node in world.alive():
+        assert await node.read(A) == b"on two;"
+    await world.wait_equal()
+
+
+@story
+async def test_a_quiet_node_that_lost_its_disk_catches_up(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    await leader.append(A, b"x")
+    await asyncio.sleep(5)
+    leader.kill()
+    leader.lose_disk()
+    leader.start()
+    assert await leader.read(A) == b"x"
+    await world.wait(lambda: leader.remembers)
+    await world.wait_equal()

@@ -45,6 +45,7 @@ from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
 from polynya.wal import Journal
 
+READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
 
@@ -174,7 +175,11 @@ class ReplicatedCore:
             self._kick_soon()
         else:
             member.reading.append(future)
-        await future
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await future
+        except TimeoutError:
+            raise Unavailable("this node has not yet what was acknowledged elsewhere; retry, or ask another node") from None
 
     # --- what peers say --------------------------------------------------------------------------------------------------------
 

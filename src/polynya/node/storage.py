@@ -13,10 +13,12 @@ from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
 from polynya.node.transfer import payload_at, transfer_size
+from polynya.node.writing import FORGETFUL
 from polynya.raft import Configuration, Entry, HardState, Recovery, Restored
 from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
+from polynya.replica.member import latest_ms
 from polynya.stream.machine import Machine
 from polynya.wal import Files, Journal, JournalEntry, Kind, Snapshot, SnapshotStore
 
@@ -76,7 +78,7 @@ def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | No
 
     machine = Machine.restore(snapshot.body, lambda place, uid: payload_at(journal, place, uid))
     storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
-    storage.log_ms = max(storage.log_ms, max((stream.activity_ms for stream in machine.streams.values()), default=0))
+    storage.log_ms = max(storage.log_ms, latest_ms(machine))
 
 
 def _replay(storage: Storage, entry: JournalEntry) -> None:
@@ -102,7 +104,7 @@ def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapsho
         if recovery is None:
             raise CorruptData(f"the journal holds group {frame.group}, which this core does not own")
         if frame.kind == RaftKind.HARD_STATE:
-            recovery.hard_state(HardState(frame.term, frame.index))
+            recovery.hard_state(HardState(frame.term, frame.index, frame.payload == FORGETFUL))
         elif frame.kind == RaftKind.RESET:
             recovery.reset(frame.index, frame.term)
         elif frame.kind in _ENTRIES:
@@ -114,8 +116,10 @@ def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapsho
     voters = Configuration(tuple(sorted(membership.voters)))
     for number, recovery in recoveries.items():
         found, group = latest.get(number), storage.shard.groups[number]
-        snapshot = RaftSnapshot(0, 0, voters) if found is None else snapshot_of(group, found, voters)
+        snapshot = RaftSnapshot(0, 0, voters) if found is None or not found.index else snapshot_of(group, found, voters)
         restored = recovery.result(snapshot)
+        if recovery.blank and found is None:  # a new member, or one that lost its disk
+            restored.hard_state = HardState(forgetful=True)
         restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
         storage.restored[number] = restored
 

@@ -17,6 +17,7 @@ from polynya.stream.model import HotBatch
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 FULL_SECONDS = 0.5  # a full disk is asked again after this long
+FORGETFUL = b"f"  # the payload of a hard state whose member does not know what it did before
 _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
 
@@ -78,7 +79,8 @@ class Writes:
         if effects.reset is not None:
             journal.stage(number, effects.reset.term, effects.reset.index, Kind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
-            journal.stage(number, effects.hard_state.term, effects.hard_state.vote, Kind.HARD_STATE, _NO_BYTES)
+            state = effects.hard_state
+            journal.stage(number, state.term, state.vote, Kind.HARD_STATE, FORGETFUL if state.forgetful else _NO_BYTES)
         if entries:
             if all(entry.kind == Kind.COMMAND for entry in entries):
                 journal.stage_all(entries, Kind.COMMAND)
@@ -96,7 +98,8 @@ class Writes:
     def renew(self, members: Iterable[Member]) -> asyncio.Future[bool]:
         """Terms and votes again."""
         for member in members:
-            self._journal.stage(member.group.number, member.raft.term, member.raft.vote, Kind.HARD_STATE, _NO_BYTES)
+            raft = member.raft
+            self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, FORGETFUL if raft.forgetful else _NO_BYTES)
         return self._waiter()
 
     def flush(self) -> None:

@@ -16,6 +16,8 @@ from polynya.raft.messages import (
     Message,
     ReadAnswer,
     ReadRequest,
+    Recall,
+    RecallAnswer,
     SnapshotAnswer,
     SnapshotChunk,
     TimeoutNow,
@@ -43,6 +45,8 @@ _Frame = (
     | ReadAnswer
     | SnapshotChunk
     | SnapshotAnswer
+    | Recall
+    | RecallAnswer
 )
 _encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)

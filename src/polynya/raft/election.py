@@ -54,6 +54,8 @@ def restart_timer(raft: Raft) -> None:
 def may_campaign(raft: Raft) -> bool:
     """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
     known = raft.configurations
+    if raft.forgetful:
+        return False
     if len(known) == 1:  # nearly always, and asked for at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
     return raft.installing is None and any(possible.votes(raft.node) for possible in membership.possible(raft))
@@ -89,6 +91,8 @@ def promised(raft: Raft, candidate: int) -> bool:
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
+    if raft.forgetful:
+        return
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:
             leading.assert_itself(raft, message.sender)

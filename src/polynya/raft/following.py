@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import election, membership, sleeping
+from polynya.raft import election, forgetting, membership, sleeping
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer
 
@@ -56,6 +56,8 @@ def learn_commit(raft: Raft, commit: int) -> None:
 
 def flush(raft: Raft) -> None:
     """One acknowledgement a turn, of all that became durable."""
+    if raft.forgetful:
+        forgetting.try_remember(raft)
     if raft.leader == 0 or raft.installing is not None:
         return
     match = min(raft.verified, raft.durable)

@@ -30,10 +30,11 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody)."""
+    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); and whether all before it was."""
 
     term: int = 0
     vote: int = 0
+    forgetful: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -116,3 +117,13 @@ class SnapshotChunk(Message, frozen=True, tag=10):
 class SnapshotAnswer(Message, frozen=True, tag=11):
     identity: int
     received: int
+
+
+class Recall(Message, frozen=True, tag=12):
+    """`blank`: the sender has just been born, or lost its disk, and has done nothing since."""
+
+    blank: bool = False
+
+
+class RecallAnswer(Message, frozen=True, tag=13):
+    blank: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.raft import election, following, leading, membership, reading, sleeping, snapshots
+from polynya.raft import election, following, forgetting, leading, membership, reading, sleeping, snapshots
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.log import Log
@@ -65,6 +65,7 @@ class Raft:
     __slots__ = (
         "ack_due",  # an append came that is not answered
         "acked",  # what this term's leader was told
+        "all_blank",  # all who were heard know nothing either
         "applied",
         "asked_ms",  # when reads were last forwarded
         "chunks_arrived",
@@ -74,6 +75,7 @@ class Raft:
         "confirmed",  # the newest context that a majority answered
         "context",  # of the last heartbeat that wanted an answer
         "durable",
+        "forgetful",
         "group",
         "handed",  # committed entries up to here have been given out
         "hard_due",
@@ -99,6 +101,8 @@ class Raft:
         "random_state",
         "reads",
         "ready",
+        "recall_ms",
+        "recalled_term",
         "recount",
         "reset",
         "role",
@@ -114,6 +118,7 @@ class Raft:
         "transfer_ms",
         "transfer_sent",  # in this term: there is no lease any more
         "transferee",
+        "unheard",  # a forgetful member: who has not told its term
         "unstaged",  # first index not given out for writing
         "verified",  # up to here the log is known to be that of this term's leader
         "vote",
@@ -134,7 +139,7 @@ class Raft:
     def _restore(self, restored: Restored) -> None:
         snapshot, entries = restored.snapshot, restored.entries
         self.snapshot = snapshot
-        self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
+        self.term, self.vote, self.forgetful = restored.hard_state.term, restored.hard_state.vote, restored.hard_state.forgetful
         if entries and entries[0].index <= snapshot.index:
             self.log = Log(entries[0].index, entries[0].term)
             self.log.append(entries[1:])
@@ -175,6 +180,10 @@ class Raft:
         self.loading = 0
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
+        self.unheard: set[int] = set()
+        self.recalled_term = self.recall_ms = 0
+        self.all_blank = False
+        forgetting.start(self)
         if membership.is_alone(self):
             self.timeout_ms = 0  # there is nobody else who could lead, and whom we could have promised anything
 
@@ -189,12 +198,18 @@ class Raft:
             else:
                 election.tick(self)
                 reading.tick(self)
+                forgetting.tick(self)
 
     def step(self, message: Message, now_ms: int) -> None:
         """A message has come. Raises ValueError when it is for another member or group."""
         if message.to != self.node or message.group != self.group:
             raise ValueError(f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}")
         self._at(now_ms)
+        if forgetting.concerns(message):
+            forgetting.on_message(self, message)
+            return
+        if self.unheard:
+            return
         peer = self.peers.get(message.sender)
         if peer is not None:
             peer.lost = False
@@ -214,7 +229,7 @@ class Raft:
         while writes and writes[0].ticket <= ticket:
             write = writes.popleft()
             self.durable = max(self.durable, write.last)
-            self.hard_durable = not self.hard_due and write.hard_state == HardState(self.term, self.vote)
+            self.hard_durable = not self.hard_due and write.hard_state == self._hard_state
         self.recount = True
         if self.hard_durable:
             self._release()
@@ -344,7 +359,7 @@ class Raft:
         """When `tick` is wanted; NEVER for a sleeper."""
         if self.role is Role.LEADER:
             return NEVER if self.sleeping else self.next_beat_ms
-        return min(election.deadline_ms(self), reading.deadline_ms(self))
+        return min(election.deadline_ms(self), reading.deadline_ms(self), forgetting.deadline_ms(self))
 
     @property
     def configuration(self) -> Configuration:
@@ -392,6 +407,16 @@ class Raft:
             self.hard_due, self.hard_durable = True, False
             self.wake()
 
+    def remember(self) -> None:
+        """Nothing that was forgotten matters any more."""
+        self.forgetful = False
+        self.hard_due, self.hard_durable = True, False
+        self.wake()
+
+    @property
+    def _hard_state(self) -> HardState:
+        return HardState(self.term, self.vote, self.forgetful)
+
     def cut(self, index: int) -> None:
         """Entries from `index` on are not the leader's, or are taken back."""
         assert index > self.commit, "what is committed stays"
@@ -418,7 +443,7 @@ class Raft:
             return
         self.ticket += 1
         effects.ticket = self.ticket
-        hard_state = HardState(self.term, self.vote)
+        hard_state = self._hard_state
         if self.hard_due:
             effects.hard_state, self.hard_due = hard_state, False
         effects.entries = self.log.entries(self.unstaged, self.log.last + 1)

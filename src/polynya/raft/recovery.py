@@ -52,6 +52,11 @@ class Recovery:
             raise CorruptData(f"group {self.group}: entry {entry.index} follows a reset at {self._base[0]}: the journal has a hole")
         entries.append(entry)
 
+    @property
+    def blank(self) -> bool:
+        """The journal has nothing of this group."""
+        return not self._seen
+
     def result(self, snapshot: Snapshot) -> Restored:
         """`snapshot`: the newest durable one, or that of a new group. Raises CorruptData when it does not reach what the journal begins with."""
         entries = self._entries
@@ -62,7 +67,7 @@ class Recovery:
         fits = not self._seen or self._fits(snapshot)
         kept = entries if fits else []
         last_term = kept[-1].term if kept else snapshot.term
-        hard = self._hard_state if self._hard_state.term >= last_term else HardState(last_term, 0)
+        hard = self._hard_state if self._hard_state.term >= last_term else HardState(last_term, 0, self._hard_state.forgetful)
         return Restored(snapshot, hard, kept, reset=not fits)
 
     def _fits(self, snapshot: Snapshot) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.shard import Group
 from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
 
 
 class Proposal(Entry, gc=False):
@@ -36,7 +37,7 @@ class Member:
         self.proposals: deque[Proposal] = deque()  # in the log, not answered
         self.reading: list[Any] | None = None  # who waits for the read that leaves with this turn
         self.leads = False  # elected, and all of the terms before is applied
-        self.stamp_ms = 0  # the largest log time that was applied
+        self.stamp_ms = latest_ms(group.machine)  # the largest log time that was applied
 
     def staged(self, entries: list[Entry]) -> None:
         """They have places in the journal now; entries of before with the same or larger indexes are no more."""
@@ -49,10 +50,11 @@ class Member:
         self.places.extend([entry.place for entry in entries])
 
     def installed(self, index: int) -> None:
-        """The log begins anew behind `index`."""
+        """The log begins anew behind `index`, with another machine in the group."""
         self.first = index + 1
         del self.places[:]
         self.committed.clear()
+        self.stamp_ms = max(self.stamp_ms, latest_ms(self.group.machine))
 
     def let_go(self, first: int) -> None:
         """The log does not need the entries before `first`."""
@@ -81,3 +83,8 @@ class Member:
         lost = [proposal for proposal in self.proposals if raft.role is not Role.LEADER or proposal.term != raft.term]
         self.proposals = deque(proposal for proposal in self.proposals if raft.role is Role.LEADER and proposal.term == raft.term)
         return lost
+
+
+def latest_ms(machine: Machine) -> int:
+    """The latest log time that the streams know of."""
+    return max((stream.activity_ms for stream in machine.streams.values()), default=0)

@@ -1,0 +1,76 @@
+"""A member that finds nothing of its group on its disk may have voted and acknowledged in an earlier life: it is forgetful until that can do
+no harm (docs/formats/raft.md, Forgetting)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.raft import election, membership
+from polynya.raft.messages import Message, Recall, RecallAnswer
+from polynya.raft.settings import NEVER
+
+if TYPE_CHECKING:
+    from polynya.raft.raft import Raft
+
+
+def start(raft: Raft) -> None:
+    """Ask all others before anything else."""
+    others = set(raft.configuration.members) - {raft.node}
+    raft.forgetful = raft.forgetful and not membership.is_alone(raft)
+    raft.unheard = others if raft.forgetful else set()
+    raft.recalled_term = raft.term
+    raft.recall_ms = raft.now_ms
+    raft.all_blank = is_blank(raft)
+
+
+def is_blank(raft: Raft) -> bool:
+    """It knows nothing, and has done nothing in this life."""
+    return raft.forgetful and raft.term == 0 and raft.log.last == 0
+
+
+def deadline_ms(raft: Raft) -> int:
+    return raft.recall_ms if raft.unheard else NEVER
+
+
+def tick(raft: Raft) -> None:
+    """Ask those again who have not answered."""
+    if raft.unheard and raft.now_ms >= raft.recall_ms:
+        raft.recall_ms = raft.now_ms + raft.settings.election_ms
+        for node in sorted(raft.unheard):
+            raft.messages.append(Recall(node, raft.node, raft.group, raft.term, is_blank(raft)))
+
+
+def concerns(message: Message) -> bool:
+    """Such messages are looked at whatever their term is."""
+    return type(message) is Recall or type(message) is RecallAnswer
+
+
+def on_message(raft: Raft, message: Message) -> None:
+    if isinstance(message, Recall):
+        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft)))
+        if message.blank:
+            _heard(raft, message.sender, 0, blank=True)
+    elif isinstance(message, RecallAnswer):
+        _heard(raft, message.sender, message.term, blank=message.blank)
+
+
+def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
+    """What an earlier life of ours voted for is known to one of the others, so its term is not above the largest of theirs. In a term above
+    that we have no vote to repeat, and what we acknowledged before counts no more."""
+    if sender not in raft.unheard or (blank and not raft.all_blank):
+        return
+    raft.unheard.discard(sender)
+    raft.all_blank = raft.all_blank and blank
+    raft.recalled_term = max(raft.recalled_term, term)
+    if raft.unheard:
+        return
+    if raft.all_blank:  # a new group: there is nothing to remember
+        raft.remember()
+    else:
+        election.become_follower(raft, raft.recalled_term + 1, 0)
+
+
+def try_remember(raft: Raft) -> None:
+    """All that was committed before is here, by the word of a leader that was elected without us."""
+    if not raft.unheard and raft.commit <= raft.durable and raft.commit and raft.log.term(raft.commit) == raft.term:
+        raft.remember()
