@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,11 +63,12 @@ def judge(samples: Sequence[Sample]) -> list[str]:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
+    """Of a folder in which files and folders come and go meanwhile."""
     found = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                found[str(path)] = path.stat().st_size
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[os.path.join(path, name)] = os.stat(os.path.join(path, name)).st_size
     return found
 
 

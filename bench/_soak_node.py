@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -59,12 +60,12 @@ class Node:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours: the admin port is the next one."""
+    """The first of two neighbours: the admin port is the next one. Below those that Linux gives to connections, which would take one of them
+    while the node is away."""
     for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            return port
     raise Failed("no two neighbouring ports are free")

@@ -27,6 +27,10 @@ def test_the_script_is_one_of_its_shell(shell: str) -> None:
         subprocess.run([shell, "-n"], input=ran.out, text=True, check=True)
 
 
+def test_fish_shows_help_with_commas_whole() -> None:
+    assert 'string split --max 1 "," $completion' in polynya("completion", "fish").out
+
+
 def test_verbs_and_options_are_offered() -> None:
     assert set(offered("c")) == {verb for verb in VERBS if verb.startswith("c")}
     assert "--content-type" in offered("create", "--con")

@@ -217,3 +217,10 @@ def test_names_are_encoded_once() -> None:
     with scripted((204, {}, b"")) as server:
         ran(server.url, "rm", "a b/100%/{tag}/é")
     assert server.said[0].path == "/v1/stream/a%20b/100%25/%7Btag%7D/%C3%A9"
+
+
+def test_names_that_could_drive_a_terminal_are_listed_as_escapes() -> None:
+    listing = json.dumps({"streams": [{"name": "a\r\nb\u001b[31m"}, {"name": "ü"}], "next": None}).encode()
+    with scripted((200, {}, listing), (200, {}, listing)) as server:
+        assert ran(server.url, "ls").stdout.splitlines() == ["a\\r\\nb\\x1b[31m", "ü"]
+        assert json.loads(ran(server.url, "ls", "--json").stdout.splitlines()[0])["name"] == "a\r\nb\x1b[31m"

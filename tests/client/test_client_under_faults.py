@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from fault_proxy import FaultProxy, Faults, fault_proxy
+from free_ports import nobody
 from product import RunningNode, running_node
 
 from polynya.client import START, AsyncClient, Batching, Client, Live, OutcomeUnknown, ProducerFailed, Retry, Unavailable
@@ -167,13 +168,8 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_repeats_nothing(tmp_pa
             assert truth(second.url, "killed") == seen == list(range(RECORDS))
 
 
-def test_without_a_server_nothing_is_claimed(tmp_path: Path) -> None:
-    retry = Retry(seconds=0.5, pause_seconds=0.01)
-    with running_node(tmp_path / "data") as node:
-        with Client(node.url, retry=retry) as client:
-            client.stream("gone").create()
-        url = node.url
-    with Client(url, retry=retry) as client:
+def test_without_a_server_nothing_is_claimed() -> None:
+    with nobody() as url, Client(url, retry=Retry(seconds=0.5, pause_seconds=0.01)) as client:
         stream = client.stream("gone", content_type="application/json")
         with pytest.raises(Unavailable):
             stream.append(1)

@@ -17,7 +17,7 @@ export const watched = (meddle = (_, ask) => ask()) => {
   return { asked, fetch: watching }
 }
 
-export const until = async (what, look, seconds = 20) => {
+export const until = async (what, look, seconds = 60) => {
   const deadline = Date.now() + seconds * 1000
   for (;;) {
     const found = await look()

@@ -133,7 +133,9 @@ def test_a_node_shows_what_the_token_may_read(browser: Browser, tmp_path: Path) 
             for name, scope in (("root", "all,admin"), ("reader", "read:orders/"))
         )
         with httpx.Client(base_url=node.url, headers={"Authorization": f"Bearer {root}"}, timeout=60) as web:
-            wait_until(lambda: web.get("/v1/streams").status_code == 200, what="the tokens to be known")
+            for token in (root, reader):
+                known = {"Authorization": f"Bearer {token}"}
+                wait_until(lambda known=known: web.get("/v1/streams", headers=known).status_code == 200, what="the tokens to be known")
             for name in ("orders/1", "salaries/1"):
                 assert web.put(f"/v1/stream/{name}", headers={"Content-Type": "application/json"}).status_code == 201
                 web.post(f"/v1/stream/{name}", json=[{"n": 1}], headers={"Content-Type": "application/json"})

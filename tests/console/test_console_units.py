@@ -20,7 +20,7 @@ def test_the_pure_modules_of_the_console(tmp_path: Path) -> None:
         env=environment(CONSOLE=str(tmp_path / "static")),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

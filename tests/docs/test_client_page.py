@@ -24,7 +24,7 @@ def test_the_examples_print_what_they_say(tmp_path: Path) -> None:
     script = "".join(f"{example}\nprint({MARK!r})\n" for example in EXAMPLES)
     with running_node(tmp_path / "data") as node:
         code = script.replace("http://127.0.0.1:4437", node.url)
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60, check=False)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=200, check=False)
     assert ran.returncode == 0, ran.stderr
     for example, said in zip(EXAMPLES, ran.stdout.split(MARK + "\n"), strict=False):
         printed, expected = said.splitlines(), PRINTS.findall(example)

@@ -40,6 +40,6 @@ def test_the_sessions_print_what_they_say(tmp_path: Path) -> None:
         settings["PATH"] = f"{tools}:{settings['PATH']}"
         for command, output in steps():
             here = command.replace("http://127.0.0.1:4437", node.url).replace("curl -s", "curl -sS --fail")
-            ran = subprocess.run(["bash", "-c", here], capture_output=True, text=True, env=settings, timeout=60, check=False)
+            ran = subprocess.run(["bash", "-c", here], capture_output=True, text=True, env=settings, timeout=200, check=False)
             assert ran.returncode == 0, f"$ {here}\n{ran.stdout}{ran.stderr}"
             assert ran.stdout.rstrip("\n") == output.rstrip("\n"), f"$ {command}\n{ran.stderr}"

@@ -252,8 +252,16 @@ def is_root() -> bool:
 
 
 def metric(world: World, name: str) -> float:
-    """A metric of the whole node, summed over its labels."""
-    lines = world.ask("GET", "/metrics").body.decode().splitlines()
+    """A metric of the whole node, summed over its labels. A core that is too busy to say its part is asked again."""
+
+    def whole() -> list[str] | None:
+        lines = world.ask("GET", "/metrics").body.decode().splitlines()
+        return lines if _value(lines, "polynya_cores_up") == _value(lines, "polynya_cores") else None
+
+    return _value(wait_until(whole, what="what all cores count"), name)
+
+
+def _value(lines: list[str], name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + " ", name + "{")))
 
 

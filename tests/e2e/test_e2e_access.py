@@ -76,7 +76,9 @@ class Guarded:
         return polynya(*arguments, server=self.world.url, POLYNYA_TOKEN=token, POLYNYA_CA_FILE=str(self.ca), **variables)
 
     def acts(self) -> list[dict[str, str]]:
-        return [json.loads(line) for line in (self.data / "access" / "audit.jsonl").read_text().splitlines()]
+        """Of the lines that are whole by now."""
+        whole = (self.data / "access" / "audit.jsonl").read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 def ask_on(
@@ -191,6 +193,17 @@ def test_tokens_are_made_over_the_admin_port_by_admins(guarded: Guarded) -> None
     assert ask_on(near, "GET", "/v1/admin/tokens").status == 401, "on loopback the admin port gives no tokens away either"
     assert ask_on(near, "POST", "/v1/admin/flush").status == 200
     near.close()
+
+
+def test_the_audit_log_says_whose_token_made_a_token_on_the_loopback_too(guarded: Guarded) -> None:
+    body = b'{"name": "audited-token", "scopes": ["read"]}'
+    with contextlib.closing(http.client.HTTPConnection(*address(guarded.world.admin), timeout=60)) as near:
+        assert ask_on(near, "POST", "/v1/admin/tokens", body, token=guarded.root).status == 201
+        assert ask_on(near, "POST", "/v1/admin/tokens", body).status == 401
+    target = "/v1/admin/tokens/audited-token"
+    wait_until(lambda: sum(act["target"] == target for act in guarded.acts()) == 2, what="both acts to be noted")
+    notes = [(act["outcome"], act["who"].partition(" ")[2] or act["who"]) for act in guarded.acts() if act["target"] == target]
+    assert sorted(notes) == [("201", "root"), ("UNAUTHORIZED", "anybody")]
 
 
 def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_told_another_port(guarded: Guarded) -> None:

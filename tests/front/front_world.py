@@ -50,6 +50,8 @@ class Wire:
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]
         status = int(first.split()[1])
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        once = [line for line in lines if not line.startswith("Vary:")]  # the one list that may come in pieces
+        assert len(once) == len(headers.keys() - {"vary"}), f"a header came twice: {lines}"
         assert headers.get("x-content-type-options") == "nosniff" or status == 100
         length = 0 if method == "HEAD" or status in (100, 204, 304) else int(headers.get("content-length", 0))
         return Answer(status, headers, await self.reader.readexactly(length))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from front_world import World, play, request
+from front_world import Wire, World, play, request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +119,16 @@ def append_of(body: bytes, **more: str) -> bytes:
     return request("POST", "/v1/stream/s", body, content_type="text/plain", **more)
 
 
+async def repeating(world: World) -> Wire:
+    """A connection that has appended `x` to the stream `s` three times, so that its request is known."""
+    await world.put("s", "text/plain")
+    wire = await world.wire()
+    for _ in range(3):
+        wire.send(append_of(b"x"))
+        await wire.answer()
+    return wire
+
+
 def test_two_requests_in_one_piece_are_two_every_time() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
@@ -133,11 +143,7 @@ def test_two_requests_in_one_piece_are_two_every_time() -> None:
 
 def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
     async def story(world: World) -> None:
-        await world.put("s", "text/plain")
-        wire = await world.wire()
-        for _ in range(3):
-            wire.send(append_of(b"x"))
-            await wire.answer()
+        wire = await repeating(world)
         inner = append_of(b"smuggled")
         head, _, _ = append_of(inner).partition(inner)
         wire.send(head)
@@ -152,11 +158,7 @@ def test_a_body_that_looks_like_the_known_request_is_a_body() -> None:
 
 def test_an_empty_body_of_the_known_shape_is_refused() -> None:
     async def story(world: World) -> None:
-        await world.put("s", "text/plain")
-        wire = await world.wire()
-        for _ in range(3):
-            wire.send(append_of(b"x"))
-            await wire.answer()
+        wire = await repeating(world)
         wire.send(append_of(b""))
         assert (await wire.answer()).error == "EMPTY_BODY"
         assert (await world.head("s")).headers["stream-next-offset"] == "0000000000000003_0000000000000003"
@@ -167,11 +169,7 @@ def test_an_empty_body_of_the_known_shape_is_refused() -> None:
 @pytest.mark.parametrize("other", [{"stream_seq": "a"}, {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}])
 def test_another_shape_behind_the_known_one_does_not_change_its_answer(other: dict[str, str]) -> None:
     async def story(world: World) -> None:
-        await world.put("s", "text/plain")
-        wire = await world.wire()
-        for _ in range(3):
-            wire.send(append_of(b"x"))
-            await wire.answer()
+        wire = await repeating(world)
         world.service.turns.held = True
         wire.send(append_of(b"y"))
         await world.until(lambda: len(world.service.turns._proposals) == 1)

@@ -94,7 +94,7 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("POLYNYA_", "PYTHON"))}
 
     def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -107,14 +107,14 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
         command = [str(polynya), "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
         node = subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=out, stderr=subprocess.STDOUT)
     try:
-        url = wait_until(lambda: re.search(r"listening on (\S+)", log.read_text()), what=f"the node; it said {log}", seconds=60)[1]
+        url = wait_until(lambda: re.search(r"listening on (\S+)\n", log.read_text()), what=f"the node; it said {log}", seconds=60)[1]
         assert httpx.get(f"{url}/v1/node", timeout=60).json()["commit"] == commit()
         clean["POLYNYA_SERVER"] = url
         run(str(polynya), "create", "orders")
         run(str(polynya), "append", "orders", '{"item": 7}')
         assert run(str(polynya), "read", "orders") == '{"item": 7}\n'
         node.send_signal(signal.SIGTERM)
-        assert node.wait(30) == 0
+        assert node.wait(60) == 0
     finally:
         node.kill()
         node.wait()

@@ -78,13 +78,32 @@ def test_cores_have_met_when_each_has_reached_the_other(tmp_path):
         await early.start()
         meeting = asyncio.create_task(early.wait_met())
         await asyncio.sleep(0.3)  # by now it looks for the other only now and then
-        assert not meeting.done()
+        assert not meeting.done() and early.strangers() == [1]
         await late.start()
         async with asyncio.timeout(60):
             await late.wait_met()
         assert early.counters()["connected"] == late.counters()["connected"] == 1
+        assert early.strangers() == late.strangers() == []
         async with asyncio.timeout(60):
             await meeting
+        await early.close()
+        await late.close()
+
+    run(story())
+
+
+def test_who_is_reached_reaches_back_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(peer, "BACKOFF_SECONDS", 3600.0)
+    monkeypatch.setattr(peer, "BACKOFF_SECONDS_MAX", 3600.0)
+
+    async def story():
+        early, late = (Transport(core, 2, str(tmp_path), start_id="s") for core in (0, 1))
+        await early.start()
+        await until((tmp_path / "core-0.sock").exists)
+        await asyncio.sleep(0.05)  # it has tried in vain, and would try again in an hour
+        await late.start()
+        async with asyncio.timeout(60):
+            await early.wait_met()
         await early.close()
         await late.close()
 
@@ -408,7 +427,7 @@ def test_strangers_are_dropped_without_an_answer(tmp_path, data):
     run(story())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the loops' fixture
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # the loops' fixture
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 65535), st.integers(0, 2**64 - 1), st.binary(max_size=80))), st.data())
 def test_frames_in_any_pieces_are_the_same_frames(frames, data):
     async def story():

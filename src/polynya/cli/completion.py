@@ -25,4 +25,5 @@ def completion_command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(cli, {}, PROGRAM, VARIABLE).source())
+    # Click's script for fish takes what it says of a verb apart at every comma, and shows the first piece.
+    click.echo(found(cli, {}, PROGRAM, VARIABLE).source().replace('(string split "," $', '(string split --max 1 "," $'))

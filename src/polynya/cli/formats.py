@@ -119,9 +119,7 @@ def cell_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = value if isinstance(value, str) else str(value) if isinstance(value, int) else msgspec.json.encode(value).decode()
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii") for char in text)
+    return output.visible(text)
 
 
 def display_width(text: str) -> int:

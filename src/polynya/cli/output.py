@@ -60,9 +60,16 @@ def size(count: float) -> str:
     raise AssertionError("the loop returns")
 
 
+def visible(text: str) -> str:
+    """Text of others for a terminal: control characters, which could move its cursor or look like lines of ours, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode("ascii") for char in text)
+
+
 def _text(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else visible(str(cell))

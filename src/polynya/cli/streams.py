@@ -94,7 +94,7 @@ def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) ->
         wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
         page = client.names(prefix, after=after, limit=wanted)
         for row in page["streams"]:
-            output.json_line(row) if as_json else click.echo(row["name"])
+            output.json_line(row) if as_json else click.echo(output.visible(row["name"]))
         count += len(page["streams"])
         after = page.get("next") or ""
         if not after:

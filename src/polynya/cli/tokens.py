@@ -132,6 +132,8 @@ def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool
     if as_json:
         output.json_line(found)
         return
+    if not found:
+        output.notice("no tokens yet: 'polynya token create NAME --allow read' makes one")
     rows = [
         (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
         for token in sorted(found, key=lambda token: str(token["name"]))

@@ -59,6 +59,7 @@ class Assembly:
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
+        self._health.add("reached", self._unreached)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
@@ -119,6 +120,11 @@ class Assembly:
             await self._transport.close()
         self._engine.close()
         self._keeper.close()
+
+    def _unreached(self) -> str | None:
+        """Others that are there are asked for what they say themselves; here they must be able to ask."""
+        strangers = self._transport.strangers() if self._transport is not None else []
+        return f"core {', '.join(map(str, strangers))} has not reached this one" if strangers else None
 
     def reload(self) -> None:
         """Read again what may change while the node runs: certificates, tokens, an issuer's keys."""

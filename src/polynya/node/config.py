@@ -194,8 +194,8 @@ def show(loaded: Loaded) -> list[tuple[str, str, str]]:
     rows = []
     for setting in SETTINGS:
         value = value_of(loaded.config, setting.key)
-        shown = REDACTED if setting.secret and value else "" if value is None else str(value)
-        rows.append((setting.key, shown, loaded.origins[setting.key]))
+        shown = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        rows.append((setting.key, REDACTED if setting.secret and value else shown, loaded.origins[setting.key]))
     return rows
 
 
@@ -300,7 +300,7 @@ def _build(values: dict[str, Any]) -> Config:
     return Config(**top, **{room: shape(**rooms[room]) for room, shape in shapes.items()})
 
 
-def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
     for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
         if key == "admin_listen" and not listen:
@@ -320,12 +320,16 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
                 f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set tls.cert and tls.key, or --tls-self for "
                 "a trial, or listen on 127.0.0.1 behind a proxy, or add --unsafe-no-auth"
             )
+
+
+def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     tls, auth = config.tls, config.auth
     if bool(tls.cert) != bool(tls.key):
         yield "tls.cert and tls.key go together; one of them is not set"
     if tls.self and tls.cert:
         yield "tls.self makes a certificate of its own: leave it out, or tls.cert and tls.key"
-    if any((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)) and not all((auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)):
+    jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
+    if any(jwt) and not all(jwt):
         yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
     if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
         yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
@@ -344,6 +348,7 @@ def _is_local_url(url: str) -> bool:
 
 def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     """What is wrong with settings that are each well-formed."""
+    yield from _reach_problems(config, origins)
     yield from _access_problems(config, origins)
     cold = config.cold
     if cold.backend == "s3" and not cold.s3_bucket:

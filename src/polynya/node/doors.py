@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from polynya.base.limits import MIB
+from polynya.base.limits import MIB, TOKEN_NAME_BYTES_MAX
 from polynya.front.http.buckets import PATH as BUCKETS
 from polynya.front.http.buckets import BucketRoutes
 from polynya.front.http.cors import Cors
@@ -126,7 +126,7 @@ class Doors:
             finally:
                 principal = request.principal
                 who = "anybody" if principal is None else f"{principal.id} {principal.name}"
-                self._audit(name, request.path, who, request.remote, outcome, request.request_id)
+                self._audit(name, _target(name, request), who, request.remote, outcome, request.request_id)
 
         return noted
 
@@ -172,6 +172,20 @@ def _bounded(handler: Handler) -> Handler:
     return checked
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+def _target(act: str, request: Request) -> str:
+    """The path; of a token that is to be made its name too, which is in the body."""
+    if act != "token.create":
+        return request.path
+    try:
+        return f"{request.path}/{msgspec.json.decode(request.body, type=_Named).name[:TOKEN_NAME_BYTES_MAX]}"
+    except msgspec.DecodeError:
+        return request.path
+
+
 def _table_act(request: Request) -> str:
     return "table.create" if request.method == "PUT" else ""
 
@@ -212,10 +226,9 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
             return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
         if first == "store" and checks is not None:
             return await checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
-        if first == "tokens":
-            return await tokens.handle(msgspec.structs.replace(request, segments=tuple(rest)))
-        if first == "jwts":
-            return await tokens.handle_jwts(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first in ("tokens", "jwts"):
+            request.segments = tuple(rest)  # no copy: who asks is found out there, and the audit log wants to know it
+            return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)
         if first == "flush" and not rest and request.method == "POST":
             await service.flush(request.query.get("prefix", ""))
             return Response(200, b"{}")

@@ -10,12 +10,14 @@ PREFIX = "/console/"
 
 
 def console_handlers() -> dict[str, Handler]:
-    """By exact path: the way to the page for those who leave out its slash."""
+    """By exact path: the way to the page for those who leave out its slash, or know the node's address alone."""
 
     async def console(request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("NO_ROUTE")
         return _response(to_folder())
 
-    return {PREFIX.rstrip("/"): console}
+    return {PREFIX.rstrip("/"): console, "/": console}
 
 
 def console_mounts() -> dict[str, Handler]:

@@ -246,7 +246,7 @@ class _Node:
         if os.read(report, 1) != READY:
             return
         self._ready.add(core)
-        log.info("a core serves", extra={"ready": core, "of": self._start.cores})
+        log.info("a core serves", extra={"number": core, "of": self._start.cores})
         if len(self._ready) == self._start.cores and not self._served.is_set():
             self._served.set()
             print(banner(self._start, self._notice), end="", flush=True)

@@ -156,7 +156,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         if claim is None or claim.job != command.job:
             if not member or left <= 0 or not command.fresh:
                 continue
-            claim = _claim(machine, stream, command, claim)
+            claim = _claim(stream, command, claim)
         first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
         taken = machine.index_of(stream)[first:end]
         if taken:
@@ -170,7 +170,7 @@ def _is_taken_over(stream: Stream, table: int) -> bool:
     return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
 
 
-def _claim(machine: Machine, stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
     assert stream.cold is not None
     end = index.end_of(stream.cold, -1)[0]

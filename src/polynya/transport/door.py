@@ -91,7 +91,7 @@ class Guest:
     def _on_hello(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if type_ == Type.HELLO and kind == PROTOCOL_VERSION and body == self._door.start_id.encode():
             self.core = ident
-            self._door.arrived.set()
+            self._door.arrived(ident)
         else:
             log.warning("a connection that is none of this node's cores was refused")
             self.link.close()
@@ -138,10 +138,11 @@ class Door:
 
     def __init__(self, path: str, start_id: str) -> None:
         self.start_id = start_id
+        self.on_arrival: Callable[[int], None] = _nobody  # called with each core that has said hello
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.guests: set[Guest] = set()
-        self.arrived = asyncio.Event()  # one more has said hello
+        self._arrival = asyncio.Event()
         self._path = path
         self._server: asyncio.AbstractServer | None = None
 
@@ -151,11 +152,20 @@ class Door:
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self).link, self._path)
 
+    @property
+    def present(self) -> Set[int]:
+        """The cores that have reached this one."""
+        return {guest.core for guest in self.guests}
+
+    def arrived(self, core: int) -> None:
+        self._arrival.set()
+        self.on_arrival(core)
+
     async def wait_for(self, cores: Set[int]) -> None:
         """Until each of them has come."""
-        while not cores <= {guest.core for guest in self.guests}:
-            self.arrived.clear()
-            await self.arrived.wait()
+        while not cores <= self.present:
+            self._arrival.clear()
+            await self._arrival.wait()
 
     async def close(self) -> None:
         if self._server is not None:
@@ -180,4 +190,8 @@ def _too_large(body: bytes) -> OutcomeUnknown:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _nobody(core: int) -> None:
     pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.transport.errors import decode_error
@@ -53,6 +54,7 @@ class Peer:
         self._waiting_bytes = 0
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     @property
     def connected(self) -> bool:
@@ -101,20 +103,42 @@ class Peer:
             while True:
                 self._lost.clear()
                 try:
-                    await loop.create_unix_connection(self._make_link, self._path)
+                    await self._connect()
                 except OSError:
-                    await asyncio.sleep(pause)
+                    await self._rest(pause)
                     pause = min(pause * 2, BACKOFF_SECONDS_MAX)
                     continue
                 began = loop.time()
                 await self._lost.wait()
                 pause = BACKOFF_SECONDS if loop.time() - began > BACKOFF_SECONDS_MAX else min(pause * 2, BACKOFF_SECONDS_MAX)
-                await asyncio.sleep(pause)
+                await self._rest(pause)
         finally:
             if self._link is not None:
                 self._link.close()
                 await self._lost.wait()
             self._fail_waiting(Unavailable("this core is stopping"))
+
+    async def _connect(self) -> None:
+        """Raises OSError. It is finished before a cancellation takes effect: uvloop would never tell a connection that has just come up that it
+        is lost."""
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.create_unix_connection(self._make_link, self._path))
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+
+    def hurry(self) -> None:
+        """The peer has shown that it is there: try now, if it is still to be reached."""
+        self._hurry.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Between two tries."""
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
 
     async def wait_connected(self) -> None:
         await self._up.wait()

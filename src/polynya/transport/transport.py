@@ -25,6 +25,7 @@ class Transport:
         self._peers = {
             other: Peer(core, other, path(other), start_id=start_id, call_seconds=call_seconds) for other in range(cores) if other != core
         }
+        self._door.on_arrival = self._arrived
         self._tasks: list[asyncio.Task[None]] = []
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -68,6 +69,10 @@ class Transport:
         """Until every other core was reached and has reached this one: from then on neither finds the other missing."""
         await self.wait_connected()
         await self._door.wait_for(self._peers.keys())
+
+    def strangers(self) -> list[int]:
+        """Cores that have not reached this one, which they will soon: until then what they ask of it waits, or fails."""
+        return sorted(self._peers.keys() - self._door.present)
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
@@ -114,6 +119,11 @@ class Transport:
             "refused": sum(peer.refused for peer in peers),
             "failed": sum(peer.failed for peer in peers),
         }
+
+    def _arrived(self, core: int) -> None:
+        """It is there, so it can be reached."""
+        if core in self._peers:
+            self._peers[core].hurry()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

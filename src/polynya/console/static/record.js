@@ -213,7 +213,7 @@ function hexView(record, perLine) {
 }
 
 /** Lines of an offset, up to `perLine` bytes in hexadecimal, and the same as ASCII. */
-export function hexLines(data, from, end, perLine) {
+function hexLines(data, from, end, perLine) {
   const lines = [];
   for (let at = from; at < end; at += perLine) {
     const row = data.subarray(at, Math.min(at + perLine, end));

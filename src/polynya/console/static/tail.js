@@ -4,8 +4,8 @@ import { ApiError, isJson, isText, live } from "./api.js";
 import { parseToken, token } from "./format.js";
 import { elements } from "./json.js";
 
-export const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are skipped
-export const KEPT_BYTES_MAX = 16 << 20;
+const KEPT_RECORDS_MAX = 2000; // while paused; then the oldest are skipped
+const KEPT_BYTES_MAX = 16 << 20;
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 15_000;
 const ENDED = new Set(["GONE", "NOT_FOUND", "OTHER_LIFE", "TRIMMED", "INVALID_NAME"]);

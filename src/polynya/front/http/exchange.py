@@ -112,9 +112,10 @@ class Exchange:
         """Answer with an error of the table."""
         error = ERRORS[code]
         lines = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("Stream-Outcome", error.outcome)]
-        if error.retry_after is not None:
+        own = headers or []
+        if error.retry_after is not None and not any(name == "Retry-After" for name, _ in own):
             lines.append(("Retry-After", str(error.retry_after)))
-        self.answer(error.status, lines + (headers or []), self.error_json(code, message))
+        self.answer(error.status, lines + own, self.error_json(code, message))
 
     def error_json(self, code: str, message: str = "") -> bytes:
         if not self.request_id:

@@ -87,6 +87,7 @@ class TokenRoutes:
                 raise Failure("TOKEN_REFUSED", str(denied), (("WWW-Authenticate", 'Bearer error="invalid_token"'),)) from None
         if not principal.is_admin:
             raise Failure("FORBIDDEN", "the token does not allow 'admin'")
+        request.principal = principal  # for the audit log
         return principal
 
     async def _create(self, request: Request) -> Response:
