@@ -15,7 +15,7 @@ TESTS = 338
 LONG_POLL_SECONDS = 0.5
 SUITE_SECONDS = 280
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -16,7 +16,7 @@ from polling import wait_until
 from product import RunningNode, environment, running_node
 from steady_node import two_free_ports
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
 
 JSON = {"Content-Type": "application/json"}
