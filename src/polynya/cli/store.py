@@ -123,7 +123,7 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            _ask(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?")
+            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?")
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
         await store.close()
@@ -138,7 +138,7 @@ def _no_root(root: str) -> exits.Refused:
     return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Look at --root again.")
 
 
-def _ask(question: str) -> None:
+def _ask_whether(question: str) -> None:
     """Raises `click.Abort` for no, and `exits.Misused` when nobody answers."""
     try:
         click.confirm(question, abort=True, err=True)
