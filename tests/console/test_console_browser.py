@@ -321,6 +321,12 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
     wait_text(page, "#content", "There is no such page")
 
 
+def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -> None:
+    page.go(node.url)
+    page.wait("location.pathname === '/console/' && document.querySelector('#title') !== null")
+    assert httpx.post(node.url, content=b"x").status_code == 404
+
+
 def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
     go(page, "#/stream/no/such")
     wait_text(page, ".state.wrong", "There is no stream")
