@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,14 @@ class DevCluster:
             self._started.append(
                 subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment())
             )
+
+    def wipe(self, number: int) -> None:
+        """All that the node had is gone, but for what starts it."""
+        for entry in self.node(number).iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name not in ("polynya.toml", "start.sh", "node.log"):
+                entry.unlink()
 
     def pause(self, number: int, stop: bool) -> None:
         """SIGSTOP to all processes of the node, or SIGCONT."""

@@ -50,6 +50,10 @@ def settings_of(group: int, membership: Membership, groups: int) -> Settings:
     )
 
 
+class NotThere(AssertionError):
+    """A stream that was created, and must be there."""
+
+
 class SimWriter:
     """Writes one batch after the other, each after a while; those of a node that died meanwhile never."""
 
@@ -286,10 +290,10 @@ class Node:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
     async def read(self, name: str) -> bytes:
-        """All of the stream, linearizable. Raises Unavailable, KeyError when there is none."""
+        """All of the stream, linearizable. Raises Unavailable, and NotThere."""
         page = await self.engine.service.read(ReadQuery(name, bytes_max=1 << 22))
         if not isinstance(page, Page):
-            raise KeyError(page.code)
+            raise NotThere(f"{name} is not there on node {self.number}")
         return b"".join(bytes(span.payload) for span in page.spans)
 
     async def snapshot(self) -> None:

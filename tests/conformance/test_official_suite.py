@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from dev_cluster import dev_cluster
+from in_turn import in_turn
 from node_js import environment, installed, node
 from product import ahead_of_others, running_node
 
@@ -26,9 +27,9 @@ def test_the_official_suite_passes_whole(tmp_path: Path, cores: int) -> None:
         _passes_whole(server.url, tmp_path)
 
 
-def test_the_official_suite_passes_whole_through_one_node_of_three(tmp_path: Path) -> None:
-    with ahead_of_others(), dev_cluster(tmp_path / "cluster", *FLAGS, "--cores", "1") as cluster:
-        _passes_whole(cluster.urls[1], tmp_path)
+def test_the_official_suite_passes_whole_through_three_nodes_in_turn(tmp_path: Path) -> None:
+    with ahead_of_others(), dev_cluster(tmp_path / "cluster", *FLAGS, "--cores", "1") as cluster, in_turn(cluster.urls) as url:
+        _passes_whole(url, tmp_path)
 
 
 def _passes_whole(url: str, tmp_path: Path) -> None:

@@ -143,6 +143,20 @@ def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_
     assert not [line for line in cluster.logs().splitlines() if "level=error" in line or "level=critical" in line]
 
 
+def test_a_node_that_lost_its_data_gets_it_back(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
+        for number in range(20):
+            assert ask("PUT", f"{cluster.urls[0]}/v1/stream/s/{number}", json.dumps([number] * 50).encode())[0] == 201
+        cluster.kill(3)
+        cluster.wipe(3)
+        cluster.start(3)
+        cluster.wait_until_well(3)
+        for number in range(20):
+            assert json.loads(ask("GET", f"{cluster.urls[2]}/v1/stream/s/{number}?offset=-1")[1]) == [number] * 50
+        cluster.kill(1)
+        wait_until(lambda: ask("POST", f"{cluster.urls[2]}/v1/stream/s/7", b"8")[0] == 204, what="an append by what came back")
+
+
 def test_a_cluster_starts_again_from_its_folders_and_says_how_it_is(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         assert ask("PUT", f"{cluster.urls[0]}/v1/stream/s/7", json.dumps([7] * 50).encode())[0] == 201

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from sim_cluster import World
+from sim_cluster import NotThere, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
@@ -184,7 +184,7 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
         leader.engine.local.sweep()
         await asyncio.sleep(0.1)
     for node in world.alive():
-        with pytest.raises(KeyError):
+        with pytest.raises(NotThere):
             await node.read(A)
 
 
@@ -227,3 +227,13 @@ async def test_a_quiet_node_that_lost_its_disk_catches_up(world: World) -> None:
     assert await leader.read(A) == b"x"
     await world.wait(lambda: leader.remembers)
     await world.wait_equal()
+
+
+@story
+async def test_leads_go_back_to_who_is_to_have_them(world: World) -> None:
+    spread = {1: {0}, 2: {1}, 3: {2}}
+    await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)
+    world.nodes[1].kill()
+    await world.wait_leaders()
+    world.nodes[1].start()
+    await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)

@@ -468,6 +468,29 @@ def test_who_shows_the_wrong_certificate_does_not_come_in(tmp_path, authority, c
     run(story())
 
 
+def test_a_new_certificate_is_used_for_the_next_connection(tmp_path, authority, caplog):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    make_authority(foreign)
+
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        await one.start({2: two.port}, tls=certified(authority, 1))
+        await two.start({1: one.port}, tls=certified(foreign, 2))
+        await until(lambda: any(record.getMessage() == "a node cannot be reached" for record in caplog.records))
+        assert one.seen == two.seen == []
+        made, known = certified(authority, 2), two.transports[0].tls
+        assert known is not None
+        known.server, known.client = made.server, made.client
+        await until(lambda: one.seen and two.seen)
+        await one.stop()
+        await two.stop()
+        one.held.close()
+        two.held.close()
+
+    run(story())
+
+
 def test_a_key_of_somebody_else_is_an_error_at_the_start(tmp_path, authority):
     make_certificate(authority, 1, [])
     make_certificate(authority, 2, [])

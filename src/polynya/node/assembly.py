@@ -146,6 +146,8 @@ class Assembly:
     def reload(self) -> None:
         """Read again what may change while the node runs: certificates, tokens, an issuer's keys."""
         self._keeper.reload()
+        if self._joined is not None:
+            self._joined.reload()
 
     def _register_samples(self) -> None:
         registry = self._health.registry

@@ -22,6 +22,10 @@ class Membership(msgspec.Struct, frozen=True):
     node: int
     voters: tuple[int, ...]
 
+    def first_of(self, group: int) -> int:
+        """Leaderships are spread: each group has a node that campaigns first, and gets the lead back when it returns."""
+        return self.voters[group % len(self.voters)]
+
 
 class Links(Protocol):
     """The way to the same core of the other nodes. What cannot be sent is dropped: Raft sends it again."""
@@ -41,9 +45,8 @@ def boot_ms() -> int:
 
 
 def settings_of(group: int, membership: Membership, groups: int) -> Settings:
-    """Leaderships are spread: each group has a node that campaigns first. `groups`: of this core, which share its memory."""
-    voters = membership.voters
-    first = voters[group % len(voters)] == membership.node
+    """`groups`: of this core, which share its memory."""
+    first = membership.first_of(group) == membership.node
     return Settings(
         priority=2 if first else 1,
         log_bytes_max=max(LOG_BYTES // max(groups, 1), 256 * 1024),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
+from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_view import Replica
@@ -19,6 +21,7 @@ from polynya.transport import RaftNet, Transport, address
 
 HAND_OVER_SECONDS = 2.0  # for leaderships to go elsewhere before a stop; without others they stay
 HAND_OVER_LOOK_SECONDS = 0.02
+log = logging.getLogger("polynya.core")
 
 
 def membership_of(start: CoreStart) -> Membership | None:
@@ -60,6 +63,8 @@ class Joined:
 
     def __init__(self, start: CoreStart, transport: Transport, engine: Engine) -> None:
         assert transport.raft is not None and engine.replicated is not None
+        self._start = start
+        self._tls = transport.tls
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
@@ -103,6 +108,16 @@ class Joined:
         deadline = asyncio.get_running_loop().time() + HAND_OVER_SECONDS
         while self._core.led and self._raft.there and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
+
+    def reload(self) -> None:
+        """Take the certificates that the files hold now; connections that are there go on."""
+        try:
+            made = peer_tls_of(self._start.config.cluster)
+        except ConfigError as error:
+            log.error("the new certificate for other nodes cannot be used: the old one is kept", extra={"error": str(error)})
+            return
+        if made is not None and self._tls is not None:
+            self._tls.server, self._tls.client = made.server, made.client
 
     def _lost(self, node: int) -> None:
         self._core.unreachable(node)

@@ -45,6 +45,8 @@ from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
 from polynya.wal import Journal
 
+GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
+GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
@@ -84,6 +86,7 @@ class ReplicatedCore:
         self._queued: list[Member] = []
         self._outbox: dict[int, list[bytes]] = {}
         self._bulk: dict[int, list[bytes]] = {}
+        self._given_back: dict[int, float] = {}  # group -> when it was last tried
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -91,6 +94,7 @@ class ReplicatedCore:
         self._deadlines = Deadlines(self._now_ms, self._due)
         now_ms = self._now_ms()
         self.members = {number: self._member(number, restored[number], now_ms) for number in shard.groups}
+        self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
         self._kick_soon()
 
     def _member(self, number: int, restored: Restored, now_ms: int) -> Member:
@@ -243,6 +247,21 @@ class ReplicatedCore:
             present = [node for node, peer in peers.items() if not peer.lost]
             if present:
                 self.transfer(number, max(present, key=lambda node: peers[node].match))
+
+    def _give_back(self) -> None:
+        """One group goes to the node that is to lead it, if that has all of it and nothing is in flight that would lose its answer."""
+        if self._dead is not None:
+            return
+        for number in self.led:
+            member, first = self.members[number], self._cluster.membership.first_of(number)
+            peer = member.raft.peers.get(first)
+            if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
+                continue
+            if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
+                self._given_back[number] = self._loop.time()
+                self.transfer(number, first)
+                break
+        self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
 
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}

@@ -90,12 +90,12 @@ class Guest:
             self.core = self._greet(self, type_, kind, ident, body)
             if self.core < 0 and self.link.up:
                 self.link.close()
-        elif type_ == Type.RAFT:
-            self._raft(body)
         elif type_ == Type.CALL:
             self._handle(kind, body, partial(self._reply, ident))
         elif type_ == Type.SEND:
             self._handle(kind, body, _no_reply)
+        elif type_ == Type.RAFT:
+            self._raft(body)
         elif type_ == Type.OPEN:
             self._open(kind, ident, body)
         elif type_ == Type.CANCEL:

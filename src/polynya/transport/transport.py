@@ -67,6 +67,7 @@ class Transport:
         self._dialers: dict[int, Dialer] = {}
         self._port: NodePort | None = None
         self.raft: RaftNet | None = None  # where this node is one of a cluster
+        self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
         if cluster is not None:
             own = Hello(
                 PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id, __version__

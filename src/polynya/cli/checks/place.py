@@ -52,24 +52,27 @@ def check_data(config: Config) -> Iterator[Finding]:
 
 
 def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
-    """The base port and the admin port. `running`: a node of ours is known to have them."""
+    """The base port, the admin port, and that for the other nodes of a cluster. `running`: a node of ours is known to have them."""
     from polynya.node.ports import take_port
 
     host, port = split_listen(config.listen)
-    address = resolve(host)[0]
-    for name, number in (("port", port), ("admin port", port + 1 if port else 0)):
+    wanted = [("port", resolve(host)[0], port, "--listen"), ("admin port", "127.0.0.1", port + 1 if port else 0, "--listen")]
+    if config.cluster.is_on:
+        host, port = config.cluster.listen_place
+        wanted.append(("peer port", resolve(host)[0], port, "cluster.nodes"))
+    for name, address, number, change in wanted:
         if running:
             yield Finding(name, OK, f"{number} is held by the node that answers there")
             continue
         try:
-            with take_port(address if name == "port" else "127.0.0.1", number, name="listen") as taken:
+            with take_port(address, number, name="listen") as taken:
                 yield Finding(name, OK, f"{taken.getsockname()[1]} is free" if number else "any free one")
         except ConfigError as error:
             yield Finding(
                 name,
                 FAIL,
                 str(error).removeprefix("listen: ").partition(";")[0],
-                "Stop that process, or choose another port with --listen.",
+                f"Stop that process, or choose another port with {change}.",
             )
 
 
