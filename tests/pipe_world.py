@@ -32,7 +32,7 @@ from polynya.lakehouse.sql import query
 from polynya.lakehouse.worker import compact
 
 TAG = "PIPE_WORLD"  # in the environment of every process that a world starts
-COMPACT_SECONDS = 120.0
+COMPACT_SECONDS = 400.0
 Row = tuple[str, int, bytes]  # stream, record number, its bytes
 
 
@@ -49,7 +49,7 @@ class Driver:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def wait_said(self, word: str, seconds: float = 120.0) -> str:
+    def wait_said(self, word: str, seconds: float = 400.0) -> str:
         """The first line with `word`."""
 
         def look() -> str | None:

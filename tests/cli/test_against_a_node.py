@@ -156,6 +156,7 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
     polynya("append", "shop/a", "--create", server=node.url, stdin=b'{"item": 1, "price": 1.5}\n{"item": 2, "price": 2.5}\n')
     polynya("append", "shop/b", "--create", server=node.url, stdin=b'{"item": 3, "price": 4.0}\n')
@@ -163,7 +164,7 @@ def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
     assert "never built" in polynya("sql", "select * from shop", server=node.url).err
     (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
     assert (table["name"], table["prefix"], table["streams"], table["iceberg"], table["records_behind"]) == ("shop", "shop/", 2, None, 3)
-    ran = polynya("compact", "shop", "--json", server=node.url, seconds=180)
+    ran = polynya("compact", "shop", "--json", server=node.url, seconds=250)
     assert ran.code == 0 and [row["rows"] for row in json.loads(ran.out)] == [3], ran
     ran = polynya("sql", "--json", "select stream, count(*) n, sum(price) p from shop group by stream order by 1", server=node.url)
     assert json.loads(ran.out) == [{"stream": "shop/a", "n": 2, "p": 4.0}, {"stream": "shop/b", "n": 1, "p": 4.0}]

@@ -101,6 +101,8 @@ def test_a_root_is_wiped_after_a_question(tmp_path: Path) -> None:
     (root / "polynya-root.json").write_text('{"cluster_id": "c1", "history": 1, "start_id": ""}')
     wipe = ["store", "wipe", "--root", str(root)]
     assert CliRunner().invoke(cli, wipe, input="n\n").exit_code != 0
+    unheard = CliRunner().invoke(cli, wipe, input="")
+    assert unheard.exit_code == exits.USAGE and "--yes" in unheard.stderr
     assert (root / "c1" / "packs" / "p").exists()
     done = CliRunner().invoke(cli, wipe, input="y\n")
     assert done.exit_code == 0 and "deleted 1 object" in done.stderr

@@ -224,3 +224,8 @@ def test_names_that_could_drive_a_terminal_are_listed_as_escapes() -> None:
     with scripted((200, {}, listing), (200, {}, listing)) as server:
         assert ran(server.url, "ls").stdout.splitlines() == ["a\\r\\nb\\x1b[31m", "ü"]
         assert json.loads(ran(server.url, "ls", "--json").stdout.splitlines()[0])["name"] == "a\r\nb\x1b[31m"
+
+
+def test_a_stream_ends_in_one_way() -> None:
+    both = ran("http://127.0.0.1:1", "create", "a", "--ttl", "1h", "--expires-at", "2030-01-01T00:00:00Z")
+    assert both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr

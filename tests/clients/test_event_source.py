@@ -12,7 +12,7 @@ import pytest
 from chromium import Browser, browser
 from steady_node import steady_node
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
 
 JSON = {"Content-Type": "application/json"}

@@ -18,7 +18,7 @@ from steady_node import steady_node
 STORIES = {"typescript": 20, "state": 3, "yjs": 4}
 COUNT = 600
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -225,6 +225,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
             await tier.flusher.flush_now()
         assert await tier.flusher.flush_due() == 0
         assert tier.flusher._failures == 1
+        assert "packs cannot be written" in (tier.flusher.trouble() or "")
         assert tier.flusher._pause() == 0.5
         hot = tier.world.hot_bytes()
         assert hot == sum(map(len, tier.written.values()))
@@ -233,7 +234,7 @@ def test_a_store_that_is_down_keeps_all_in_memory_and_recovers() -> None:
         await tier.flusher.flush_now()
         assert tier.world.hot_bytes() == 0
         await tier.flusher.flush_due()
-        assert tier.flusher._failures == 0
+        assert tier.flusher._failures == 0 and tier.flusher.trouble() is None
         await tier.check()
 
     play(story)

@@ -18,7 +18,7 @@ LONG_POLL_SECONDS = 0.5
 SUITE_SECONDS = 280
 FLAGS = ("--long-poll-timeout", str(LONG_POLL_SECONDS))
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -16,7 +16,7 @@ from polling import wait_until
 from product import RunningNode, environment, running_node
 from steady_node import two_free_ports
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
 
 JSON = {"Content-Type": "application/json"}
@@ -319,6 +319,12 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
     wait_text(page, ".state.wrong", "no empty, '.' or '..' segments")
     go(page, "#/nowhere/%E0")
     wait_text(page, "#content", "There is no such page")
+
+
+def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -> None:
+    page.go(node.url)
+    page.wait("location.pathname === '/console/' && document.querySelector('#title') !== null")
+    assert httpx.post(node.url, content=b"x").status_code == 404
 
 
 def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:

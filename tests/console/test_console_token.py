@@ -16,7 +16,7 @@ from product import polynya, running_node
 
 from polynya.console.assets import Assets
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
 
 TOKEN = "sesame"

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "quickstarts.md"
 SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
 ORDERS = '[{"item": "ice", "price": 2.5},{"item": "salt", "price": 1}'
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 class Reader:
@@ -44,7 +44,7 @@ class Reader:
         return [block.replace("http://127.0.0.1:4437", self.url) for block in found]
 
     def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
-        ran = subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=200, check=False, cwd=self.folder)
+        ran = subprocess.run(command, capture_output=True, text=True, env=self._environment, timeout=600, check=False, cwd=self.folder)
         assert ran.returncode in codes, f"{command}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 

@@ -38,10 +38,10 @@ def samples(**growth: int) -> list[measures.Sample]:
 
 
 @pytest.mark.process
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(500)
 def test_nothing_grows_in_two_days() -> None:
     command = [sys.executable, "-m", "bench.soak", "--minutes", "0.7", "--rate", "1500"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=450, check=False)
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["nothing grew"]), ran.stdout + ran.stderr
 
 

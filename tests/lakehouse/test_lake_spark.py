@@ -14,7 +14,7 @@ from spark_jars import jars
 
 from polynya.lakehouse.worker import compact
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 pyspark = needed_module("pyspark")
 __all__ = ["jars"]  # the fixture
 

@@ -10,7 +10,7 @@ import pytest
 from polynya.node import health
 from polynya.node.birth import Birth
 from polynya.node.config import Config
-from polynya.node.health import Health
+from polynya.node.health import Health, low_disk
 from polynya.node.start import CoreStart
 from polynya.transport import Transport
 
@@ -149,3 +149,10 @@ def test_the_heart_measures_a_stall(monkeypatch):
         heart.stop()
 
     asyncio.run(story())
+
+
+def test_a_disk_with_little_room_is_a_reason(tmp_path, monkeypatch):
+    assert low_disk(tmp_path) is None
+    monkeypatch.setattr("polynya.node.health.LOW_BYTES", 1 << 62)
+    reason = low_disk(tmp_path)
+    assert reason is not None and str(tmp_path) in reason and "507" in reason

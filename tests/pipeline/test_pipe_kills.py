@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pipe_world import PipeWorld
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 STEPS = ("planned", "starting Spark", "plan-object", "ran", "result-object", "pointer")
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from pipe_world import PipeWorld
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 def make(world: PipeWorld, name: str, prefix: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pipe_world import PipeWorld
 from s3_server import S3Server
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_streams_become_tables_in_a_bucket(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -7,7 +7,7 @@ import json
 import pytest
 from pipe_world import PipeWorld
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 def test_tables_are_listed_and_asked(world: PipeWorld) -> None:

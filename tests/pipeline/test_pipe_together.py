@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pipe_world import PipeWorld
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
 def keep_appending(world: PipeWorld, stop: threading.Event) -> None:

@@ -11,7 +11,7 @@ import pytest
 from product import running_node
 from receiver import receiver
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 JSON = {"content-type": "application/json"}
 
 

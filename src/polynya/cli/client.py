@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     import ssl
 
     import httpx
+
+    from polynya.client import ClientError
+    from polynya.client.wires import Wire
 
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
@@ -76,6 +78,7 @@ class Client:
         if token and not is_loopback(self.server) and self.server.startswith("http://"):
             output.notice(f"the token goes to {self.server} unencrypted: whoever is on the way can read and use it")
         self._http = self.connections()
+        self._wire: Wire | None = None
 
     def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
         """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
@@ -113,6 +116,8 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+        if self._wire is not None:
+            self._wire.close()
 
     def send(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
         """The answer, whatever its status. Raises httpx.TransportError."""
@@ -141,14 +146,26 @@ class Client:
             return answer
         raise self.refused(answer, stream=stream)
 
-    @contextlib.contextmanager
-    def streamed(self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], seconds: float) -> Iterator[httpx.Response]:
-        """An answer whose body is still to come; `seconds` is how long it may be silent. Raises httpx.TransportError."""
+    @property
+    def wire(self) -> Wire:
+        """The same server for what the client library does."""
+        if self._wire is None:
+            from polynya.client.wires import Options, Wire
+
+            self._wire = Wire(Options(server=self.server, token=self.token, verify=self.verify))
+        return self._wire
+
+    def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
+        """What the failure of a read by the client library means; `what` begins its message."""
         import httpx
 
-        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-        with self._http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
-            yield answer
+        said = error.message.removeprefix(f"{what}: ")
+        if not error.status:
+            return self.failed(httpx.TransportError(said.partition(": ")[2] or said), applied=False)
+        told = {"code": error.code, "message": said, "request_id": error.request_id}
+        headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
+        request = httpx.Request("GET", self.server)
+        return self.refused(httpx.Response(error.status, json={"error": told}, headers=headers, request=request), stream=stream)
 
     def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
         """What no answer means; `applied`: the request changes something, and may have done so."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import time
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from polynya.base.offsets import format_token, parse_token
 from polynya.cli import exits
-from polynya.cli.client import Client, is_json, stream_path
-from polynya.cli.sse import events
+from polynya.cli.client import Client, is_json
+from polynya.client import ClientError, Retry, reading
+from polynya.client.lines import Feed
+from polynya.client.messages import Talk
+from polynya.client.reading import Place
 
-SILENCE_SECONDS = 60.0  # the server sends something (a comment at least) more often than this
 RETRY_PAUSE_SECONDS = 0.2
-RETRY_PAUSE_SECONDS_MAX = 5.0
 
 
 class Page(msgspec.Struct):
@@ -39,13 +38,6 @@ class Page(msgspec.Struct):
         token = parse_token(self.offset)
         return token[0] - len(self.records) if token else 0
 
-    def add(self, body: bytes) -> None:
-        """What another data event before the same control event brings."""
-        if is_json(self.content_type):
-            self.records = self.records + msgspec.json.decode(body, type=list[msgspec.Raw])
-        else:
-            self.body += body
-
     def cut(self, count: int) -> None:
         """Keep the first `count` records; the offset moves back to the boundary after them."""
         dropped = self.records[count:]
@@ -60,22 +52,8 @@ class Page(msgspec.Struct):
 
 def pages(client: Client, stream: str, begin: Mapping[str, str]) -> Iterator[Page]:
     """A stream from where the parameters in `begin` say, page by page, up to its end. Raises `exits.Ended`."""
-    where = dict(begin)
-    while True:
-        answer = client.call("GET", stream_path(stream), params=where, stream=stream)
-        headers = answer.headers
-        page = Page(
-            offset=headers["stream-next-offset"],
-            content_type=headers.get("content-type", ""),
-            body=answer.content,
-            up_to_date=headers.get("stream-up-to-date", "").lower() == "true",
-            closed=headers.get("stream-closed", "").lower() == "true",
-        )
-        where = {"offset": page.offset}
-        ended = page.up_to_date
-        yield page
-        if ended:
-            return
+    place = Place(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""))
+    yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
 
 def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float) -> Iterator[Page]:
@@ -83,50 +61,23 @@ def follow(client: Client, stream: str, content_type: str, offset: str, *, retry
 
     Raises `exits.Refused` when the stream is gone, `exits.Unreachable` when no server was found for `retry_seconds`.
     """
-    import httpx
-
-    deadline = time.monotonic() + retry_seconds
-    pause = RETRY_PAUSE_SECONDS
-    while True:
-        failure: exits.Ended | None = None
-        try:
-            for page in _connection(client, stream, content_type, offset):
-                deadline, pause = time.monotonic() + retry_seconds, RETRY_PAUSE_SECONDS
-                offset = page.offset
-                if page.body or page.records:
-                    yield page
-                if page.closed:
-                    return
-        except httpx.TransportError as error:
-            failure = client.failed(error, applied=False)
-        except exits.Unreachable as unreachable:
-            failure = unreachable
-        if failure is not None:
-            if time.monotonic() + pause > deadline:
-                failure.hint = f"Go on with: polynya tail {stream} --offset {offset}"
-                raise failure
-            time.sleep(pause)
-            pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
-
-
-def _connection(client: Client, stream: str, content_type: str, offset: str) -> Iterator[Page]:
-    """One SSE answer: each data event joined with the control event after it."""
-    params = {"offset": offset, "live": "sse"}
-    with client.streamed(stream_path(stream), params=params, headers={"accept": "text/event-stream"}, seconds=SILENCE_SECONDS) as answer:
-        if not answer.is_success:
-            answer.read()
-            raise client.refused(answer, stream=stream)
-        encoded = answer.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-        bodies: list[bytes] = []
-        for event in events(answer.iter_raw()):
-            if event.name == "data":
-                bodies.append(base64.b64decode(event.data) if encoded else event.data.encode())
-            elif event.name == "control":
-                control = msgspec.json.decode(event.data)
-                up_to_date, closed = bool(control.get("upToDate")), bool(control.get("streamClosed"))
-                first = bodies[0] if bodies else b""
-                page = Page(offset=control["streamNextOffset"], content_type=content_type, body=first, up_to_date=up_to_date, closed=closed)
-                for body in bodies[1:]:
-                    page.add(body)
+    place = Place(stream, offset)
+    place.content_type = content_type
+    try:
+        for page in _given(client, place, reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS))):
+            if page.body or page.records:
                 yield page
-                bodies = []
+    except exits.Unreachable as unreachable:
+        unreachable.hint = f"Go on with: polynya tail {stream} --offset {place.offset}"
+        raise
+
+
+def _given(client: Client, place: Place, talk: Talk[None]) -> Iterator[Page]:
+    feed = Feed(client.wire, talk)
+    try:
+        for page in feed:
+            yield Page(page.offset, page.content_type, page.body, page.up_to_date, page.closed)
+    except ClientError as error:
+        raise client.ended(error, place.what, stream=place.name) from None
+    finally:
+        feed.close()

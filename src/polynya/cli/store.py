@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -122,11 +123,7 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
             raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
         keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
         if not yes:
-            click.confirm(
-                f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?",
-                abort=True,
-                err=True,
-            )
+            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?")
         await _delete(store, keys)
         await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
         await store.close()
@@ -139,6 +136,16 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
 
 def _no_root(root: str) -> exits.Refused:
     return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Look at --root again.")
+
+
+def _ask_whether(question: str) -> None:
+    """Raises `click.Abort` for no, and `exits.Misused` when nobody answers."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise exits.Misused("nothing was deleted: say 'y', or give --yes") from None
 
 
 async def _delete(store: ObjectStore, keys: list[str]) -> None:

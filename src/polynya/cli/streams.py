@@ -42,6 +42,8 @@ def create_command(
     polynya create logs/web-1 --content-type text/plain --ttl 7d
     polynya create events --keep-age 30d --keep-bytes 10GiB
     """
+    if ttl is not None and expires_at is not None:
+        raise click.UsageError("give --ttl, which counts from the last use, or --expires-at, not both")
     headers = {"content-type": content_type}
     if ttl is not None:
         headers["stream-ttl"] = str(ttl)

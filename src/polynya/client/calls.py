@@ -97,7 +97,9 @@ def failure(last: Answer | Broken, what: str, *, perhaps: bool) -> ClientError:
     if isinstance(last, Broken):
         return kind(f"{what}: {'no answer came' if last.sent else 'the server cannot be reached'}: {last.why}")
     told = said(last)
-    return kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
+    error = kind(f"{what}: {told.message}", code=told.code, status=last.status, request_id=told.request_id)
+    error.retry_after = retry_after(last)
+    return error
 
 
 def header(answer: Answer, name: str, what: str) -> str:

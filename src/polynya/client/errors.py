@@ -19,9 +19,10 @@ class Outcome(enum.Enum):
 
 class ClientError(Exception):
     """All errors of the client. `code` is the server's (docs/errors.md) or "", `status` its HTTP status or 0, and `request_id` finds the
-    request in the server's log."""
+    request in the server's log. `retry_after` are the seconds that the server asked to wait, or 0."""
 
     outcome = Outcome.REFUSED
+    retry_after = 0.0
 
     def __init__(self, message: str, *, code: str = "", status: int = 0, request_id: str = "") -> None:
         super().__init__(message)

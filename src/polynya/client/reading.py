@@ -149,6 +149,13 @@ def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
         by_events = live == "sse" or short < SHORT_MAX
 
 
+def follow(place: Place, retry: Retry) -> Talk[None]:
+    """Gives what there is from the place on and what comes, all of it as events, until the stream is closed."""
+    trouble = Trouble(retry)
+    while not place.closed:
+        yield from _follow(place, trouble)
+
+
 def _follow(place: Place, trouble: Trouble) -> Talk[tuple[bool, bool]]:
     """One connection of events. Whether it was without a single page, and whether it was short and without a single event."""
     heard = yield Open(place.request("sse"))
@@ -160,6 +167,8 @@ def _follow(place: Place, trouble: Trouble) -> Talk[tuple[bool, bool]]:
     last: Answer | Broken = head
     events = _Events(place, base64=isinstance(head, Answer) and head.headers.get("stream-sse-data-encoding") == "base64")
     opened = isinstance(head, Answer) and head.status == 200
+    if isinstance(head, Answer) and opened:
+        place.incarnation = place.incarnation or head.headers.get("stream-incarnation", "")
     eventful = fruitful = False
     while isinstance(last, Answer) and opened and not place.closed:
         heard = yield More()

@@ -89,6 +89,12 @@ class Flusher:
         """Look at once: many hot bytes have come in."""
         self._wake.set()
 
+    def trouble(self) -> str | None:
+        """Why what is hot stays hot, when the latest pass failed."""
+        if not self._failures:
+            return None
+        return "packs cannot be written, the log says why: appends go on until the bound of hot bytes, and then get 503"
+
     async def flush_due(self) -> int:
         """One pass; the number of packs published."""
         outcomes = await self._flush_all(plan_packs(await self._due(), self._settings))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
@@ -21,7 +22,7 @@ from polynya.node.cluster_view import ClusterView
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
-from polynya.node.health import Health
+from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
@@ -81,8 +82,10 @@ class Assembly:
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
             self.service.flush_here = self._tier.flush_now
-            claim = self._tier.claim
-            self._health.warn("object store", lambda: claim.reason)
+            claim, flusher = self._tier.claim, self._tier.flusher
+            self._health.warn("object store", lambda: claim.reason or flusher.trouble())
+        data = Path(self._start.config.data)
+        self._health.warn("disk", lambda: low_disk(data))
         checks = StoreChecks(self.service, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()

@@ -6,11 +6,14 @@ Each core has checks; whichever core is asked asks the others too, so that one a
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from polynya import __version__
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node.build import commit
 from polynya.node.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
 from polynya.node.start import CoreStart
@@ -21,6 +24,7 @@ KIND_SAMPLES = 1001
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
 BEAT_SECONDS = 0.5
 STALL_SECONDS = 10.0  # a loop that stood still for so long is not live
+LOW_BYTES = 2 * JOURNAL_SEGMENT_BYTES
 Check = Callable[[], str | None]
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -68,6 +72,15 @@ class Heart:
         self.lag_max = max(self.lag_max, self.lag)
         self._due = self._loop.time() + BEAT_SECONDS
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+
+def low_disk(folder: Path) -> str | None:
+    """A check: whether the journal has room for what it writes next."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free >= LOW_BYTES:
+        return None
+    return f"{free / MIB:.0f} MiB are free in {folder}: make room; when it is full appends get 507, and reads go on"
 
 
 class Health:

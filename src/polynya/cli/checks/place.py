@@ -37,6 +37,11 @@ def check_data(config: Config) -> Iterator[Finding]:
     if not place.is_dir():
         yield Finding("data folder", FAIL, f"{place} is no folder", "Name another with --data.")
         return
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        yield Finding(
+            "data folder", FAIL, f"{place} is on a file system that is mounted read-only", "Mount it for writing, or another --data."
+        )
+        return
     if not os.access(place, os.W_OK | os.X_OK):
         yield Finding("data folder", FAIL, f"{place} may not be written by this user", f"chown {_user()} {place}, or another --data.")
         return

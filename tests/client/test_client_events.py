@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.cli.sse import Event, events
+from polynya.client.events import Event, EventParser
+
+
+def events(chunks: Iterable[bytes]) -> list[Event]:
+    parser = EventParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)]
 
 
 def naive(body: bytes) -> list[Event]:
