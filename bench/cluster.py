@@ -52,8 +52,8 @@ async def start(folder: Path) -> dict[int, Engine]:
         cluster = Cluster(membership, Wire(engines))
         engines[node] = Engine(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
         engines[node].local.hot_bytes_max = 1 << 40
-    while any(leader_of(engines, group) is None for group in range(GROUPS + 1)):
-        await asyncio.sleep(0.05)
+    while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):
+        await asyncio.sleep(0.05)  # until each is where it will stay
     return engines
 
 

@@ -116,6 +116,10 @@ def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
     for flags, said in (
         ({"cluster_node": "2"}, "that of node 1; this is node 2"),
         ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
+        (
+            {"cluster_nodes": f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020"},
+            "of the nodes 1, 2, and the list names 1, 2, 3: what a majority",
+        ),
         ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and is worth nothing alone"),
     ):
         with pytest.raises(ConfigError, match=said):

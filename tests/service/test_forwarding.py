@@ -82,6 +82,17 @@ def messages_decode(body: bytes) -> Any:
     return msgspec.msgpack.decode(body, strict=False)
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(forwarding, "LOOK_SECONDS", 0.001)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 def story(work: Callable[[World], Any]) -> None:
     async def run() -> None:
         world = World()
@@ -143,8 +154,7 @@ def test_of_groups_of_other_cores_the_refusal_itself_is_news():
         world.hear(g1=2)
         world.propose(1, 7)
         world.asked[0][2](NotLeader(3))
-        world.forwarding.start()
-        await turns()
+        await until(lambda: len(world.asked) == 2)
         assert world.places() == [(2 << 8 | 1, 7), (3 << 8 | 1, 7)]
 
     story(work)
@@ -185,8 +195,7 @@ def test_what_is_under_way_to_an_old_leader_keeps_its_place():
         second = world.propose(2, 1)
         assert not world.here  # it would overtake
         world.asked[0][2](NotLeader(1))
-        world.forwarding.start()
-        await turns()
+        await until(lambda: len(world.here) == 2)
         assert [number for _, number, _ in world.here] == [0, 1]
         for _, _, done in world.here:
             done(OK)
@@ -199,11 +208,8 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
     monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.05)
 
     async def work(world: World) -> None:
-        world.forwarding.start()
         answers = world.propose(2, 7)
-        async with asyncio.timeout(5):
-            while not answers:
-                await asyncio.sleep(0.005)
+        await until(lambda: answers)
         assert isinstance(answers[0], NotLeader) and answers[0].node == 0 and world.forwarding.refused == 1
 
     story(work)
@@ -216,8 +222,7 @@ def test_a_leader_that_is_not_heard_is_not_asked():
         world.propose(2, 7)
         assert not world.asked
         world.gone.clear()
-        world.forwarding.start()
-        await turns()
+        await until(lambda: world.asked)
         assert world.places() == [(3 << 8 | 0, 7)]
 
     story(work)
@@ -242,6 +247,8 @@ def test_the_other_cores_of_the_node_are_told_who_leads():
         world.lead(2, 1)
         await turns()
         assert world.told == [{0: 2, 2: 1}]
+        world.forwarding.start()  # and from time to time all of it
+        assert world.told[1:] == [{0: 2, 2: 1, 4: 0}]
 
     story(work)
 

@@ -24,6 +24,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     cluster_id: str  # 128 random bits, hexadecimal
     node: int = 0  # of the cluster; 0 is a node by itself
+    nodes: tuple[int, ...] = ()  # all of the cluster: whose majority counts
     history: int = 1
     groups: int
     cores: int
@@ -59,6 +60,7 @@ def _bear(path: Path, config: Config) -> Birth:
     birth = Birth(
         cluster_id=config.cluster.id or secrets.token_hex(16),
         node=config.cluster.node,
+        nodes=_nodes(config),
         groups=groups,
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
@@ -92,6 +94,10 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
         )
 
 
+def _nodes(config: Config) -> tuple[int, ...]:
+    return tuple(sorted(node.id for node in config.cluster.nodes))
+
+
 def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
     """The data stays with the cluster, and in the place in it, that it was born in."""
     cluster = config.cluster
@@ -109,6 +115,11 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
         raise ConfigError(f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; this is {cluster.id}")
     if birth.node != cluster.node:
         raise ConfigError(f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node {cluster.node}")
+    if birth.nodes != _nodes(config):
+        raise ConfigError(
+            f"cluster.nodes: the data in {path.parent} is of a cluster of the nodes {_listed(birth.nodes)}, and the list names "
+            f"{_listed(_nodes(config))}: what a majority is would differ from node to node. Addresses may change; who belongs cannot yet"
+        )
 
 
 def sync_folder(folder: Path) -> None:
@@ -118,3 +129,7 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes)) or "none"

@@ -189,6 +189,8 @@ class ReplicatedCore:
 
     def received(self, messages: Sequence[bytes]) -> None:
         """From a peer. What is no message, or for nobody here, is dropped."""
+        if self._dead is not None:
+            return
         now_ms = self._now_ms()
         for data in messages:
             try:
@@ -198,6 +200,9 @@ class ReplicatedCore:
                     member.raft.step(message, now_ms)
             except (msgspec.MsgspecError, ValueError) as fault:
                 self._report("a message of another node is no message", fault)
+            except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
+                self._die(fault)
+                return
         self._kick_soon()
 
     def unreachable(self, node: int) -> None:
@@ -381,8 +386,11 @@ class ReplicatedCore:
     def _due(self, groups: list[int]) -> None:
         if self._dead is None:
             now_ms = self._now_ms()
-            for group in groups:
-                self.members[group].raft.tick(now_ms)
+            try:
+                for group in groups:
+                    self.members[group].raft.tick(now_ms)
+            except BaseException as fault:
+                self._die(fault)
             self._kick_soon()
 
     def _turn(self) -> None:

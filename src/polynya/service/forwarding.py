@@ -22,7 +22,7 @@ from polynya.stream.replies import Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
-TELL_LOOKS = 20  # looks after which the other cores are told again who leads: a message may have been lost
+TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
 Done = Callable[[Reply | BaseException], None]
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
@@ -104,17 +104,18 @@ class Forwarding:
         self._flying: dict[int, int] = {}  # group → attempts without an answer …
         self._target: dict[int, int] = {}  # … and where they went: others of the group go elsewhere only after them, to stay in order
         self._news: set[int] = set()
-        self._looks = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
         way.on(messages.LEADERS, self._hear)
 
     def start(self) -> None:
-        self._look()
+        self._tell_all()
 
     def close(self) -> None:
         """What waits is refused."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._looking, self._telling):
+            if timer is not None:
+                timer.cancel()
         for group in list(self._waiting):
             for attempt in self._waiting.pop(group):
                 attempt.done(Unavailable("this node is stopping"))
@@ -233,6 +234,8 @@ class Forwarding:
             waiting.insert(bisect_left(waiting, attempt.number, key=_number), attempt)
         else:
             waiting.append(attempt)
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _retry(self, group: int) -> None:
         """Those that wait, in their order, as far as they can go; those whose time is over are refused."""
@@ -253,20 +256,23 @@ class Forwarding:
         if not waiting:
             self._waiting.pop(group, None)
 
-    # --- who leads -------------------------------------------------------------------------------------------------------------
-
     def _look(self) -> None:
         for group in list(self._waiting):
             self._retry(group)
-        self._looks += 1
-        if self._looks % TELL_LOOKS == 0:
-            self._news.update(range(self.place.core, self.place.groups + 1, self.place.cores))
-            self._tell()
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._looking = self._loop.call_later(LOOK_SECONDS, self._look) if self._waiting else None
+
+    # --- who leads -------------------------------------------------------------------------------------------------------------
+
+    def _tell_all(self) -> None:
+        self._news.update(range(self.place.core, self.place.groups + 1, self.place.cores))
+        self._tell()
+        self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:
         """The other cores of this node have no replicas of these groups."""
         news, self._news = self._news, set()
+        if not news:
+            return
         body = messages.encode({group: self._leaders[group] for group in news})
         for core in self._way.others:
             self._way.send(core, messages.LEADERS, body)
