@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from free_ports import nobody
-from product import RunningNode, polynya, running_node
+from polling import wait_until
+from product import RunningNode, environment, polynya, running_node
 
-from polynya.cli.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run
+from polynya.cli.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run, Stop
 from polynya.client import AsyncClient
 
 LOAD = Load(size=100, seconds=0.2, batch_records=10, in_flight=2)
@@ -28,6 +33,26 @@ def test_appends_are_counted_and_read_again(node: RunningNode) -> None:
     figures = json.loads(ran.out)
     assert ran.code == 0 and figures["records"] == figures["verified"] > 0 and figures["bytes"] == 100 * figures["records"]
     assert figures["seconds"] >= 0.3 and 0 < figures["batch_ms_p50"] <= figures["batch_ms_p99"] <= figures["batch_ms_max"]
+    assert polynya("ls", "bench/", server=node.url).out == "", "its streams are gone"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("what", [("append", "--streams", "2"), ("tail", "--readers", "2")])
+def test_control_c_ends_the_writing_and_leaves_the_figures(node: RunningNode, what: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "polynya", "bench", *what, "--seconds", "10min", "--json"]
+    with subprocess.Popen(command, env=environment(POLYNYA_SERVER=node.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+
+        def has_begun() -> bool:
+            listed = httpx.get(f"{node.url}/v1/streams", params={"prefix": "bench/"}).json()["streams"]
+            return any(not row["next_offset"].startswith("0000000000000000_") for row in listed)
+
+        wait_until(has_begun, what="records to be written")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    figures = json.loads(out)
+    assert process.returncode == 130 and b"interrupted" in err
+    per_reader = 2 if what[0] == "tail" else 1
+    assert figures["records"] * per_reader == figures["verified"] > 0 and figures["seconds"] < 600
     assert polynya("ls", "bench/", server=node.url).out == "", "its streams are gone"
 
 
@@ -61,7 +86,7 @@ def test_what_is_not_what_was_written_is_noticed(node: RunningNode, damage: str)
             elif damage == "other":
                 records[1]["f"] = "y"
             await stream.append(*(records[:2] if damage == "lost" else records), close=True)
-            run = Run(stream)
+            run = Run(stream, Stop())
             run.written = 3
             with pytest.raises(Mismatch):
                 await run.verify(LOAD)

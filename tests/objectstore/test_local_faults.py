@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +251,19 @@ def test_two_processes_share_a_root(tmp_path: Path) -> None:
         assert sum(isinstance(outcome, str) for outcome in swaps) == 1
 
     asyncio.run(story())
+
+
+def test_a_file_that_another_process_finishes_meanwhile_does_not_stop_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "objects" / ".tmp"
+    temporary.mkdir(parents=True)
+    (temporary / "theirs").write_bytes(b"x")
+    scandir = os.scandir
+
+    def finishing(path: str) -> object:
+        entries = list(scandir(path))
+        (temporary / "theirs").unlink(missing_ok=True)  # between the listing and the look at it
+        return nullcontext(entries)
+
+    monkeypatch.setattr("polynya.objectstore.local.os.scandir", finishing)
+    listed = LocalStore(str(tmp_path / "objects"))
+    assert listed.root == str(tmp_path / "objects")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ def bench_command() -> None:
     """Measure a node with load of this machine's making, and check what it stored.
 
     Every record that was acknowledged is read again, and must be there once and in order: else the command fails. The figures are those of
-    this client, machine and network as much as the node's.
+    this client, machine and network as much as the node's. Ctrl-C ends the writing, and the figures are those up to then.
 
     \b
     polynya bench append --streams 8 --seconds 30s
@@ -68,10 +69,11 @@ def append_command(
     polynya bench append --batch-records 1 --in-flight 1 --streams 64
     """
     load = Load(size=size, seconds=seconds, batch_records=batch_records, in_flight=in_flight)
+    stop = Stop()
 
     async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
         step(f"appending to {output.counted(streams, 'stream')}")
-        runs = [Run(session.stream(name)) for name in names]
+        runs = [Run(session.stream(name), stop) for name in names]
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for run in runs:
@@ -95,7 +97,7 @@ def append_command(
             "verified": records,
         }
 
-    _report(_played(client, streams, story, keep=keep), as_json=as_json)
+    _report(_played(client, streams, story, stop, keep=keep), stop, as_json=as_json)
 
 
 @bench_command.command("tail")
@@ -116,16 +118,19 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
     polynya bench tail --rate 2000 --readers 50 --seconds 1min
     """
     load = Load(size=size, seconds=seconds, batch_records=1000, in_flight=8, rate=rate)
+    stop = Stop()
 
     async def story(session: AsyncClient, names: list[str], step: Callable[[str], None]) -> dict[str, Any]:
         step(f"{output.counted(readers, 'reader')} at {rate:g} records/s")
-        run = Run(session.stream(names[0]))
+        run = Run(session.stream(names[0]), stop)
         followers = [Follower(session.stream(names[0])) for _ in range(readers)]
         async with asyncio.TaskGroup() as group:
             for follower in followers:
                 group.create_task(follower.follow(load))
             await asyncio.gather(*(follower.ready.wait() for follower in followers))
+            began = time.monotonic()
             await run.append(load)
+            took = time.monotonic() - began if stop.asked else load.seconds
             await session.stream(names[0]).close()
         for follower in followers:
             if follower.seen != run.written:
@@ -135,18 +140,32 @@ def tail_command(client: Client, rate: float, readers: int, seconds: float, size
             "records": run.written,
             "readers": readers,
             "requests_repeated": run.repeats,
-            "seconds": round(load.seconds, 3),
-            "records_per_second": round(run.written / load.seconds, 1),
+            "seconds": round(took, 3),
+            "records_per_second": round(run.written / took, 1),
             **_spread("latency_ms", latencies),
             "negative": sum(latency <= 0 for latency in latencies),
             "verified": run.written * readers,
         }
 
-    _report(_played(client, 1, story, keep=keep), as_json=as_json)
+    _report(_played(client, 1, story, stop, keep=keep), stop, as_json=as_json)
 
 
 class Mismatch(exits.Ended):
     """What was acknowledged is not what is there."""
+
+
+class Stop:
+    """Ctrl-C: the first one ends the writing, so that there are figures; the second one ends everything."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def listen(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.ask)
+
+    def ask(self) -> None:
+        self.asked = True
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -186,8 +205,9 @@ class Latencies:
 class Run:
     """One stream that is written. `written` records are acknowledged; `latencies` are those of batches, from their first record on."""
 
-    def __init__(self, stream: AsyncStream) -> None:
+    def __init__(self, stream: AsyncStream, stop: Stop) -> None:
         self._stream = stream
+        self._stop = stop
         self.written = 0
         self.repeats = 0
         self.latencies = Latencies()
@@ -211,7 +231,7 @@ class Run:
         end = time.monotonic() + load.seconds
         last: AsyncReceipt | None = None
         number = 0
-        while (now := time.monotonic()) < end:
+        while (now := time.monotonic()) < end and not self._stop.asked:
             receipt = await producer.append(load.record(number, time.time_ns()))
             if receipt is not last:
                 group.create_task(self._note(receipt, now))
@@ -229,6 +249,8 @@ class Run:
             due = number / rate
             if (early := began + due - time.monotonic()) > 0:
                 await asyncio.sleep(early)
+            if self._stop.asked:
+                break
             await producer.append(load.record(number, began_ns + int(due * 1e9)))
 
     async def verify(self, load: Load) -> None:
@@ -275,7 +297,7 @@ def _check(record: Record, number: int, load: Load) -> int:
 Story = Callable[["AsyncClient", list[str], Callable[[str], None]], Awaitable[dict[str, Any]]]
 
 
-def _played(client: Client, streams: int, story: Story, *, keep: bool) -> dict[str, Any]:
+def _played(client: Client, streams: int, story: Story, stop: Stop, *, keep: bool) -> dict[str, Any]:
     """The story's figures; its streams are made before and deleted after it. Raises `exits.Ended`."""
     from polynya.client import AsyncClient, ClientError, Retry
 
@@ -284,6 +306,7 @@ def _played(client: Client, streams: int, story: Story, *, keep: bool) -> dict[s
     async def run() -> dict[str, Any]:
         made: list[AsyncStream] = []
         retry = Retry(seconds=RETRY_SECONDS)
+        stop.listen()
         async with AsyncClient(client.server, token=client.token, verify=client.verify, retry=retry) as session:
             with steps("creating streams") as step:
                 try:
@@ -323,10 +346,13 @@ def _spread(name: str, ordered: list[float]) -> dict[str, float | None]:
     return {f"{name}_p50": at(0.5), f"{name}_p99": at(0.99), f"{name}_max": at(1.0)}
 
 
-def _report(figures: dict[str, Any], *, as_json: bool) -> None:
+def _report(figures: dict[str, Any], stop: Stop, *, as_json: bool) -> None:
     if as_json:
         output.json_line(figures)
-        return
-    for name, figure in figures.items():
-        shown = output.size(figure) if name.startswith("bytes") else f"{figure:,}" if isinstance(figure, int | float) else figure
-        click.echo(f"{name.replace('_', ' '):<26}{shown}")
+    else:
+        for name, figure in figures.items():
+            shown = output.size(figure) if name.startswith("bytes") else f"{figure:,}" if isinstance(figure, int | float) else figure
+            click.echo(f"{name.replace('_', ' '):<26}{shown}")
+    if stop.asked:
+        output.notice("interrupted: these are the figures up to then")
+        raise click.exceptions.Exit(exits.INTERRUPTED)

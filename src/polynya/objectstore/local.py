@@ -196,8 +196,9 @@ class LocalStore:
             self._make_folders(os.path.join(self.root, _TEMPORARY))
             with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
                 for entry in entries:
-                    if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
-                        self._drop(entry.path)
+                    with suppress(FileNotFoundError):  # another process is done with it
+                        if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
+                            self._drop(entry.path)
         except OSError as fault:
             raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}") from fault
         self._is_open = True
