@@ -10,7 +10,7 @@ from polynya.base.errors import Unavailable
 from polynya.node import replicated
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.writing import Writes
-from polynya.raft import Effects, Raft, Role, leading, reading
+from polynya.raft import Effects, Raft, Recovery, Role, leading, reading
 from polynya.replica.member import Member
 
 
@@ -52,6 +52,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "resets are not written": (Writes, "stage", _without("reset")),
     "proposals are taken before the own term's entry": (Member, "can_lead", lambda member: member.raft.role is Role.LEADER),
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
+    "a lost disk is not noticed": (Recovery, "blank", False),
     "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number: core.journal.position),
 }
 

@@ -139,7 +139,8 @@ class Raft:
     def _restore(self, restored: Restored) -> None:
         snapshot, entries = restored.snapshot, restored.entries
         self.snapshot = snapshot
-        self.term, self.vote, self.forgetful = restored.hard_state.term, restored.hard_state.vote, restored.hard_state.forgetful
+        self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
+        self.forgetful = restored.hard_state.forgetful
         if entries and entries[0].index <= snapshot.index:
             self.log = Log(entries[0].index, entries[0].term)
             self.log.append(entries[1:])

@@ -124,10 +124,6 @@ class Forwarding:
         """Whether this core does."""
         return group in self._led
 
-    def leader(self, group: int) -> int:
-        """The node that leads, as far as this core knows; 0 when it does not."""
-        return self._leaders[group]
-
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""
         for node in self.place.others:

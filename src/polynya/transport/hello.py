@@ -65,11 +65,6 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
     return ""
 
 
-def protocol(own: Hello, other: Hello) -> int:
-    """What the two speak, once `judge` found nothing: the newest that both know."""
-    return min(own.high, other.high)
-
-
 def node_name(node: int) -> str:
     """The name that a node's certificate is for."""
     return f"node-{node}.polynya.internal"
