@@ -75,6 +75,25 @@ def test_an_append_that_was_never_taken_ends_as_unreachable() -> None:
     assert result.exit_code == exits.UNREACHABLE
 
 
+def test_what_follows_appended_records_and_is_never_taken_is_no_reason_for_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "BATCH_LINES", 1)
+    with scripted(JSON_STREAM, DONE, error(503, "HOT_LIMIT", **{"retry-after": "1"})) as server:
+        result = ran(server.url, "append", "a", "--retry", "50ms", stdin=b"1\n2\n")
+    assert result.exit_code == exits.REFUSED
+    assert "Before it 1 record was appended" in result.output
+    assert "Nothing was applied" not in result.output
+
+
+def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_that_is_not_there_is_not() -> None:
+    with scripted((503, {"retry-after": "1"}, b""), (429, {}, b""), JSON_STREAM, DONE) as server:
+        assert ran(server.url, "append", "a", "1").exit_code == 0
+    assert [said.method for said in server.said] == ["HEAD", "HEAD", "HEAD", "POST"]
+    with scripted((503, {"retry-after": "1"}, b"")) as server:
+        assert ran(server.url, "append", "a", "1", "--retry", "50ms").exit_code == exits.UNREACHABLE
+    assert len(server.said) > 1
+    assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE  # at once: it is not there any more
+
+
 def test_a_bad_line_is_named() -> None:
     with scripted(JSON_STREAM, error(400, "INVALID_JSON")) as server:
         result = ran(server.url, "append", "a", stdin=b'1\n{"a":\n3\n')

@@ -85,6 +85,18 @@ def test_doubtful_request_lines_are_refused(line: bytes) -> None:
         parse(line + b"\r\nHost: h")
 
 
+@pytest.mark.parametrize("host", [b"a b", b"a/b", b"u@h", b'"h"', b"<script>", b"h\xe9", b"h?x", b"h#x", b"h\\x"])
+def test_a_host_that_is_none_does_not_come_back_in_an_answer(host: bytes) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse(b"PUT / HTTP/1.1\r\nHost: " + host)
+    assert refused.value.code == "BAD_HEADER"
+
+
+@pytest.mark.parametrize("host", [b"", b"h", b"127.0.0.1:4437", b"[::1]:80", b"a-b_c.example.", b"xn--bcher-kva.example:443"])
+def test_hosts(host: bytes) -> None:
+    assert parse(b"PUT / HTTP/1.1\r\nHost: " + host).headers["host"] == host.decode()
+
+
 def test_hosts_and_codings_of_old_clients() -> None:
     assert parse(b"GET / HTTP/1.0").length == 0
     with pytest.raises(BadRequest):

@@ -68,7 +68,8 @@ def append_command(
     """
     if content_type is not None and not create:
         raise click.UsageError("--content-type is that of the stream that --create makes; give both")
-    content_type = _content_type(client, stream, create=create, wanted=content_type or ("application/octet-stream" if whole else JSON_TYPE))
+    wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
+    content_type = _patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         with _bar(stream, records) as bar:
@@ -100,6 +101,20 @@ def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> 
         return str(facts["content_type"])
     client.call("PUT", stream_path(stream), headers={"content-type": wanted})
     return wanted
+
+
+def _patiently(ask: Callable[[], str], seconds: float) -> str:
+    """What is asked before the first record, again while the server is busy; where there is none, that is said at once."""
+    deadline = time.monotonic() + seconds
+    pause = RETRY_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except exits.Busy:
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
 
 
 class Producer:
@@ -151,9 +166,17 @@ class Producer:
                 failure = self._client.failed(error, applied=True)
                 perhaps |= not never_sent(error)
             if time.monotonic() + pause > deadline:
-                raise exits.Unknown(failure.message, code=failure.code, hint=self._progress()) if perhaps else failure
+                raise self._given_up(failure, perhaps=perhaps)
             time.sleep(pause)
             pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+
+    def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
+        """`perhaps`: the batch may have been applied. What was there before it is no reason to give the same command again."""
+        if perhaps:
+            return exits.Unknown(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+        if self.batches:
+            return exits.Refused(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+        return failure
 
     def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
         if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
@@ -163,7 +186,8 @@ class Producer:
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
-        return f"Before it {output.counted(self.records, 'record')} were appended; the batch that failed begins after them."
+        said = "1 record was" if self.records == 1 else f"{output.counted(self.records, 'record')} were"
+        return f"Before it {said} appended; the batch that failed begins after that."
 
 
 def _first_bad(lines: Sequence[bytes]) -> int | None:

@@ -52,6 +52,10 @@ class Unreachable(Ended):
     exit_code = UNREACHABLE
 
 
+class Busy(Unreachable):
+    """The same, and the server itself said so."""
+
+
 class Unknown(Ended):
     """The outcome is not known."""
 

@@ -18,6 +18,7 @@ _CACHE_LINES_MAX = 8192
 _CACHED_LINE_BYTES_MAX = 256
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_HOST = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=%:\[\]]*")  # RFC 3986: a name, or an address in brackets, and a port
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _LENGTH_DIGITS_MAX = 15
@@ -99,6 +100,8 @@ class HeadParser:
         if not _FIELD_VALUE.fullmatch(value):
             raise BadRequest(400, "BAD_HEADER", f"the value of {name.decode()} holds a control character")
         pair = (name.lower().decode(), value.strip(b" \t").decode("latin-1"))
+        if pair[0] == "host" and not _HOST.fullmatch(pair[1]):  # it comes back in Location
+            raise BadRequest(400, "BAD_HEADER", "the value of Host is no host and port")
         if len(line) <= _CACHED_LINE_BYTES_MAX:
             if len(self._lines) >= _CACHE_LINES_MAX:
                 self._lines.clear()
