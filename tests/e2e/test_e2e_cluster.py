@@ -13,6 +13,7 @@ import pytest
 from dev_cluster import DevCluster, dev_cluster
 from polling import wait_until
 from product import polynya
+from test_e2e_metrics import OF_A_CLUSTER
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 JSON = {"Content-Type": "application/json"}
@@ -138,7 +139,7 @@ def test_any_node_answers_everything_and_a_node_that_dies_or_stands_still_takes_
             assert tail.got == list(range(count))
             for url in cluster.urls:
                 assert json.loads(ask("GET", f"{url}/v1/stream/{name}?offset=-1")[1]) == list(range(count))
-            assert writer.longest < 10.0
+            assert writer.longest < 30.0
         assert cluster.stop() == 0
     assert not [line for line in cluster.logs().splitlines() if "level=error" in line or "level=critical" in line]
 
@@ -167,6 +168,8 @@ def test_a_cluster_starts_again_from_its_folders_and_says_how_it_is(tmp_path: Pa
         shown = polynya("cluster", "status", "--groups", server=cluster.urls[2])
         assert shown.code == 0 and shown.out.count("there") == 3
         assert polynya("cluster", "health", "--watch", "--exit-when-healthy", server=cluster.urls[0]).out.strip().endswith("healthy")
+        scraped = ask("GET", f"{cluster.urls[0]}/metrics")[1].decode()
+        assert {name for name in OF_A_CLUSTER if f"\n{name}" in scraped} == OF_A_CLUSTER
         cluster.kill(1)
         sick = wait_until(lambda: (ran := polynya("cluster", "health", server=cluster.urls[1])).code and ran, what="health to say so")
         assert sick.code == 1 and "node 1 does not answer" in sick.out
