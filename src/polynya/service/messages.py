@@ -43,6 +43,7 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     after: str
     limit: int
+    groups: list[int] = []  # which are asked for
 
 
 class LagQuery(msgspec.Struct, array_like=True, gc=False):
@@ -50,6 +51,7 @@ class LagQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     without: list[str]
     committed: int
+    groups: list[int] = []
 
 
 class Flush(msgspec.Struct, array_like=True, gc=False):

@@ -167,10 +167,9 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         push.on_cancel = task.cancel
         try:
             await local.linearize(question.group)
+            attach(question, push)
         except Unavailable as fault:
             push.end(fault)
-        else:
-            attach(question, push)
 
     def subscribed(body: bytes, push: Push, peer: int) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
