@@ -211,7 +211,10 @@ class ReplicatedCore:
     def fit(self, group: int) -> bool:
         """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
         member = self.members.get(group)
-        return member is not None and (self.node in (known := member.raft.configuration).voters or self.node in known.readers)
+        if member is None or member.raft.forgetful:
+            return False
+        known = member.raft.configuration
+        return self.node in known.voters or self.node in known.readers
 
     async def linearize(self, group: int) -> None:
         """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,

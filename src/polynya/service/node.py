@@ -53,6 +53,7 @@ class NodeService:
         self._routes: dict[str, int] = {}
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
+        self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
         self._forwarding: Forwarding | None = None
         self._machines = local.machines  # of the groups that are here
         self._places = Places(local, core, cores)
@@ -81,9 +82,9 @@ class NodeService:
             return None
         return self.local.facts(group, name)
 
-    async def facts(self, name: str) -> Facts | Refusal:
+    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
-        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, messages.Attach(group, name), self._facts_here)
+        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, messages.Attach(group, name, local), self._facts_here)
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
@@ -128,7 +129,7 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
-        if group not in self._machines or not self.local.readable(group):
+        if group not in self._machines or not (self.local.fit(group) if query.local else self.local.readable(group)):
             return None
         return self.local.read_nowait(group, query)
 
@@ -138,11 +139,10 @@ class NodeService:
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
-        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(
-            uid >> 48, messages.READ_UID, messages.ReadUid(uid, at, until, limits), self._read_uid_here
-        )
+        question = messages.ReadUid(uid, at, until, limits, local)
+        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(uid >> 48, messages.READ_UID, question, self._read_uid_here)
         return spans
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
@@ -151,22 +151,24 @@ class NodeService:
         found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
         return found
 
-    async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
 
-        async def here(group: int) -> Facts | Refusal:
-            await self.local.linearize(group)
-            return self.local.attach(group, name, sink)
+        async def here() -> Facts | Refusal:
+            await self.local.prepare(group, local=local)
+            return self.local.attach(group, name, sink, local=local)
 
         async def there(place: int) -> Facts | Refusal:
-            assert self._tails is not None
-            return await self._tails.attach(place, group, name, sink)
+            tails = self._local_tails if local else self._tails
+            assert tails is not None
+            return await tails.attach(place, group, name, sink)
 
-        return await self._places.ask(group, lambda: here(group), there)
+        return await self._places.ask(group, here, there)
 
     def detach(self, uid: int, sink: Sink) -> None:
-        if self._tails is not None:
-            self._tails.detach(uid, sink)
+        for tails in (self._tails, self._local_tails):
+            if tails is not None:
+                tails.detach(uid, sink)
         if uid >> 48 in self._machines:
             self.local.detach(uid, sink)
 
@@ -177,9 +179,9 @@ class NodeService:
         except DiskFull:
             return Reply(Code.DISK_FULL)
 
-    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
+    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]:
         def question(groups: list[int]) -> messages.ListQuery:
-            return messages.ListQuery(prefix, after, limit, groups)
+            return messages.ListQuery(prefix, after, limit, local, groups)
 
         parts = await self.of_groups(range(1, self.groups + 1), messages.LIST, question, self._list_here)
         return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[:limit]
@@ -300,12 +302,12 @@ class NodeService:
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        await self.local.linearize(question.group)
+        await self.local.prepare(question.group, local=question.query.local)
         return await self.local.read(question.group, question.query)
 
     async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
-        await self.local.linearize(question.uid >> 48)
-        return await self.local.read_uid(question.uid, question.at, question.until, question.limits)
+        await self.local.prepare(question.uid >> 48, local=question.local)
+        return await self.local.read_uid(question.uid, question.at, question.until, question.limits, local=question.local)
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
@@ -324,14 +326,15 @@ class NodeService:
         return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
-        await self.local.linearize(question.group)
-        return self.local.facts(question.group, question.name)
+        await self.local.prepare(question.group, local=question.local)
+        return self.local.facts(question.group, question.name, local=question.local)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        await self.local.linearize_all(question.groups)
+        await asyncio.gather(*(self.local.prepare(group, local=question.local) for group in question.groups))
         for group in question.groups:
             self.local.here(group)
-        return await self.local.list_streams(question.prefix, question.after, question.limit, frozenset(question.groups))
+        groups = frozenset(question.groups)
+        return await self.local.list_streams(question.prefix, question.after, question.limit, groups)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
         decoder = msgspec.msgpack.Decoder(shape)
