@@ -74,7 +74,10 @@ class Joined:
         self.forwarding = Forwarding(
             place, self._core, transport, local.propose, stamped=local.stamped, address=address, is_there=transport.raft.is_there
         )
-        engine.service.join(self.forwarding)
+        service = engine.service
+        service.join(self.forwarding)
+        self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
+        service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         self._core.on_leadership.append(self.forwarding.led)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found

@@ -124,6 +124,11 @@ class Forwarding:
         """Whether this core does."""
         return group in self._led
 
+    def elsewhere(self, group: int) -> int:
+        """The node that leads the group, if it is another and known; else 0."""
+        leader = 0 if group in self._led else self._leaders[group]
+        return 0 if leader == self.place.node else leader
+
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""
         for node in self.place.others:
