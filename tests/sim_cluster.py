@@ -18,6 +18,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
+from polynya.node.folding import fold_here
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.storage import open_storage
 from polynya.raft import Role, Settings
@@ -183,6 +184,8 @@ class Node:
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
+        self.engine.snapshotter.fold = fold_here
+        self.engine.snapshotter._small_streams = -1
         others = tuple(number for number in world.voters if number != self.number)
         self.forwarding = Forwarding(
             Place(self.number, others, 0, 1, GROUPS),

@@ -6,13 +6,14 @@ import logging
 from pathlib import Path
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.node.chains import Chain, hot_bytes_of
 from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
-from polynya.node.transfer import payload_at, transfer_size
+from polynya.node.folding import merge
+from polynya.node.transfer import payload_at
 from polynya.node.writing import FORGETFUL
 from polynya.raft import Configuration, Entry, HardState, Recovery, Restored
 from polynya.raft import Kind as RaftKind
@@ -20,7 +21,7 @@ from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.replica.member import latest_ms
 from polynya.stream.machine import Machine
-from polynya.wal import Files, Journal, JournalEntry, Kind, Snapshot, SnapshotStore
+from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
@@ -28,13 +29,14 @@ log = logging.getLogger("polynya.storage")
 
 class Storage(msgspec.Struct):
     """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
-    that have other members, whose logs are applied as far as their snapshots; empty on a lone node."""
+    that have other members, whose logs are applied as far as their snapshots; empty on a lone node. `chains`: the snapshots on the disk."""
 
     journal: Journal
     snapshots: SnapshotStore
     shard: Shard
     log_ms: int
     restored: dict[int, Restored] = {}
+    chains: dict[int, Chain] = {}
 
 
 def open_storage(  # noqa: PLR0913
@@ -56,28 +58,29 @@ def open_storage(  # noqa: PLR0913
     snapshots = SnapshotStore(folder / "snapshots", files=files)
     storage = Storage(journal, snapshots, Shard(), 0)
     try:
-        latest = snapshots.latest()
         for number in range(core, groups + 1, cores):
-            _restore(storage, number, groups, latest.get(number))
+            _restore(storage, number, groups)
         if membership is None:
             for entry in journal.entries():
                 _replay(storage, entry)
         else:
-            _recover(storage, membership, latest)
+            _recover(storage, membership)
     except BaseException:
         journal.close()
         raise
     return storage
 
 
-def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | None) -> None:
-    if snapshot is None:
+def _restore(storage: Storage, number: int, groups: int) -> None:
+    links = storage.snapshots.links(number)
+    if not links:
         storage.shard.groups[number] = Group(number, Machine(number, groups))
         return
     journal = storage.journal
 
-    machine = Machine.restore(snapshot.body, lambda place, uid: payload_at(journal, place, uid))
-    storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
+    machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
+    storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
+    storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
     storage.log_ms = max(storage.log_ms, latest_ms(machine))
 
 
@@ -96,7 +99,7 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
         storage.log_ms = max(storage.log_ms, getattr(command, "now_ms", 0))
 
 
-def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapshot]) -> None:
+def _recover(storage: Storage, membership: Membership) -> None:
     """What the members of the groups start with: which entries behind the snapshots are committed, the others will tell."""
     recoveries = {number: Recovery(number) for number in storage.shard.groups}
     for frame in storage.journal.entries():
@@ -115,8 +118,8 @@ def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapsho
             )
     voters = Configuration(tuple(sorted(membership.voters)))
     for number, recovery in recoveries.items():
-        found, group = latest.get(number), storage.shard.groups[number]
-        snapshot = RaftSnapshot(0, 0, voters) if found is None or not found.index else snapshot_of(group, found, voters)
+        found = storage.chains.get(number)
+        snapshot = RaftSnapshot(0, 0, voters) if found is None or not found.index else snapshot_of(found, voters)
         restored = recovery.result(snapshot)
         if recovery.blank and found is None:  # a new member, or one that lost its disk
             restored.hard_state = HardState(forgetful=True)
@@ -124,6 +127,6 @@ def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapsho
         storage.restored[number] = restored
 
 
-def snapshot_of(group: Group, found: Snapshot, voters: Configuration) -> RaftSnapshot:
-    """What the snapshot file of a group is called among its members."""
-    return RaftSnapshot(found.index, found.term, voters, transfer_size(len(found.body), group.machine), crc32c(found.body))
+def snapshot_of(found: Chain, voters: Configuration) -> RaftSnapshot:
+    """What the snapshot of a group is called among its members."""
+    return RaftSnapshot(found.index, found.links[-1].term, voters, *found.transfer)

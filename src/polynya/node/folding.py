@@ -1,0 +1,88 @@
+"""Merging the parts of groups' snapshots in a process of its own: `python -m polynya.node.folding FOLDER`, jobs on stdin (F12).
+
+Merging touches every stream of a group; in the core's process, even in a thread, it would stand in the way of turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from polynya.stream import deltas
+from polynya.wal.snapshots import Link, Snapshot, SnapshotStore
+
+MODULE = "polynya.node.folding"
+NICENESS = 10
+Job = tuple[int, int]  # group, how many of the last parts of its chain
+
+
+def merge(parts: Sequence[Snapshot]) -> bytes:
+    """One body for all of them."""
+    return deltas.merge([deltas.Part(part.body, part.delta, not part.base) for part in parts])
+
+
+def due(links: Sequence[Link]) -> int:
+    """How many of the last parts are to become one, so that each part is larger than all that build on it: the chain has a length of the
+    logarithm of its size, and each byte is written again as often as that. 0: none."""
+    total, count = links[-1].length, 1
+    for link in reversed(links[:-1]):
+        if link.length > total:
+            break
+        total += link.length
+        count += 1
+    return count if count > 1 else 0
+
+
+async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
+    """All jobs in one process; it is gone when this returns, however it returns. Raises OSError when it failed: every chain is then the one
+    of before, or the new one."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-P", "-m", MODULE, str(store.folder)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD") if name in os.environ},
+    )
+    try:
+        _, err = await process.communicate(msgspec.json.encode(jobs))
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(process.wait())
+    if process.returncode:
+        raise OSError(f"snapshots could not be merged, exit code {process.returncode}: {err[-2000:].decode(errors='replace').strip()}")
+
+
+async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
+    """The same without a process, for stores that only this one sees."""
+    for group, count in jobs:
+        store.fold(group, count, merge)
+
+
+def main() -> int:
+    """Ends early when whoever gave the jobs is gone: somebody else may use the folder by now."""
+    os.nice(NICENESS)
+    parent = os.getppid()
+    store = SnapshotStore(Path(sys.argv[1]), tidy=False)
+    for group, count in msgspec.json.decode(sys.stdin.buffer.read(), type=list[Job]):
+
+        def merge_for_parent(parts: Sequence[Snapshot]) -> bytes:
+            body = merge(parts)
+            if os.getppid() != parent:
+                raise SystemExit("who asked for this is gone")
+            return body
+
+        store.fold(group, count, merge_for_parent)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
