@@ -30,13 +30,12 @@ def merge(parts: Sequence[Snapshot]) -> bytes:
 def due(links: Sequence[Link]) -> int:
     """How many of the last parts are to become one, so that each part is larger than all that build on it: the chain has a length of the
     logarithm of its size, and each byte is written again as often as that. 0: none."""
-    total, count = links[-1].length, 1
-    for link in reversed(links[:-1]):
-        if link.length > total:
-            break
+    total, parts = links[-1].length, 0
+    for count, link in enumerate(reversed(links[:-1]), 2):
+        if link.length <= total:
+            parts = count
         total += link.length
-        count += 1
-    return count if count > 1 else 0
+    return parts
 
 
 async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
