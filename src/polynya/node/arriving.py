@@ -81,6 +81,12 @@ class Arriving:
         arrival.file.close()
         return None
 
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more."""
+        arrival = self._arrivals.pop(number, None)
+        if arrival is not None:
+            self._spawn(_closed(arrival))
+
     def close(self) -> None:
         for arrival in self._arrivals.values():
             if arrival.file is not None:
@@ -137,3 +143,10 @@ class Arriving:
                 loop.call_later(STALE_SECONDS, look)
 
         loop.call_later(STALE_SECONDS, look)
+
+
+async def _closed(arrival: _Arrival) -> None:
+    await arrival.idle.wait()
+    if arrival.file is not None:
+        arrival.file.close()
+        arrival.file = None

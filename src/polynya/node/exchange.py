@@ -61,6 +61,10 @@ class Exchange:
         if effects.load is not None:
             self._spawn(self._load(member, effects.load))
 
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more."""
+        self.arriving.forget(number)
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -118,7 +122,7 @@ class Exchange:
             if file is not None:
                 await asyncio.to_thread(file.close)
             self._packed.pop(key, None)
-            for wanted in packed.asked:
+            for wanted in packed.asked if self._is_here(member) else ():
                 member.raft.chunk_missing(wanted, self._core.now_ms())
             self._core.kick()
             return
@@ -150,8 +154,9 @@ class Exchange:
                 packed.at = float("-inf")
                 return
             packed.asked.popleft()
-            member.raft.chunk(wanted, data, self._core.now_ms())
-            self._core.kick()
+            if self._is_here(member):
+                member.raft.chunk(wanted, data, self._core.now_ms())
+                self._core.kick()
 
     def _sweep_later(self, key: _Key) -> None:
         loop = asyncio.get_running_loop()
@@ -185,6 +190,8 @@ class Exchange:
         if not entries:
             self._snapshotter.want()
             await asyncio.sleep(MISSING_SECONDS)
+        if not self._is_here(member):
+            return
         member.raft.loaded(load.begin, entries, self._core.now_ms())
         self._core.kick()
 
@@ -204,29 +211,39 @@ class Exchange:
     # --- in --------------------------------------------------------------------------------------------------------------------
 
     async def _install(self, member: Member, snapshot: Snapshot) -> None:
+        file = await self.arriving.take(member.group.number, snapshot)
+        try:
+            async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
+                if self._is_here(member):
+                    await self._install_from(file, member, snapshot)
+        finally:
+            if file is not None:
+                await asyncio.to_thread(file.close)
+
+    async def _install_from(self, file: Scratch | None, member: Member, snapshot: Snapshot) -> None:
         """Payload into the own journal, then the snapshot's file, then the log that begins behind it."""
         number, core = member.group.number, self._core
-        file = await self.arriving.take(number, snapshot)
-        async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
-            try:
-                if file is None:
-                    raise OSError("it could not be kept: the disk is full, or it was late")
-                machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
-                for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
-                    if not await core.copy_forward(number, some):
-                        raise OSError("the disk is full")
-                group = Group(number, machine, term=snapshot.term, index=snapshot.index)
-                chain = await self._snapshotter.write_installed(group)
-            except (PolynyaError, OSError) as fault:
-                log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)
-                await asyncio.sleep(MISSING_SECONDS)
-                member.raft.install_failed(snapshot.identity, core.now_ms())
-                core.kick()
-                return
-            finally:
-                if file is not None:
-                    file.close()
-            core.install(member, snapshot, machine)
-            core.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
-            self._installed(number, machine)
-            log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
+        try:
+            if file is None:
+                raise OSError("it could not be kept: the disk is full, or it was late")
+            machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
+            for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
+                if not await core.copy_forward(number, some):
+                    raise OSError("the disk is full")
+            if not await core.configured(number, snapshot):
+                raise OSError("the disk is full")
+            chain = await self._snapshotter.write_installed(Group(number, machine, term=snapshot.term, index=snapshot.index))
+        except (PolynyaError, OSError) as fault:
+            log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)
+            await asyncio.sleep(MISSING_SECONDS)
+            member.raft.install_failed(snapshot.identity, core.now_ms())
+            core.kick()
+            return
+        core.install(member, snapshot, machine)
+        core.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
+        self._installed(number, machine)
+        log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
+
+    def _is_here(self, member: Member) -> bool:
+        """Whether the group has not left this node meanwhile."""
+        return self._core.members.get(member.group.number) is member

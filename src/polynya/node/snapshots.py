@@ -100,15 +100,26 @@ class Snapshotter:
         """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
         return await self._write(group, whole=True)
 
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more. With the lock held."""
+        self._chains.pop(number, None)
+        self._floors.pop(number, None)
+
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
         await self._core.wait_applied()  # what was stamped before now is in the machines
-        for number, group in list(self._core.shard.groups.items()):
+        for number, group in list(self._core.shard.groups.items()):  # others may come meanwhile; none goes
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._replicated is not None:
             await self._replicated.renew_states()
-        await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
+        await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
+
+    def _floor(self) -> int:
+        """The lowest place that any recovery reads; of a group that came during the round, where its log begins."""
+        came = [number for number in self._core.shard.groups if number not in self._floors]
+        floors = [*self._floors.values(), *(self._replicated.floor_of(number) for number in came if self._replicated is not None)]
+        return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
         floor = self._core.applied_place if isinstance(self._core, Core) else 0

@@ -147,6 +147,13 @@ class SnapshotStore:
             if group == link.group and index < link.index and (link.root or index > link.base):
                 self._files.unlink(self._path(group, index))
 
+    def remove(self, group: int) -> None:
+        """All of the group's are gone, durably, when it returns. Raises `OSError`."""
+        for other, index in sorted(self._found(), reverse=True):  # what a crash leaves is a chain
+            if other == group:
+                self._files.unlink(self._path(group, index))
+        self._files.sync_folder(self._folder)
+
     def _write_new(self, path: Path, buffers: list[bytes]) -> None:
         if path.name in self._files.names(self._folder):
             self._files.unlink(path)  # of an attempt that failed
