@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from pathlib import Path
 
+import pytest
 from fake_disk import FakeDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +14,13 @@ from service_stories import story_of
 from service_world import World, name_in
 
 from polynya.base.errors import PolynyaError
-from polynya.node import encoding
-from polynya.node.folding import due
+from polynya.node import encoding, folding
+from polynya.node.folding import due, fold_beside
+from polynya.stream import deltas
+from polynya.stream.commands import Create, Delete, Encoding
+from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
-from polynya.wal.snapshots import Link
+from polynya.wal.snapshots import Link, SnapshotStore
 
 NAMES = [name_in(group, hint=f"s{number}-") for number in range(30) for group in (1, 2)]
 story = story_of(World)
@@ -158,3 +163,27 @@ def test_nothing_is_lost_and_nothing_comes_back(steps: list[tuple[str, int]], fa
         await world.stop()
 
     asyncio.run(story())
+
+
+def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one. What it cannot read fails, and changes nothing."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(folding.__file__).parents[2]))
+    machine = Machine(1, 4)
+    machine.apply(Create(NAMES[0], 1, "text/plain", Encoding.BYTES))
+    store = SnapshotStore(tmp_path)
+    store.write(1, 1, 1, machine.snapshot())
+    machine.take_changes()
+    machine.apply(Create(NAMES[2], 2, "text/plain", Encoding.BYTES))
+    machine.apply(Delete(NAMES[0], 3))
+    changes = machine.take_changes()
+    count, streams = deltas.encode_streams(machine, iter(changes.streams))
+    head = deltas.encode_head(machine, changes, count, whole=False)
+    store.write_delta(1, 1, 3, [head, streams], 1)
+    asyncio.run(fold_beside(store, [(1, 2)]))
+    (snapshot,) = store.chain(1)
+    assert snapshot.body == machine.snapshot() and not snapshot.delta
+    store.write_delta(1, 1, 4, [b"no delta"], 3)
+    with pytest.raises(OSError, match=r"(?s)snapshots could not be merged, exit code 1: .*CorruptData"):
+        asyncio.run(fold_beside(store, [(1, 2)]))
+    assert [link.index for link in store.links(1)] == [3, 4]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".snap", ".snap"]

@@ -6,8 +6,8 @@ Merging touches every stream of a group; in the core's process, even in a thread
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +19,7 @@ from polynya.wal.snapshots import Link, Snapshot, SnapshotStore
 
 MODULE = "polynya.node.folding"
 NICENESS = 10
+KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")  # of the environment
 Job = tuple[int, int]  # group, how many of the last parts of its chain
 
 
@@ -41,23 +42,26 @@ def due(links: Sequence[Link]) -> int:
 async def fold_beside(store: SnapshotStore, jobs: Sequence[Job]) -> None:
     """All jobs in one process; it is gone when this returns, however it returns. Raises OSError when it failed: every chain is then the one
     of before, or the new one."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-P", "-m", MODULE, str(store.folder)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD") if name in os.environ},
-    )
+    process = await asyncio.to_thread(_spawn, store.folder)
     try:
-        _, err = await process.communicate(msgspec.json.encode(jobs))
+        _, err = await asyncio.to_thread(process.communicate, msgspec.json.encode(jobs))
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(process.wait())
+            process.kill()
+            await asyncio.shield(asyncio.to_thread(process.wait))
     if process.returncode:
         raise OSError(f"snapshots could not be merged, exit code {process.returncode}: {err[-2000:].decode(errors='replace').strip()}")
+
+
+def _spawn(folder: Path) -> subprocess.Popen[bytes]:
+    """In a thread, and by `subprocess`: that does not copy the page tables of a large process, for which all turns would wait."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", MODULE, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={name: os.environ[name] for name in KEPT if name in os.environ},
+    )
 
 
 async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
