@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-Outcome = TypeVar("Outcome", contravariant=True)
+Outcome = TypeVar("Outcome", contravariant=True)  # noqa: PLC0105  # one word
 
 
 class Awaited(Protocol[Outcome]):

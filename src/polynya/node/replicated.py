@@ -80,6 +80,7 @@ class ReplicatedCore:
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
+        self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
@@ -258,13 +259,27 @@ class ReplicatedCore:
             try:
                 message = decode_message(data)
                 member = self.members.get(message.group)
-                if member is not None:
+                if member is None:
+                    continue
+                if type(message) is SnapshotChunk:
+                    self.on_chunk(member, message)
+                else:
                     member.raft.step(message, now_ms)
             except (msgspec.MsgspecError, ValueError) as fault:
                 self._report("a message of another node is no message", fault)
             except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
                 self._die(fault)
                 return
+        self._kick_soon()
+
+    def step(self, member: Member, message: Message) -> None:
+        """A message that somebody held back."""
+        if self._dead is not None:
+            return
+        try:
+            member.raft.step(message, self._now_ms())
+        except BaseException as fault:
+            self._die(fault)
         self._kick_soon()
 
     def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
