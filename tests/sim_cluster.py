@@ -33,6 +33,7 @@ from polynya.stream.commands import Append, Command, Create, Delete, Encoding, P
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
+from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 GROUPS = 2
@@ -126,6 +127,9 @@ class Way:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         return False
+
+    def protocol(self, core: int) -> int:
+        return PROTOCOL_MAX
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
         world, to = self.node.world, core >> 8
