@@ -12,6 +12,7 @@ from polynya.base.errors import CorruptData
 from polynya.stream import index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
+from polynya.stream.placement import Map
 from polynya.stream.subscriptions_model import Image as Subscribed
 from polynya.stream.tables import Table
 
@@ -42,6 +43,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     pack_counter: int = 0
     entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
     buckets: dict[str, Retention] = {}
+    map: Map | None = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -68,6 +70,7 @@ def encode(machine: Machine) -> bytes:
         pack_counter=machine.pack_counter,
         entry_bytes=index.ENTRY_BYTES,
         buckets=machine.buckets,
+        map=machine.map,
         streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
     return _ENCODER.encode(image)
@@ -108,6 +111,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     if image.subscriptions is not None:
         subscriptions_links.decode_image(machine, image.subscriptions)
     machine.meta = image.meta
+    machine.map = image.map
     return machine
 
 
