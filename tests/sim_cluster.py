@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from fake_disk import FakeDisk
 from service_world import json_batch, raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.replicated import ReplicatedCore
@@ -263,16 +265,7 @@ class Node:
 
     async def propose(self, name: str, command: Command) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(reply, BaseException):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.engine.service.propose(name, command, done)
+        self.engine.service.propose(name, command, partial(settle, future))
         try:
             async with asyncio.timeout(6):
                 return await future

@@ -65,14 +65,8 @@ def _bear(path: Path, config: Config) -> Birth:
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
     )
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(birth), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    for folder in (path.parent, path.parent.parent):
-        sync_folder(folder)
+    write_json(path, birth)
+    sync_folder(path.parent.parent)
     return birth
 
 
@@ -120,6 +114,17 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
             f"cluster.nodes: the data in {path.parent} is of a cluster of the nodes {_listed(birth.nodes)}, and the list names "
             f"{_listed(_nodes(config))}: what a majority is would differ from node to node. Addresses may change; who belongs cannot yet"
         )
+
+
+def write_json(path: Path, content: msgspec.Struct) -> None:
+    """The file has what it had or all of this, also after a power cut."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

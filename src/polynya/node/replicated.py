@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
@@ -123,16 +125,7 @@ class ReplicatedCore:
     async def call(self, group: int, command: Command) -> Reply:
         """`propose` for those who may wait."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(reply, BaseException):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.propose(group, command, done)
+        self.propose(group, command, partial(settle, future))
         return await future
 
     def inflight_bytes_of(self, group: int) -> int:
@@ -559,9 +552,4 @@ class ReplicatedCore:
 
 def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:
     for future in futures:
-        if future.done():
-            continue
-        if fault is None:
-            future.set_result(None)
-        else:
-            future.set_exception(fault)
+        settle(future, fault)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command
 from polynya.service import messages
@@ -116,12 +118,7 @@ class NodeService:
         """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
         taken for done that was not."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if not future.done():
-                _settle(future, reply)
-
-        self.propose_to(group, command, done)
+        self.propose_to(group, command, partial(settle, future))
         reply = await future
         if reply.code == Code.DISK_FULL:
             raise DiskFull("the journal's disk has no room; nothing was applied")
@@ -277,8 +274,7 @@ class NodeService:
         def answered(body: bytes | BaseException) -> None:
             if isinstance(body, OutcomeUnknown):
                 body = Unavailable(f"{body}; ask again")  # a question changes nothing
-            if not future.done():
-                _settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
+            settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         self._transport.call_nowait(place, kind, messages.encode(question), answered)
         return await future
@@ -358,10 +354,3 @@ class NodeService:
 
 async def _nothing_to_flush(prefix: str) -> None:
     """Without an object tier everything stays hot."""
-
-
-def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

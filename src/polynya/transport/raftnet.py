@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from polynya.transport.backoff import Connect
 from polynya.transport.hello import Hello
 from polynya.transport.lane import Lane, join_messages, messages_of
-from polynya.transport.peer import Connect
 
 log = logging.getLogger("polynya.transport")
 

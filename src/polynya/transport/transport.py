@@ -6,15 +6,18 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
 from polynya import __version__
+from polynya.base.futures import settle
+from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Door, Handler, House, StreamHandler
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address
 from polynya.transport.link import PROTOCOL_VERSION, Link, Type
-from polynya.transport.peer import Connect, Done, Peer, Subscription
+from polynya.transport.peer import Done, Peer, Subscription
 from polynya.transport.port import NodePort
 from polynya.transport.pulse import Pulse
 from polynya.transport.raftnet import RaftNet
@@ -147,16 +150,7 @@ class Transport:
     async def call(self, core: int, kind: int, body: bytes) -> bytes:
         """`call_nowait` for those who may wait; raises the error."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def done(answer: bytes | BaseException) -> None:
-            if future.cancelled():
-                return
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        self._peer(core).call_nowait(kind, body, done)
+        self._peer(core).call_nowait(kind, body, partial(settle, future))
         return await future
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
