@@ -24,18 +24,21 @@ from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
+from polynya.node.maps import Maps
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
+from polynya.stream.placement import META_GROUP
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
+MAP_SECONDS = 0.5
 MEET_SECONDS = 10.0  # for a core that does not come up
 log = logging.getLogger("polynya.core")
 
@@ -59,6 +62,11 @@ class Assembly:
         self._engine = Engine(
             storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport)
         )
+        self._maps: Maps | None = None
+        if start.config.cluster.is_on:
+            self._maps = Maps(start.birth, start.config.cluster, self._transport, core=start.core)
+            self._engine.after_turn.append(self._look_at_map)
+            self._look_at_map()
         self._joined: Joined | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._joined = Joined(start, self._transport, self._engine)
@@ -98,6 +106,8 @@ class Assembly:
         self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
+        if self._maps is not None:
+            self._spawn(self._follow_map(self._maps))
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
@@ -171,6 +181,19 @@ class Assembly:
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
+
+    def _look_at_map(self) -> None:
+        """Core 0: what the meta group says now."""
+        meta = self._engine.storage.shard.groups.get(META_GROUP)
+        if self._maps is not None and meta is not None:
+            self._maps.take(meta.machine.map)
+
+    async def _follow_map(self, maps: Maps) -> None:
+        """What a turn does not show: a state that came as a snapshot, and what core 0 said before this core heard."""
+        while True:
+            self._look_at_map()
+            await maps.ask()
+            await asyncio.sleep(MAP_SECONDS)
 
     async def _settle(self) -> None:
         """Time passes for quiet streams; what crosses groups is finished."""

@@ -55,26 +55,26 @@ class Map(msgspec.Struct, array_like=True, frozen=True):
         return tuple(sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED))
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        """The nodes that have to have one: voters, and those on the way to be; of the meta group, all nodes."""
+        """The nodes that have to have one: voters, and those on the way to be; of the meta group, all nodes. None while nothing is known."""
         return self.members if group == META_GROUP else self.placed_on(group)
 
     def placed_on(self, group: int) -> tuple[int, ...]:
         """As `replicas_of`, without the readers of the meta group."""
-        placement = self.groups[group]
-        return tuple(sorted({*placement.voters, *placement.goal}))
+        placement = self.groups.get(group)
+        return () if placement is None else tuple(sorted({*placement.voters, *placement.goal}))
 
     def learners_of(self, group: int) -> tuple[int, ...]:
         """Those that are to become voters."""
-        placement = self.groups[group]
-        return tuple(sorted(set(placement.goal) - set(placement.voters)))
+        placement = self.groups.get(group)
+        return () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
 
     def readers_of(self, group: int) -> tuple[int, ...]:
         """Members without a voice for good: every node that is no voter of the meta group, so that each has this map."""
         return tuple(sorted(set(self.members) - set(self.placed_on(group)))) if group == META_GROUP else ()
 
     def first_of(self, group: int) -> int:
-        """The node that is to lead the group."""
-        return self.groups[group].first
+        """The node that is to lead the group; 0 while nothing is known."""
+        return self.groups[group].first if group in self.groups else 0
 
     def groups_of(self, node: int) -> list[int]:
         """Those of which it has to have a replica."""
