@@ -234,6 +234,14 @@ def test_a_cordoned_node_keeps_what_it_has_and_a_drained_one_its_replicas() -> N
     assert toy.holds()[4] == held[4] and toy.holds()[1] > 0 and toy.map.leads(1) == 0 and toy.map.leads(4) > 0
 
 
+def test_when_all_who_could_lead_are_drained_one_of_them_still_does() -> None:
+    toy = Toy(["", "", "", "", "a", ""])
+    for number in (2, 3, 5):
+        toy.apply(NodeSet(number, NodeState.DRAINING))
+    toy.settle()
+    assert toy.map.first_of(5) in toy.map.groups[5].voters == (2, 3, 5)
+
+
 def test_zones_each_get_a_replica_once_there_are_enough() -> None:
     toy = Toy(["a", "a", "b"], groups=12)
     toy.apply(NodeAdd(node(4, "c")))

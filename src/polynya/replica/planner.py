@@ -232,12 +232,13 @@ class _Goals:
         record = self.now.nodes.get(first)
         if first in goal and record is not None and record.state < NodeState.DRAINING and first not in self.observed.lost:
             return
-        fit = [self.now.nodes[node] for node in goal if self.now.nodes[node].state < NodeState.DRAINING] or [
-            self.now.nodes[node] for node in goal
-        ]
+        records = [self.now.nodes[node] for node in goal]
+        fit = [record for record in records if record.state < NodeState.DRAINING]
+        if not fit and first in goal:
+            return  # somebody has to
         up = self.observed.up
         self.firsts[group] = min(
-            fit, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
+            fit or records, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
         ).id
 
     # What should be.
