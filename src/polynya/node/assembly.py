@@ -19,6 +19,7 @@ from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_view import ClusterView
+from polynya.node.controller import Controller, Steering
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
@@ -75,7 +76,8 @@ class Assembly:
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
-        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list)
+        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
+        self._controller = self._controlled(self._maps)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
@@ -108,6 +110,8 @@ class Assembly:
         self._spawn(self._settle())
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
+        if self._controller is not None:
+            self._spawn(self._controller.run())
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
@@ -181,6 +185,16 @@ class Assembly:
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
+
+    def _controlled(self, maps: Maps | None) -> Controller | None:
+        """On core 0 of a node in a cluster."""
+        replicated, transport = self._engine.replicated, self._transport
+        if maps is None or replicated is None or transport is None:
+            return None
+        steering = Steering(self._start, replicated, transport)
+        if self._start.core:
+            return None
+        return Controller(self._start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
 
     def _look_at_map(self) -> None:
         """Core 0: what the meta group says now."""

@@ -44,6 +44,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[ClusterNode, ...] = ()
     replicas: int = 3
     join: bool = False
+    replace_after: float = 0.0
     listen: str = ""
     ca: str = ""
     cert: str = ""

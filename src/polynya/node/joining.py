@@ -9,7 +9,7 @@ from collections.abc import Callable
 from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster import Cluster, Membership
-from polynya.node.cluster_view import Replica
+from polynya.node.cluster_view import Replica, replica_of
 from polynya.node.engine import Engine
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
@@ -82,10 +82,7 @@ class Joined:
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""
-        return [
-            Replica(number, status.role.name.lower(), status.term, status.leader, status.commit, status.applied, status.last)
-            for number, status in self._core.statuses().items()
-        ]
+        return [replica_of(number, status, self._core.node) for number, status in self._core.statuses().items()]
 
     def samples(self) -> Samples:
         forwarding = self.forwarding

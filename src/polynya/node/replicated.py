@@ -22,6 +22,7 @@ from polynya.node.deadlines import Deadlines
 from polynya.node.writing import Writer, WriterThread, Writes
 from polynya.raft import (
     Append,
+    Configuration,
     Effects,
     Entry,
     Identity,
@@ -235,6 +236,12 @@ class ReplicatedCore:
     def transfer(self, group: int, node: int) -> Refusal | None:
         """Hand the leadership of a group to another node."""
         refusal = self.members[group].raft.transfer(node, self._now_ms())
+        self._kick_soon()
+        return refusal
+
+    def change(self, group: int, configuration: Configuration) -> Refusal | None:
+        """Who belongs to a group that is led here, from now on; by joint consensus where voters change."""
+        refusal = self.members[group].raft.change(configuration, self._now_ms())
         self._kick_soon()
         return refusal
 

@@ -247,6 +247,14 @@ SETTINGS = (
         "This node is new to a cluster that is there (`polynya cluster add` tells the cluster, and prints what to set here). Counts on an "
         "empty data folder alone.",
     ),
+    Setting(
+        "cluster.replace_after",
+        parse_seconds,
+        0.0,
+        "A node that has been away for so long is given up: what it had is made anew on others, where there is room. 0 is never: that is then "
+        "decided by `polynya cluster remove`. The same on every node.",
+        low=0,
+    ),
     Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
     Setting(
         "cluster.ca",

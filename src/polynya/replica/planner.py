@@ -98,6 +98,13 @@ def plan(now: Map, observed: Observed) -> list[Step]:
     return steps
 
 
+def may_have_work(now: Map) -> bool:
+    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. A node that is only added or
+    removed changes who reads the meta group, which the map does not show: it is looked at once after each change."""
+    leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
+    return now.balancing or leaving or any(not is_at_rest(each) or len(each.goal) < now.wanted(group) for group, each in now.groups.items())
+
+
 # --- steps -------------------------------------------------------------------------------------------------------------------------
 
 

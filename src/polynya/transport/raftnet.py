@@ -37,7 +37,7 @@ class RaftNet:
 
     def is_there(self, node: int) -> bool:
         """Whether that core of the node was heard lately."""
-        return self._lanes[node].connected
+        return node in self._lanes and self._lanes[node].connected
 
     @property
     def dropped(self) -> int:
