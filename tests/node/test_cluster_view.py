@@ -25,8 +25,17 @@ def test_a_cluster_that_is_well_has_no_problems():
     nodes, groups = described(a_map(2), 2, said)
     assert [group["leader"] for group in groups] == [1, 2, 3]
     assert nodes[2] == {
-        "id": 2, "http": "http://h:2", "peer": "h:2", "zone": "", "state": "active",
-        "there": True, "release": "9.9", "cores": 1, "leads": 1, "replicas": 3, "votes": 3,
+        "id": 2,
+        "http": "http://h:2",
+        "peer": "h:2",
+        "zone": "",
+        "state": "active",
+        "there": True,
+        "release": "9.9",
+        "cores": 1,
+        "leads": 1,
+        "replicas": 3,
+        "votes": 3,
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
+from polynya.front.http.cluster import ClusterActs
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
+from polynya.node.cluster_acts import Acts, NoCluster
 from polynya.node.cluster_view import ClusterView
 from polynya.node.controller import Controller, Steering
 from polynya.node.doors import Behind, Doors
@@ -77,6 +79,7 @@ class Assembly:
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
+        self._acts: ClusterActs = NoCluster(self._view)
         self._controller = self._controlled(self._maps)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
@@ -117,7 +120,7 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._view), self._health, self._keeper)
+        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._acts), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
 
@@ -187,11 +190,12 @@ class Assembly:
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
 
     def _controlled(self, maps: Maps | None) -> Controller | None:
-        """On core 0 of a node in a cluster."""
+        """On core 0 of a node in a cluster; operators may come to any core."""
         replicated, transport = self._engine.replicated, self._transport
         if maps is None or replicated is None or transport is None:
             return None
         steering = Steering(self._start, replicated, transport)
+        self._acts = Acts(self._view, maps, steering, self.service, self._start.birth.cluster_id)
         if self._start.core:
             return None
         return Controller(self._start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)

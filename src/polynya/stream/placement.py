@@ -150,7 +150,7 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
         return _no_map()
     known = now.nodes.get(node.id)
     if known is not None and known.state != NodeState.REMOVED and (known.peer, known.http) == (node.peer, node.http):
-        return Reply(Code.EXISTS)
+        return _done(machine, Code.EXISTS)
     problem = _unfit(now, node)
     if problem:
         return Reply(Code.REFUSED, detail=problem)
@@ -162,7 +162,7 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
             old, state=NodeState.LEAVING, peer="" if shared else old.peer, http="" if shared else old.http
         )
     _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
-    return Reply(Code.CREATED)
+    return _done(machine, Code.CREATED)
 
 
 def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
@@ -174,13 +174,13 @@ def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
     if node is None or (node.state == NodeState.REMOVED and command.state != NodeState.REMOVED):
         return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}" + (": it was removed" if node is not None else ""))
     if node.state == command.state:
-        return Reply(Code.OK)
+        return _done(machine)
     if command.state == NodeState.REMOVED and any(command.node in now.placed_on(group) for group in now.groups):
         return Reply(Code.REFUSED, detail=f"node {command.node} still has replicas")
     if node.state == NodeState.LEAVING and not node.peer and command.state != NodeState.REMOVED:
         return Reply(Code.REFUSED, detail=f"node {command.node} is replaced by another at its address; it can only leave")
     _change(machine, nodes={**now.nodes, node.id: msgspec.structs.replace(node, state=command.state)})
-    return Reply(Code.OK)
+    return _done(machine)
 
 
 def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
@@ -193,11 +193,11 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
         return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}")
     told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores)
     if told == node:
-        return Reply(Code.OK)
+        return _done(machine)
     if any(command.peer == other.peer for other in now.nodes.values() if other.id != node.id and other.state != NodeState.REMOVED):
         return Reply(Code.REFUSED, detail=f"another node is at {command.peer}")
     _change(machine, nodes={**now.nodes, node.id: told})
-    return Reply(Code.OK)
+    return _done(machine)
 
 
 def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
@@ -217,7 +217,7 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
     if command.first not in goal:
         return Reply(Code.REFUSED, detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it")
     _place(machine, command.group, Placement(before.voters, goal, command.first))
-    return Reply(Code.OK)
+    return _done(machine)
 
 
 def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
@@ -232,7 +232,7 @@ def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
         return Reply(Code.NOT_YET)
     if before.voters != tuple(command.voters):
         _place(machine, command.group, Placement(tuple(command.voters), before.goal, before.first))
-    return Reply(Code.OK)
+    return _done(machine)
 
 
 def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
@@ -241,7 +241,13 @@ def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Repl
         return _no_map()
     if now.balancing != command.on or (command.replicas and now.replicas != command.replicas):
         _change(machine, balancing=command.on, replicas=command.replicas or now.replicas)
-    return Reply(Code.OK)
+    return _done(machine)
+
+
+def _done(machine: Machine, code: int = Code.OK) -> Reply:
+    """Detail: the map's epoch by now."""
+    assert machine.map is not None
+    return Reply(code, detail=machine.map.epoch)
 
 
 def _no_map() -> Reply:
