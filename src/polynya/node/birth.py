@@ -14,6 +14,7 @@ from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
+REMOVED = "removed"  # is there once the node was removed from its cluster
 FORMAT_VERSION = 1
 # What may be there already.
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
@@ -40,6 +41,11 @@ def birth_of(config: Config) -> Birth:
     Raises `ConfigError` when the configuration contradicts it, `CorruptData` when it cannot be read.
     """
     path = Path(config.data) / FILE
+    if (path.parent / REMOVED).exists():
+        raise ConfigError(
+            f"data: node {config.cluster.node} was removed from the cluster, and the data in {path.parent} is of no use any more; to have this "
+            "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
+        )
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
