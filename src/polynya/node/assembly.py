@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -17,6 +18,7 @@ from polynya.front.http.cluster import ClusterActs
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
+from polynya.node.birth import REMOVED
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_acts import Acts, NoCluster
@@ -34,7 +36,8 @@ from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
-from polynya.stream.placement import META_GROUP
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import META_GROUP, Map
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
@@ -73,6 +76,7 @@ class Assembly:
         self._joined: Joined | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._joined = Joined(start, self._transport, self._engine)
+            self._take_part(self._joined)
         trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
@@ -199,6 +203,21 @@ class Assembly:
         if self._start.core:
             return None
         return Controller(self._start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
+
+    def _take_part(self, joined: Joined) -> None:
+        """What is here follows the map."""
+        assert self._maps is not None
+        joined.adopt(self._maps.now)
+        self._maps.on_map += [joined.adopt, self._leave]
+
+    def _leave(self, now: Map) -> None:
+        """A node that was removed from the cluster has nothing any more, and stops."""
+        record = now.nodes.get(self._start.birth.node)
+        if record is None or record.state != NodeState.REMOVED or self._start.core:
+            return
+        log.warning("this node was removed from the cluster: it stops, and its data folder can be deleted")
+        (Path(self._start.config.data) / REMOVED).touch()
+        os.kill(self._start.supervisor_pid, signal.SIGTERM)
 
     def _look_at_map(self) -> None:
         """Core 0: what the meta group says now."""

@@ -11,12 +11,14 @@ from polynya.node.authority import peer_tls_of
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_view import Replica, replica_of
 from polynya.node.engine import Engine
+from polynya.node.maps import map_at_birth
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.stream.placement import Map
 from polynya.transport import Cluster as Links
 from polynya.transport import RaftNet, Transport, address
 
@@ -28,7 +30,10 @@ log = logging.getLogger("polynya.core")
 def membership_of(start: CoreStart) -> Membership | None:
     """None on a node by itself."""
     cluster = start.config.cluster
-    return Membership(cluster.node, tuple(sorted(node.id for node in cluster.nodes))) if cluster.is_on else None
+    if not cluster.is_on:
+        return None
+    born = map_at_birth(start.birth, cluster)
+    return Membership(cluster.node, start.birth.nodes, {group: placement.voters for group, placement in born.groups.items()})
 
 
 def transport_of(start: CoreStart) -> Transport | None:
@@ -86,6 +91,13 @@ class Joined:
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
         self._raft.on_lost = self._lost
+
+    def adopt(self, now: Map) -> None:
+        """What the cluster looks like by now."""
+        if now.groups:
+            self.forwarding.whereabouts.map = now
+            self._core.first_of = now.first_of
+            self._core.tune()
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""
