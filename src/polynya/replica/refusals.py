@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from polynya.replica.planner import Observed, is_at_rest
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import Map
+from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, Map, voters_wanted
 
 REPLICAS = (1, 3, 5)
 _HOLDING = (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING)
@@ -132,19 +132,17 @@ def _on_its_way(now: Map, node: int, state: int) -> str:
 
 def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
     """What the groups of a node would lack when it is empty."""
+    able = sum(record.state in _HOLDING for number, record in now.nodes.items() if number != node)
     for group in held:
         placement = now.groups[group]
-        rest = set(placement.goal) - {node}
-        more = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and number not in placement.goal]
-        wanted = now.wanted(group) if now.nodes[node].state not in _HOLDING else min(now.wanted(group), len(rest) + len(more))
-        if len(rest) >= wanted and len(rest) > 0 and not more:
-            after = rest
-        else:
-            there = [number for number in more if number in observed.up]
-            if not there:
-                why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.members if number not in placement.goal)
-                return f"group {group} has nowhere to go from node {node}" + (f": node {why}" if why else "; add a node first")
-            after = rest | {there[0]}
+        after = set(placement.goal) - {node}
+        fit = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and number not in placement.goal]
+        there = [number for number in fit if number in observed.up]
+        if there:
+            after |= {there[0]}
+        elif len(after) < voters_wanted(META_VOTERS_MAX if group == META_GROUP else now.replicas, able):
+            why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.members if number not in placement.goal)
+            return f"group {group} has nowhere to go from node {node}" + (f": node {why}" if why else "; add a node first")
         found = _quorum(placement.voters, after, observed, group)
         if found:
             return found
