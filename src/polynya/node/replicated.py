@@ -101,7 +101,7 @@ class ReplicatedCore:
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
-        self.leads_kept = Leads(self)
+        self.leadership = Leads(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class ReplicatedCore:
 
     def hand_over_all(self) -> None:
         """Before a stop: each led group goes to the member that has most of its log and is there."""
-        self.leads_kept.hand_over_all()
+        self.leadership.hand_over_all()
 
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}
@@ -357,7 +357,7 @@ class ReplicatedCore:
     def close(self) -> None:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
-        self.leads_kept.close()
+        self.leadership.close()
         self._deadlines.close()
         self._writes.close()
 
