@@ -23,14 +23,16 @@ from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_acts import Acts, NoCluster
 from polynya.node.cluster_view import ClusterView
-from polynya.node.controller import Controller, Steering
+from polynya.node.controller import Controller
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.maps import Maps
+from polynya.node.placing import Placing
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
+from polynya.node.steering import Steering
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
 from polynya.service.node import NodeService
@@ -76,7 +78,6 @@ class Assembly:
         self._joined: Joined | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._joined = Joined(start, self._transport, self._engine)
-            self._take_part(self._joined)
         trusted = start.config.is_local and not start.config.needs_token  # else others could have this machine's own services called
         self._subscriptions = Subscriptions(self.service, allow_loopback=trusted)
         self._engine.after_turn.append(self._subscriptions.pump)
@@ -84,7 +85,10 @@ class Assembly:
         self._health.add("reached", self._unreached)
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
         self._acts: ClusterActs = NoCluster(self._view)
-        self._controller = self._controlled(self._maps)
+        self._placing: Placing | None = None
+        self._controller: Controller | None = None
+        if self._joined is not None and self._maps is not None:
+            self._take_part(self._joined, self._maps)
         self._keeper = Keeper(start, self._transport)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
@@ -117,8 +121,9 @@ class Assembly:
         self._spawn(self._settle())
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
-        if self._controller is not None:
-            self._spawn(self._controller.run())
+        for each in (self._placing, self._controller):
+            if each is not None:
+                self._spawn(each.run())
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
@@ -193,22 +198,18 @@ class Assembly:
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
 
-    def _controlled(self, maps: Maps | None) -> Controller | None:
-        """On core 0 of a node in a cluster; operators may come to any core."""
-        replicated, transport = self._engine.replicated, self._transport
-        if maps is None or replicated is None or transport is None:
-            return None
-        steering = Steering(self._start, replicated, transport)
-        self._acts = Acts(self._view, maps, steering, self.service, self._start.birth.cluster_id)
-        if self._start.core:
-            return None
-        return Controller(self._start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
-
-    def _take_part(self, joined: Joined) -> None:
-        """What is here follows the map."""
-        assert self._maps is not None
-        joined.adopt(self._maps.now)
-        self._maps.on_map += [joined.adopt, self._leave]
+    def _take_part(self, joined: Joined, maps: Maps) -> None:
+        """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
+        start, replicated = self._start, self._engine.replicated
+        assert replicated is not None and self._engine.residence is not None
+        steering = Steering(self.service, replicated)
+        groups = range(start.core, start.groups + 1, start.cores)
+        self._placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
+        self._placing.adopt(maps.now)
+        maps.on_map += [self._placing.adopt, self._leave]
+        self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
+        if start.core == 0:
+            self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
 
     def _leave(self, now: Map) -> None:
         """A node that was removed from the cluster has nothing any more, and stops."""

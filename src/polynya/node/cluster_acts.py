@@ -9,8 +9,9 @@ import msgspec
 from polynya.front.http.cluster import ClusterRefused, NewNode
 from polynya.node.cluster_settings import parse_nodes
 from polynya.node.cluster_view import ClusterView, observed
-from polynya.node.controller import Proposing, Steer, Steering
+from polynya.node.controller import Proposing
 from polynya.node.maps import Maps
+from polynya.node.steering import Steering
 from polynya.replica import refusals
 from polynya.replica.planner import Observed
 from polynya.stream.commands import Command, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
@@ -88,9 +89,9 @@ class Acts:
         epoch = now.epoch
         if placement.first != target:
             epoch = await self._write(PlaceGroup(group, placement.goal, target, placement.epoch))
-        leader = seen.groups[group].leader
-        if leader != target:
-            refuse(await self._steering.steer(leader, Steer(group, to=target)))
+        if seen.groups[group].leader != target:
+            refusal = await self._steering.transfer(group, target)
+            refuse("" if refusal is None else f"group {group} does not hand over: {refusal.name.lower().replace('_', ' ')}")
         return {"epoch": epoch, "group": group, "first": target}
 
     async def rebalance(self, replicas: int) -> dict[str, Any]:

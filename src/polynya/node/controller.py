@@ -10,76 +10,25 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import PolynyaError
 from polynya.node.cluster_view import KNOWS_MAPS, ClusterView, observed
 from polynya.node.maps import Maps, birth_command
 from polynya.node.start import CoreStart
-from polynya.raft import Configuration, Refusal
+from polynya.node.steering import Steering
+from polynya.raft import Refusal
 from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_have_work, plan
 from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeSet, NodeState, PlaceGroup, SetBalancing
 from polynya.stream.placement import META_GROUP, Map
-from polynya.stream.replies import Code
-from polynya.stream.replies import Reply as Outcome
-from polynya.transport import Reply, Transport, address
+from polynya.stream.replies import Code, Reply
 
-KIND_STEER = 1008  # beside those of health, access, farewell, the cluster's view and the map
 BUSY_SECONDS = 0.1  # between two looks while something moves …
 WAIT_SECONDS = 1.0  # … while something should, and cannot yet …
 IDLE_SECONDS = 5.0  # … and while there is nothing to do: a change of the map wakes it
 log = logging.getLogger("polynya.cluster")
 
 
-class Steer(msgspec.Struct, array_like=True):
-    """To the leader of a group: other members, or (`to`) another leader."""
-
-    group: int
-    configuration: Configuration | None = None
-    to: int = 0
-
-
-class Steered(Protocol):
-    """What the replicas of a core offer to those who steer them."""
-
-    def change(self, group: int, configuration: Configuration) -> Refusal | None: ...
-
-    def transfer(self, group: int, node: int) -> Refusal | None: ...
-
-
-class Steering:
-    """Of one core: what is asked of its groups, and the asking of others."""
-
-    def __init__(self, start: CoreStart, core: Steered, transport: Transport) -> None:
-        self._start, self._core, self._transport = start, core, transport
-        transport.on(KIND_STEER, self._hear)
-
-    async def steer(self, leader: int, steer: Steer) -> str:
-        """At the group's leader; why not, or nothing. Raises Unavailable when that does not answer."""
-        core = steer.group % self._start.cores
-        own = leader == self._start.birth.node
-        if own and core == self._start.core:
-            return self._do(steer)
-        place = core if own else address(leader, core)
-        try:
-            return (await self._transport.call(place, KIND_STEER, msgspec.msgpack.encode(steer))).decode()
-        except OutcomeUnknown as unknown:
-            raise Unavailable(f"{unknown}; looked at again") from None
-
-    def _do(self, steer: Steer) -> str:
-        if steer.configuration is not None:
-            refusal = self._core.change(steer.group, steer.configuration)
-        else:
-            refusal = self._core.transfer(steer.group, steer.to)
-        return "" if refusal is None else refusal.name.lower().replace("_", " ")
-
-    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
-        try:
-            reply(self._do(msgspec.msgpack.decode(body, type=Steer)).encode())
-        except KeyError:
-            reply(b"not here")
-
-
 class Proposing(Protocol):
-    async def call(self, group: int, command: Command) -> Outcome: ...
+    async def call(self, group: int, command: Command) -> Reply: ...
 
 
 class Controller:
@@ -172,10 +121,10 @@ class Controller:
             case Placed(group, voters, epoch):
                 log.info("a group has arrived", extra={"of_group": group, "voters": _listed(voters)})
                 await self._propose(GroupPlaced(group, voters, epoch))
-            case Change(group, leader, configuration):
-                await self._steer(leader, Steer(group, configuration))
-            case Transfer(group, leader, to):
-                await self._steer(leader, Steer(group, to=to))
+            case Change(group, _, configuration):
+                refused(step, await self._steering.change(group, configuration))
+            case Transfer(group, _, to):
+                refused(step, await self._steering.transfer(group, to))
             case Remove(node):
                 log.info("a node has nothing any more, and is removed", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
@@ -183,15 +132,16 @@ class Controller:
                 log.info("replicas and leads are balanced")
                 await self._propose(SetBalancing(False))
 
-    async def _steer(self, leader: int, steer: Steer) -> None:
-        refusal = await self._steering.steer(leader, steer)
-        if refusal:
-            log.debug("a group is not ready for its next step", extra={"of_group": steer.group, "reason": refusal})
-
     async def _propose(self, command: Command) -> None:
         reply = await self._service.call(META_GROUP, command)
         if reply.code >= Code.NOT_FOUND and reply.code != Code.NOT_YET:
             log.warning("the map does not take a step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
+
+
+def refused(step: Change | Transfer, refusal: Refusal | None) -> None:
+    """A group that is not ready for its step is asked again."""
+    if refusal is not None:
+        log.debug("a group is not ready for its next step", extra={"of_group": step.group, "reason": refusal.name})
 
 
 def _listed(nodes: tuple[int, ...]) -> str:

@@ -18,7 +18,6 @@ from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream.placement import Map
 from polynya.transport import Cluster as Links
 from polynya.transport import RaftNet, Transport, address
 
@@ -75,7 +74,8 @@ class Joined:
         self._raft: RaftNet = transport.raft
         own = start.birth.node
         local = engine.local
-        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))
+        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))  # where a node that joins looks for the cluster
+        born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             Place(own, start.core, start.cores, start.groups),
             self._core,
@@ -83,7 +83,7 @@ class Joined:
             local.propose,
             stamped=local.stamped,
             address=address,
-            whereabouts=Whereabouts(own, BirthMap(nodes), transport.raft.is_there),
+            whereabouts=Whereabouts(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
         )
         engine.service.join(self.forwarding)
         self._core.on_leadership.append(self.forwarding.led)
@@ -91,13 +91,6 @@ class Joined:
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
         self._raft.on_lost = self._lost
-
-    def adopt(self, now: Map) -> None:
-        """What the cluster looks like by now."""
-        if now.groups:
-            self.forwarding.whereabouts.map = now
-            self._core.first_of = now.first_of
-            self._core.tune()
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""
