@@ -174,6 +174,18 @@ def test_a_node_more_becomes_a_reader_and_with_balance_gets_its_share() -> None:
     assert max(leads) - min(leads) <= 1
 
 
+def test_a_node_that_was_added_before_it_was_started_gets_its_share_when_it_comes() -> None:
+    toy = Toy([""] * 3)
+    toy.apply(NodeAdd(node(4), balance=True))
+    toy.down.add(4)
+    for _ in range(5):
+        toy.round()
+    assert toy.map.balancing and toy.holds()[4] == 0
+    toy.down.clear()
+    toy.settle()
+    assert not toy.map.balancing and toy.holds()[4] == 6
+
+
 def test_a_node_is_removed_when_its_last_replica_is_gone() -> None:
     toy = Toy([""] * 4)
     toy.apply(NodeSet(1, NodeState.LEAVING))

@@ -206,7 +206,8 @@ class Assembly:
         groups = range(start.core, start.groups + 1, start.cores)
         self._placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
         self._placing.adopt(maps.now)
-        maps.on_map += [self._placing.adopt, self._leave]
+        joined.meet(maps.now)
+        maps.on_map += [joined.meet, self._placing.adopt, self._leave]
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
@@ -231,6 +232,8 @@ class Assembly:
         while True:
             self._look_at_map()
             await maps.ask()
+            if self._joined is not None:
+                await self._joined.part(maps.now)
             await asyncio.sleep(MAP_SECONDS)
 
     async def _settle(self) -> None:

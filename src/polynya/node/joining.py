@@ -9,6 +9,7 @@ from collections.abc import Callable
 from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster import Cluster, Membership
+from polynya.node.cluster_settings import ClusterNode
 from polynya.node.cluster_view import Replica, replica_of
 from polynya.node.engine import Engine
 from polynya.node.maps import map_at_birth
@@ -18,6 +19,8 @@ from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import Map
 from polynya.transport import Cluster as Links
 from polynya.transport import RaftNet, Transport, address
 
@@ -69,6 +72,7 @@ class Joined:
     def __init__(self, start: CoreStart, transport: Transport, engine: Engine) -> None:
         assert transport.raft is not None and engine.replicated is not None
         self._start = start
+        self._transport = transport
         self._tls = transport.tls
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
@@ -91,6 +95,25 @@ class Joined:
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
         self._raft.on_lost = self._lost
+
+    def meet(self, now: Map) -> None:
+        """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
+        still hear of that."""
+        for number, record in now.nodes.items():
+            if number == self._start.birth.node:
+                continue
+            if record.state != NodeState.REMOVED and record.peer:
+                self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+            elif number in self._transport.nodes:
+                self._transport.dismiss_node(number)
+
+    async def part(self, now: Map) -> None:
+        """From those that were removed, and are not there any more."""
+        for number in self._transport.nodes:
+            record = now.nodes.get(number)
+            away = not self._raft.is_there(number)
+            if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
+                await self._transport.remove_node(number)
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""

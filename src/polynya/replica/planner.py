@@ -115,7 +115,7 @@ def _next(now: Map, observed: Observed, group: int) -> Change | Placed | Transfe
         return None
     has, goal = seen.configuration, placement.goal
     if has.voters == goal:
-        wanted = Configuration(goal, (), (), _readers(now, observed, group, has))
+        wanted = Configuration(goal, (), (), _readers(now, observed, group, has, goal))
         if has != wanted:
             return Change(group, seen.leader, wanted)
         if placement.voters != goal:
@@ -131,7 +131,7 @@ def _next(now: Map, observed: Observed, group: int) -> Change | Placed | Transfe
         staying = [node for node in has.voters if node in goal and node in seen.caught_up and node in observed.up]
         if staying:
             return Transfer(group, seen.leader, placement.first if placement.first in staying else staying[0])
-    return Change(group, seen.leader, Configuration(goal, (), (), tuple(node for node in has.readers if node not in goal)))
+    return Change(group, seen.leader, Configuration(goal, (), (), _readers(now, observed, group, has, goal)))
 
 
 def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Transfer | None:
@@ -145,12 +145,12 @@ def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Trans
     return Transfer(group, seen.leader, first if first in fit else fit[0]) if fit else None
 
 
-def _readers(now: Map, observed: Observed, group: int, has: Configuration) -> tuple[int, ...]:
-    """Of the meta group: a node that was removed hears of it before it is left alone."""
+def _readers(now: Map, observed: Observed, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the meta group: who votes no more stays, and a node that was removed hears of it before it is left alone."""
     if group != META_GROUP:
         return ()
     told = [node for node in has.readers if node in observed.up and node not in now.members]
-    return tuple(sorted({*now.members, *told} - set(has.voters)))
+    return tuple(sorted({*now.members, *told} - set(voters)))
 
 
 def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
@@ -187,8 +187,11 @@ class _Goals:
             for group, placement in sorted(self.now.groups.items())
             if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
         ]
-        if balance and settled and not steps and len(self.observed.groups) == len(self.now.groups):
-            steps.append(Balanced())
+        awaited = any(
+            each.state == NodeState.ACTIVE and not each.cores and each.id not in self.observed.up for each in self.now.nodes.values()
+        )
+        if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
+            steps.append(Balanced())  # a node that was added and never seen is waited for: it is to have its share
         return steps
 
     # What has to be.

@@ -20,7 +20,8 @@ class RaftNet:
         self._lanes = {node: self._lane(node, to) for node, to in connect.items()}
         self._bulk = bulk
         self._lives = dict.fromkeys(connect, "")  # start ids
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._running = False
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
         self.on_lost: Callable[[int], None] = lambda node: None
         self.on_found: Callable[[int], None] = lambda node: None
@@ -29,7 +30,9 @@ class RaftNet:
     def send(self, node: int, messages: list[bytes]) -> None:
         """What a turn has to say to this core of `node`: one write. Never blocks: without a connection all is dropped, and over the bound
         the oldest."""
-        self._lanes[node].send(messages)
+        lane = self._lanes.get(node)
+        if lane is not None:  # else it belongs to the cluster no more
+            lane.send(messages)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
         """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
@@ -53,13 +56,33 @@ class RaftNet:
 
     def start(self) -> None:
         """Connect to every node, and stay connected."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(lane.keep(), name=f"lane to node {node}") for node, lane in self._lanes.items()]
+        self._running = True
+        for node in self._lanes:
+            self._keep(node)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def add(self, node: int, connect: Connect) -> None:
+        """One more."""
+        self._lanes[node], self._lives[node] = self._lane(node, connect), ""
+        if self._running:
+            self._keep(node)
+
+    async def remove(self, node: int) -> None:
+        """One less; returns when its connection is gone."""
+        lane, task = self._lanes.pop(node, None), self._tasks.pop(node, None)
+        self._lives.pop(node, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if lane is not None:
+            lane.drop()
+
+    def _keep(self, node: int) -> None:
+        self._tasks[node] = asyncio.get_running_loop().create_task(self._lanes[node].keep(), name=f"lane to node {node}")
 
     def tick(self, now: float) -> None:
         for lane in self._lanes.values():
@@ -67,6 +90,8 @@ class RaftNet:
 
     def greeted(self, hello: Hello) -> None:
         """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
+        if hello.node not in self._lanes:
+            return
         before, self._lives[hello.node] = self._lives[hello.node], hello.start
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
