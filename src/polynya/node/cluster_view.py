@@ -85,9 +85,8 @@ class ClusterView:
             return told
         places = {(own, core): core for core in self._transport.others}
         raft = self._transport.raft
-        members = self._maps.now.members if self._maps is not None else ()
-        for node in members:
-            if raft is not None and node != own and raft.is_there(node):
+        for node in self._transport.nodes:  # also one that was removed and does not know it yet
+            if raft is not None and raft.is_there(node):
                 places |= {(node, core): address(node, core) for core in range(start.cores)}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
