@@ -211,6 +211,7 @@ class Assembly:
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
+            replicated.on_leadership.append(self._controller.led)
 
     def _leave(self, now: Map) -> None:
         """A node that was removed from the cluster has nothing any more, and stops."""

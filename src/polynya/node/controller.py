@@ -45,6 +45,11 @@ class Controller:
         self.steps = 0  # taken so far
         maps.on_map.append(lambda now: self._news.set())
 
+    def led(self, group: int) -> None:
+        """Somebody else leads a group, perhaps this node."""
+        if group == META_GROUP and self._leads():
+            self._news.set()
+
     async def run(self) -> None:
         """For ever."""
         while True:
