@@ -87,7 +87,7 @@ class ClusterView:
         raft = self._transport.raft
         for node in self._transport.nodes:  # also one that was removed and does not know it yet
             if raft is not None and raft.is_there(node):
-                places |= {(node, core): address(node, core) for core in range(start.cores)}
+                places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             try:

@@ -54,6 +54,12 @@ from polynya.stream.replies import Code, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
+Shared = Callable[[int], bool]
+
+
+def _all_groups(group: int) -> bool:
+    return True
+
 
 class ReplicatedCore:
     """Has the surface of `polynya.node.core.Core`. All methods are called on the loop.
@@ -266,24 +272,27 @@ class ReplicatedCore:
                 return
         self._kick_soon()
 
-    def unreachable(self, node: int) -> None:
-        """What was sent there lately may be lost."""
+    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
+        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.unreachable(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.unreachable(node, now_ms)
         self._kick_soon()
 
-    def peer_lost(self, node: int, heard_ms: int | None = None) -> None:
+    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
         """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
         self._kick_soon()
 
-    def peer_found(self, node: int) -> None:
+    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_found(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_found(node, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------

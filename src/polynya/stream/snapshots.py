@@ -76,6 +76,22 @@ def encode(machine: Machine) -> bytes:
     return _ENCODER.encode(image)
 
 
+def places_of(data: bytes) -> set[int]:
+    """The journal places that a snapshot names. Raises CorruptData."""
+    return {batch.place for stream in _image(data).streams for batch in stream.hot or ()}
+
+
+def with_places(data: bytes, moved: dict[int, int]) -> bytes:
+    """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
+    image = _image(data)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            if batch.place not in moved:
+                raise CorruptData(f"stream {stream.name}: the journal does not have the batch at {batch.place:#x} that its snapshot names")
+            batch.place = moved[batch.place]
+    return _ENCODER.encode(image)
+
+
 def _without_payload(stream: Stream) -> Stream:
     hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
     return msgspec.structs.replace(stream, hot=hot)
@@ -83,12 +99,7 @@ def _without_payload(stream: Stream) -> Stream:
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
     """The machine again. Raises CorruptData when `data` or a payload is not what was written."""
-    try:
-        image = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
-        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
-    if image.version != VERSION:
-        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    image = _image(data)
     machine = machine_type(image.group, image.groups)
     machine.uid_counter = image.uid_counter
     machine.message_counter = image.message_counter
@@ -113,6 +124,16 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.meta = image.meta
     machine.map = image.map
     return machine
+
+
+def _image(data: bytes) -> Image:
+    try:
+        image = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
+    if image.version != VERSION:
+        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    return image
 
 
 def _widen(stream: Stream) -> None:

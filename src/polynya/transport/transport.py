@@ -83,17 +83,15 @@ class Transport:
         self._dialer = lambda node, place: Dialer(own, node, place, cluster.tls, self._greeted)
         self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
         self.raft = raft = RaftNet(
-            {node: self._lane_to(dialer) for node, dialer in self._dialers.items()},
-            lambda node, body: self.send(address(node, own.core), KIND_BULK, body),
+            (own.core, own.cores),
+            {node: _lane_to(dialer) for node, dialer in self._dialers.items()},
+            lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
-        raft.on_gone.append(self._node_lost)
+        raft.on_gone.append(self._core_lost)
         self._house.on_raft = raft.arrived
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._greeted
-
-    def _lane_to(self, dialer: Dialer) -> Connect:
-        return lambda: dialer.connect(self.core, LANE_RAFT)
 
     def add_node(self, node: int, place: tuple[str, int]) -> None:
         """Another node belongs to the cluster, or is somewhere else than it was. In a cluster only."""
@@ -102,7 +100,7 @@ class Transport:
             self._dialers[node].move(place)
         else:
             self._dialers[node] = dialer = self._dialer(node, place)
-            self.raft.add(node, self._lane_to(dialer))
+            self.raft.add(node, _lane_to(dialer))
         self._port.admit(node)
 
     async def remove_node(self, node: int) -> None:
@@ -248,10 +246,13 @@ class Transport:
         """A core of another node has said what it is."""
         assert self.raft is not None
         self.raft.greeted(hello)
+        for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
+            self._peers.pop(place)  # the node has fewer cores than it had
+            self._tasks.pop(place).cancel()
 
-    def _node_lost(self, node: int) -> None:
-        """What the same core there was asked is not answered any more; the others have connections of their own to tell by."""
-        peer = self._peers.get(address(node, self.core))
+    def _core_lost(self, node: int, core: int) -> None:
+        """What a core there was asked is not answered any more; those without groups of this one have connections of their own to tell by."""
+        peer = self._peers.get(address(node, core))
         if peer is not None:
             peer.drop()
 
@@ -265,6 +266,10 @@ class Transport:
         if self.raft is not None:
             self.raft.tick(now)
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+
+
+def _lane_to(dialer: Dialer) -> Callable[[int], Connect]:
+    return lambda core: partial(dialer.connect, core, LANE_RAFT)
 
 
 def _path(directory: str, core: int) -> str:
