@@ -33,7 +33,8 @@ class Placing:
         if newest.epoch <= self._whereabouts.map.epoch:
             return
         self._whereabouts.map = newest
-        self._core.tune()
+        for group, member in self._core.members.items():
+            member.raft.settings = self._core.settings_of(group)
         for hear in self.on_map:
             hear(newest)
         self._news.set()
