@@ -36,21 +36,25 @@ def waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     return _wait(_timeout(command))
 
 
+_id = click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
+_dev = click.option(
+    "--dev",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="The folder of a running 'polynya cluster dev', which then starts the new node, too.",
+)
+
+
 @click.command("add")
 @server_option
-@click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
+@_id
 @click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it.")
 @click.option("--http", metavar="URL", default="", help="Where clients find it.")
 @click.option("--zone", default="", help="What fails together with it, such as a rack: replicas of a group are kept in different ones.")
 @click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
-@click.option(
-    "--dev",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="The folder of a running 'polynya cluster dev': it starts the node.",
-)
+@_dev
 @waiting
 @output.as_json
-def add_command(
+def add_command(  # noqa: PLR0913
     client: Client,
     number: int | None,
     peer: str,
@@ -68,30 +72,25 @@ def add_command(
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
     polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
     """
-    place = None
-    if dev is not None:
-        place = cluster_dev.next_place(dev, number)
-        number, peer, http = place.number, peer or place.peer, http or place.url
-    body = {"id": number or 0, "peer": peer, "http": http, "zone": zone, "rebalance": not no_rebalance}
-    told = _act(client, "nodes", body)
+    wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not no_rebalance}
+    told, place = _new_node(client, number, wanted, dev)
     node = int(told["node"]["id"])
-    if place is not None and dev is not None:
-        cluster_dev.lay_out_joining(dev, place)
+    said = f"node {node} belongs to the cluster{_start_of(place)}"
     left = arrival_left(node, balanced=not no_rebalance)
-    said = f"node {node} belongs to the cluster" + (f", and starts in {place.folder}" if place else "; start it with the settings below")
     _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
 
 
 @click.command("replace-disk")
 @server_option
 @click.argument("node", type=_number)
-@click.option("--id", "number", type=_number, default=None, help="The new number; the next free one if left out.")
+@_id
 @click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it, if not where the old one was.")
 @click.option("--http", metavar="URL", default="", help="Where clients find it, if not where the old one was.")
+@_dev
 @waiting
 @output.as_json
-def replace_disk_command(
-    client: Client, node: int, number: int | None, peer: str, http: str, wait: bool, timeout: float, as_json: bool
+def replace_disk_command(  # noqa: PLR0913
+    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, wait: bool, timeout: float, as_json: bool
 ) -> None:
     """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
 
@@ -101,16 +100,16 @@ def replace_disk_command(
     \b
     polynya cluster replace-disk 2 > cluster.toml
     """
-    told = _act(client, "nodes", {"id": number or 0, "peer": peer, "http": http, "replaces": node, "rebalance": False})
+    wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
+    told, place = _new_node(client, number, wanted, dev)
     new = int(told["node"]["id"])
-    gone = removal_left(node)
-    there = arrival_left(new, balanced=False)
+    gone, there = removal_left(node), arrival_left(new, balanced=False)
 
     def left(view: View) -> str:
         return there(view) or gone(view)
 
-    said = f"node {new} takes over from node {node}; start it with the settings below"
-    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=True)
+    said = f"node {new} takes over from node {node}{_start_of(place)}"
+    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
 
 
 @click.command("cordon")
@@ -242,6 +241,24 @@ COMMANDS = (
     rebalance_command,
     replace_disk_command,
 )
+
+
+def _new_node(
+    client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
+) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
+    """What the cluster says to it, and where it is started when it is one of a development cluster."""
+    place = None
+    if dev is not None:
+        place = cluster_dev.next_place(dev, number)
+        number, wanted = place.number, {**wanted, "peer": wanted["peer"] or place.peer, "http": wanted["http"] or place.url}
+    told = _act(client, "nodes", {"id": number or 0, **wanted})
+    if place is not None and dev is not None:
+        cluster_dev.lay_out_joining(dev, place)
+    return told, place
+
+
+def _start_of(place: cluster_dev.DevNode | None) -> str:
+    return f", and starts in {place.folder}" if place is not None else "; start it with the settings below"
 
 
 def settings_of(told: dict[str, Any]) -> str:
