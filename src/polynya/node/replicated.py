@@ -398,7 +398,9 @@ class ReplicatedCore:
         if self._dead is None:
             now_ms = self._now_ms()
             for raft in rafts:
-                raft.unwritten(now_ms)
+                gone = raft.unwritten(now_ms)
+                if gone and raft.group in self.members:  # of a group of one: nobody else has it
+                    self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
             self.leadership.hand_over_all()
             self._turn()
 

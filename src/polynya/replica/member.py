@@ -75,6 +75,12 @@ class Member:
         raft = self.raft
         return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
 
+    def cut(self, index: int) -> list[Proposal]:
+        """The proposals from this index on, which are in the log no more."""
+        gone = [proposal for proposal in self.proposals if proposal.index >= index]
+        self.proposals = deque(proposal for proposal in self.proposals if proposal.index < index)
+        return gone
+
     def lost(self) -> list[Proposal]:
         """The proposals whose outcome this member does not learn in time, or never: those of a term in which it led and leads no more."""
         raft = self.raft
