@@ -19,6 +19,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
+from polynya.node.folding import fold_here
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
@@ -193,6 +194,8 @@ class Node:
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
+        self.engine.snapshotter.fold = fold_here
+        self.engine.snapshotter._small_streams = -1
         self.forwarding = Forwarding(
             Place(self.number, 0, 1, GROUPS),
             self.core,

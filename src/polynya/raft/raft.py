@@ -327,6 +327,10 @@ class Raft:
         self._at(now_ms)
         snapshots.chunk_missing(self, wanted)
 
+    def forget_incoming(self) -> None:
+        """What has arrived of a snapshot could not be kept: its next chunk is answered with 0, and it is sent from the start."""
+        self.incoming = None
+
     def installed(self, identity: int, now_ms: int) -> None:
         """The snapshot of `Effects.install` is durable, and is what is applied."""
         self._at(now_ms)

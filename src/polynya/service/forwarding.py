@@ -82,7 +82,7 @@ class _Attempt(msgspec.Struct):
 
 class Forwarding:
     """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
-    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it.
+    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it, `cores_of(node)` how many there are.
 
     Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it."""
 
@@ -106,6 +106,7 @@ class Forwarding:
         self._here = here
         self._stamped = stamped
         self._address = address
+        self.cores_of: Callable[[int], int] = lambda node: place.cores
         self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
@@ -144,10 +145,19 @@ class Forwarding:
         """Whether this core does."""
         return group in self._led
 
+    def elsewhere(self, group: int) -> int:
+        """The node that leads the group, if it is another and known; else 0."""
+        leader = 0 if group in self._led else self._leaders[group]
+        return 0 if leader == self.place.node else leader
+
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""
         for node in self.whereabouts.others():
-            yield from (self._address(node, core) for core in range(self.place.cores))
+            yield from (self._address(node, core) for core in range(self.cores_of(node)))
+
+    def core_at(self, node: int, group: int) -> int:
+        """The core of another node that has the group, or would have it, as the transport calls it."""
+        return self._address(node, group % self.cores_of(node))
 
     def to_read(self, group: int) -> list[int]:
         """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node, of near ones, and once
@@ -157,7 +167,7 @@ class Forwarding:
         nodes, leader = self.whereabouts.near(group), self._leaders[group]
         if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
             nodes.append(leader)
-        return [core] * here + [self._address(node, core) for node in nodes]
+        return [core] * here + [self.core_at(node, group) for node in nodes]
 
     def gone(self, group: int) -> None:
         """The group has no replica on this core any more."""
@@ -232,14 +242,14 @@ class Forwarding:
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
         if leader and self.whereabouts.is_there(leader):
-            return self._at(leader, core), True
+            return self._at(leader, group), True
         if self.knows(group):
             return -1, False
         likely = self.whereabouts.likely(group, self._turns.get(group, 0))
-        return (self._at(likely, core) if likely else -1), False
+        return (self._at(likely, group) if likely else -1), False
 
-    def _at(self, node: int, core: int) -> int:
-        target = self._address(node, core)
+    def _at(self, node: int, group: int) -> int:
+        target = self.core_at(node, group)
         self._nodes[target] = node
         return target
 

@@ -51,6 +51,7 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
+        self.hint: Callable[[str], str] | None = None  # the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
         self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
