@@ -130,12 +130,9 @@ class ReplicatedCore:
             self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
             self.led.pop(group, None)
             member.leads = False
-            self._answer_all(member.queue, NotLeader(0))
-            self._answer_all(
-                list(member.proposals), OutcomeUnknown("this node leads the group no more; the append may or may not be applied")
-            )
-            member.queue = []
-            member.proposals.clear()
+            queued, proposals = member.emptied()
+            self._answer_all(queued, NotLeader(0))
+            self._answer_all(proposals, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
             for futures in raft.reads.tokens():
                 _settle(futures, Unavailable("the group has moved to other nodes; retry"))
             del self.shard.groups[group]
@@ -575,12 +572,9 @@ class ReplicatedCore:
         self._deadlines.close()
         for member in self.members.values():
             member.leads = False
-            self._answer_all(member.queue, Unavailable("the journal has failed; this core is going down"))
-            self._answer_all(
-                list(member.proposals), OutcomeUnknown("the journal could not be synced; the append may or may not be durable")
-            )
-            member.queue = []
-            member.proposals.clear()
+            queued, proposals = member.emptied()
+            self._answer_all(queued, Unavailable("the journal has failed; this core is going down"))
+            self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
         self.led.clear()
         for waiter in self._waiters:
             if not waiter.done():
