@@ -35,6 +35,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "cores": 1,
         "leads": 1,
         "replicas": 3,
+        "lost": [],
         "votes": 3,
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []

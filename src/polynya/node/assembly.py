@@ -30,11 +30,13 @@ from polynya.node.farewell import Farewell
 from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.maps import Maps
+from polynya.node.metrics import Samples
 from polynya.node.placing import Placing
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.steering import Steering
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
+from polynya.replica.planner import moving
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
@@ -185,6 +187,7 @@ class Assembly:
         registry.add(self._keeper.samples)
         if self._joined is not None:
             registry.add(self._joined.samples)
+            registry.add(self._placed_samples)
             for name, check in self._joined.checks():
                 self._health.add(name, check)
         registry.add(sources.counted(self._engine.snapshotter, sources.SNAPSHOTS))
@@ -204,14 +207,31 @@ class Assembly:
         assert replicated is not None and self._engine.residence is not None
         steering = Steering(self.service, replicated)
         groups = range(start.core, start.groups + 1, start.cores)
-        self._placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
-        self._placing.adopt(maps.now)
+        self._placing = placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
+        placing.adopt(maps.now)
+        self._health.nodes = lambda: joined.urls
+        self._health.warn("replicas", self._lost_here)
+        self._view.lost = lambda: sorted(placing.missing)
         joined.meet(maps.now)
-        maps.on_map += [joined.meet, self._placing.adopt, self._leave]
+        maps.on_map += [joined.meet, placing.adopt, self._leave]
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
             replicated.on_leadership.append(self._controller.led)
+
+    def _placed_samples(self) -> Samples:
+        assert self._maps is not None and self._placing is not None
+        return {
+            "polynya_map_epoch": self._maps.now.epoch,
+            "polynya_groups_moving": len(moving(self._maps.now)),
+            "polynya_placement_steps_total": 0 if self._controller is None else self._controller.steps,
+            "polynya_replicas_lost": len(self._placing.missing),
+        }
+
+    def _lost_here(self) -> str | None:
+        lost = sorted(self._placing.missing) if self._placing is not None else []
+        node = self._start.birth.node
+        return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
 
     def _leave(self, now: Map) -> None:
         """A node that was removed from the cluster has nothing any more, and stops."""

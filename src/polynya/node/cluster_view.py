@@ -47,6 +47,7 @@ class Told(msgspec.Struct, frozen=True):
     replicas: list[Replica]
     maps: int = 0
     epoch: int = 0
+    lost: list[int] = []  # groups that count on a replica there, whose data is gone
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -61,6 +62,7 @@ class ClusterView:
         self._transport = transport
         self._replicas = replicas
         self._maps = maps
+        self.lost: Callable[[], list[int]] = list
         if transport is not None:
             transport.on(KIND_STATUSES, self._hear)
 
@@ -100,7 +102,7 @@ class ClusterView:
         return told
 
     def _told(self) -> Told:
-        return Told(__version__, self._replicas(), KNOWS_MAPS, 0 if self._maps is None else self._maps.now.epoch)
+        return Told(__version__, self._replicas(), KNOWS_MAPS, 0 if self._maps is None else self._maps.now.epoch, self.lost())
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
@@ -157,6 +159,9 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
+    for number, node in nodes.items():
+        if node["lost"]:
+            yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
     short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
     if short:
         yield f"fewer than {now.replicas} replicas: {_groups(short)}"
@@ -189,6 +194,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "cores": len(parts),
         "leads": led,
         "replicas": has if parts else len(now.groups_of(number)),
+        "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
     }
 
