@@ -348,8 +348,9 @@ class Forwarding:
     # --- who leads -------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
-        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
-        self._tell()
+        if self._way.others:
+            self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
+            self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:
