@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,13 +22,14 @@ START_SECONDS = 180.0
 
 
 class Cluster:
-    """`polynya cluster dev --cores 1` in a folder of its own. Use it in a `with`."""
+    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if there is one. Use it in a `with`."""
 
-    def __init__(self, *flags: str, directory: str | None = None) -> None:
+    def __init__(self, *flags: str, directory: str | None = None, tracer: Sequence[str] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=directory))
-        self.port = _free_ports()
+        self.port = free_ports()
         self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the process)
-        command = [sys.executable, "-m", "polynya", "cluster", "dev", "--cores", "1", "--listen", f"127.0.0.1:{self.port}", *flags]
+        self._tracer = tracer
+        command = [*tracer, sys.executable, "-m", "polynya", "cluster", "dev", "--cores", "1", "--listen", f"127.0.0.1:{self.port}", *flags]
         self._process = subprocess.Popen(
             [*command, "--data", str(self.folder / "data")], stdout=self._log, stderr=self._log, start_new_session=True
         )
@@ -45,7 +47,7 @@ class Cluster:
 
     def cpu(self) -> list[float]:
         """Seconds of each node so far, its supervisor included."""
-        return _cpu(self.nodes)
+        return cpu_of(self.nodes)
 
     def memory(self) -> float:
         """MiB of all nodes: each process's own pages and its part of those that it shares."""
@@ -61,7 +63,8 @@ class Cluster:
 
     def close(self) -> None:
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            for process in [*psutil.Process(self._process.pid).children()[: len(self._tracer)], self._process]:
+                process.send_signal(signal.SIGINT)
             try:
                 self._process.wait(60)
             except subprocess.TimeoutExpired:
@@ -107,7 +110,7 @@ class Ursula:
 
     def __init__(self, directory: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-ursula-", dir=directory))
-        self.port = _free_ports()
+        self.port = free_ports()
         self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
         peers = "".join(f'[[raft.peers]]\nnode_id = {node}\nurl = "http://127.0.0.1:{self.port + 10 * node - 10}"\n' for node in (1, 2, 3))
         self._processes = []
@@ -127,7 +130,7 @@ class Ursula:
 
     def cpu(self) -> list[float]:
         """Seconds of each node so far."""
-        return _cpu(self.nodes)
+        return cpu_of(self.nodes)
 
     def memory(self) -> float:
         """MiB of all nodes."""
@@ -162,7 +165,8 @@ class Ursula:
                     time.sleep(0.3)
 
 
-def _cpu(nodes: list[list[psutil.Process]]) -> list[float]:
+def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
+    """Seconds of each node so far."""
     return [sum(sum(process.cpu_times()[:2]) for process in node) for node in nodes]
 
 
@@ -181,7 +185,7 @@ def _pid(text: str) -> int:
     return int(found[0])
 
 
-def _free_ports() -> int:
+def free_ports() -> int:
     """The first of thirty that nobody listens on."""
     while True:
         with socket.socket() as probe:
