@@ -69,6 +69,8 @@ class Assembly:
         self._health.add("reached", self._unreached)
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list)
         self._keeper = Keeper(start, self._transport)
+        if self._joined is not None:
+            self._keeper.join(self.service)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
         self._tasks: list[asyncio.Task[None]] = []

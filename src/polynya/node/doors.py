@@ -72,7 +72,12 @@ class Doors:
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
         user = self._audited(_table_act, _table_handler(routes.user))
-        handlers = {"/v1/tables": user, "/v1/cluster": _cluster_handler(behind.view), **self._health_handlers()}
+        handlers = {
+            "/v1/tables": user,
+            "/v1/cluster": _cluster_handler(behind.view),
+            "/v1/cluster/health": _cluster_health_handler(behind.view),
+            **self._health_handlers(),
+        }
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {"/v1/tables/": user, BUCKETS + "/": self._audited(_bucket_act, buckets.handle), **console_mounts(), **behind.mounts}
         context = keeper.tls.context if keeper.tls is not None else None
@@ -244,6 +249,14 @@ def _cluster_handler(view: ClusterView) -> Handler:
         return Response(200, msgspec.json.encode(await view.look()), headers=(("Cache-Control", "no-store"),))
 
     return cluster
+
+
+def _cluster_health_handler(view: ClusterView) -> Handler:
+    async def health(request: Request) -> Response:
+        told = await view.health()
+        return Response(200 if told["healthy"] else 503, msgspec.json.encode(told), headers=(("Cache-Control", "no-store"),))
+
+    return health
 
 
 def _response(answer: Answer) -> Response:

@@ -394,6 +394,15 @@ class BucketRetention(Command, tag=81, frozen=True, gc=False):
     now_ms: int
 
 
+class MetaChange(Command, tag=89, frozen=True, gc=False):
+    """In the meta group: change keys of a scope together (None: take away), if nobody has since its version was `version`. The reply's detail is
+    the version from now on."""
+
+    scope: str
+    version: int
+    changes: list[tuple[str, bytes | None]]
+
+
 AnyCommand = (
     Create
     | Append
@@ -428,4 +437,5 @@ AnyCommand = (
     | ClaimRanges
     | MetaSet
     | BucketRetention
+    | MetaChange
 )

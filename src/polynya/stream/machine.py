@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, front, lifetimes, reading, retention, snapshots, subscriptions_links, tables, tier, writes
+from polynya.stream import forks, front, lifetimes, meta, reading, retention, snapshots, subscriptions_links, tables, tier, writes
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -199,4 +199,5 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
     **subscriptions_links.RULES,
+    **meta.RULES,
 }
