@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,11 @@ def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(tmp
             with_cores(cluster, number, cores)
             cluster.start(number)
             if cores == 3:  # it is killed once more, wherever it is
-                time.sleep(0.7)
+                folder = cluster.node(number)
+                wait_until(
+                    lambda folder=folder: (folder / "cores.new").exists() or json.loads((folder / "node.json").read_text())["cores"] == 3,  # type: ignore[misc]
+                    what="the change to begin",
+                )
                 cluster._started[-1].kill()
                 cluster._started[-1].wait(60)
                 cluster.start(number)

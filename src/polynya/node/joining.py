@@ -117,7 +117,7 @@ class Joined:
 
     async def hand_over(self) -> None:
         """Before a stop: others lead what this core leads, if they can."""
-        self._core.hand_over_all()
+        self._core.leadership.hand_over_all()
         deadline = asyncio.get_running_loop().time() + HAND_OVER_SECONDS
         while self._core.led and self._raft.there and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)

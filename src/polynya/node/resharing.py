@@ -13,8 +13,9 @@ from polynya.base.errors import ConfigError
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node.birth import FILE, Birth, journal_id_of, sync_folder, write_json
 from polynya.node.core import KIND_COPY
+from polynya.node.folding import merge
 from polynya.stream.snapshots import places_of, with_places
-from polynya.wal import DiskFull, Journal, JournalEntry, Snapshot, SnapshotStore
+from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
 from polynya.wal.errors import is_full
 
 NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"
@@ -84,22 +85,23 @@ class _Shares:
             return  # it never started
         old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
         try:
-            snapshots = SnapshotStore(folder / "snapshots").latest()
-            named = {place for snapshot in snapshots.values() for place in places_of(snapshot.body)}
-            moved = self._stage_all(old.entries(), snapshots, named)
+            store = SnapshotStore(folder / "snapshots")
+            links = {group: store.links(group)[-1] for group in store.groups()}
+            bodies = {group: merge(store.chain(group)) for group in links}
+            named = {place for body in bodies.values() for place in places_of(body)}
+            moved = self._stage_all(old.entries(), {group: link.index for group, link in links.items()}, named)
         finally:
             old.close()
-        for group, snapshot in snapshots.items():
-            body = with_places(snapshot.body, moved)
-            self._stores[group % self._cores].write(group, snapshot.term, snapshot.index, body)
+        for group, link in links.items():
+            self._stores[group % self._cores].write(group, link.term, link.index, with_places(bodies[group], moved))
 
-    def _stage_all(self, entries: Iterable[JournalEntry], snapshots: dict[int, Snapshot], named: set[int]) -> dict[int, int]:
-        """Where the places that snapshots name are now."""
+    def _stage_all(self, entries: Iterable[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
+        """Where the places that snapshots, which are at these indexes, name are now."""
         alone = self._birth.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
             wanted = entry.place in named
-            covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group].index
+            covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group]
             if not wanted and (covered or entry.kind == KIND_COPY):
                 continue
             journal = self._journals[entry.group % self._cores]

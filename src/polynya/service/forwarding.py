@@ -23,6 +23,8 @@ from polynya.stream.replies import Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
+ELECTION_SECONDS = 1.0  # longer than most elections take
+NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
 Done = Callable[[Reply | BaseException], None]
@@ -105,10 +107,11 @@ class Forwarding:
         self._stamped = stamped
         self._address = address
         self.cores_of: Callable[[int], int] = lambda node: place.cores
-        self._fit = leading.fit
+        self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
         self._nodes: dict[int, int] = {}  # of targets
+        self._leaderless: dict[int, float] = {}  # of this core's, and since when
         self._turns: dict[int, int] = {}  # group → how often in vain somebody was asked who may lead it
         self._waiting: dict[int, deque[_Attempt]] = {}
         self._waiting_bytes = self._attempts = 0
@@ -130,6 +133,13 @@ class Forwarding:
         for group in list(self._waiting):
             for attempt in self._waiting.pop(group):
                 attempt.done(Unavailable("this node is stopping"))
+
+    def knows(self, group: int) -> bool:
+        """Whether a replica of this core tells who leads: one that belongs to its group, and has not been without a leader for longer than an
+        election takes. It may have been put out while it was away."""
+        if not self._leading.fit(group) or self.place.node not in self.whereabouts.map.replicas_of(group):
+            return False
+        return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
 
     def leads(self, group: int) -> bool:
         """Whether this core does."""
@@ -162,6 +172,7 @@ class Forwarding:
     def gone(self, group: int) -> None:
         """The group has no replica on this core any more."""
         self._leaders[group] = 0
+        self._leaderless.pop(group, None)
         self._news.add(group)
         self._loop.call_soon(self._tell)
 
@@ -189,7 +200,11 @@ class Forwarding:
     def led(self, group: int) -> None:
         """The replicas' news: part or leader of a group of this core may have changed."""
         leader = self.leader_here(group)
-        if leader != self._leaders[group] and (leader or self._fit(group)):
+        if leader:
+            self._leaderless.pop(group, None)
+        else:
+            self._leaderless.setdefault(group, self._loop.time())
+        if leader != self._leaders[group] and (leader or self.knows(group)):
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -227,7 +242,7 @@ class Forwarding:
             return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
         if leader and self.whereabouts.is_there(leader):
             return self._at(leader, group), True
-        if core == place.core and self._fit(group):
+        if self.knows(group):
             return -1, False
         likely = self.whereabouts.likely(group, self._turns.get(group, 0))
         return (self._at(likely, group) if likely else -1), False
@@ -270,7 +285,7 @@ class Forwarding:
 
     def _found(self, group: int, target: int) -> None:
         """Whoever was asked has taken it."""
-        if not self._leaders[group] and target != self.place.core and not self._fit(group):
+        if not self._leaders[group] and target != self.place.core and not self.knows(group):
             self._leaders[group] = self._nodes.get(target, 0)
             if group in self._waiting:
                 self._loop.call_soon(self._retry, group)
@@ -278,7 +293,7 @@ class Forwarding:
     def learn(self, group: int, target: int, leader: int) -> bool:
         """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
         self.retried += 1
-        if self._fit(group):
+        if self.knows(group):
             return False
         news = bool(leader and leader != self._nodes.get(target))
         if news:
@@ -329,7 +344,7 @@ class Forwarding:
     # --- who leads -------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
-        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self._fit(group))
+        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
         self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 

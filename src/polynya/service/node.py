@@ -233,11 +233,12 @@ class NodeService:
         NotLeader only if it has done nothing."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
+            place = -1
             try:
                 place = self.home_of(group)
                 return await (handle(question) if place == self._core else self._ask_at(place, kind, question))
             except NotLeader as fault:
-                if self._forwarding is not None:
+                if self._forwarding is not None and place >= 0:
                     self._forwarding.learn(group, place, fault.node)
                 if asyncio.get_running_loop().time() > patience:
                     raise
