@@ -16,6 +16,7 @@ from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
+from polynya.node.backups import Backups
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_view import ClusterView
@@ -87,6 +88,7 @@ class Assembly:
         data = Path(self._start.config.data)
         self._health.warn("disk", lambda: low_disk(data))
         checks = StoreChecks(self.service, self._tier)
+        backups = Backups(self._start, self._engine, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
         if self._joined is not None:
@@ -103,7 +105,9 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._view), self._health, self._keeper)
+        self._doors = Doors(
+            self._start, self.service, Behind(tables, mounts, read_object, checks, backups, self._view), self._health, self._keeper
+        )
         await self._doors.open()
         await self._subscriptions.start()
 

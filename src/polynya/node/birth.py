@@ -13,6 +13,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
+RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
 FORMAT_VERSION = 1
 # What may be there already.
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
@@ -50,7 +51,9 @@ def birth_of(config: Config) -> Birth:
 
 
 def _bear(path: Path, config: Config) -> Birth:
-    strangers = sorted(entry.name for entry in path.parent.iterdir() if entry.name not in _BEFORE_BIRTH and entry.name[0] != ".")
+    strangers = strangers_in(path.parent)
+    if RESTORING in strangers:
+        raise ConfigError(f"data: a restore into {path.parent} was interrupted; give the command again, or remove the folder")
     if strangers:
         raise ConfigError(
             f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
@@ -68,6 +71,11 @@ def _bear(path: Path, config: Config) -> Birth:
     write_json(path, birth)
     sync_folder(path.parent.parent)
     return birth
+
+
+def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str]:
+    """What is in a folder that is to become a data folder, and keeps it from that."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != ".")
 
 
 def _check(birth: Birth, config: Config, path: Path) -> None:

@@ -49,8 +49,7 @@ def open_storage(  # noqa: PLR0913
     membership: Membership | None = None,
 ) -> Storage:
     """Recover the groups `g % cores == core` (group 0, the meta group, included). Raises CorruptData with the place of the damage."""
-    journal_id = int(cluster_id[:14] or "0", 16) << 8 | core
-    journal = Journal.open(folder / "journal", journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+    journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
         log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
     snapshots = SnapshotStore(folder / "snapshots", files=files)
@@ -68,6 +67,11 @@ def open_storage(  # noqa: PLR0913
         journal.close()
         raise
     return storage
+
+
+def journal_id_of(cluster_id: str, core: int) -> int:
+    """What the journal of a core calls itself."""
+    return int(cluster_id[:14] or "0", 16) << 8 | core
 
 
 def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | None) -> None:

@@ -73,6 +73,22 @@ def encode(machine: Machine) -> bytes:
     return _ENCODER.encode(image)
 
 
+def read_image(data: bytes) -> Image:
+    """What a snapshot says, as it is written. Raises CorruptData."""
+    try:
+        image = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
+    if image.version != VERSION:
+        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    return image
+
+
+def write_image(image: Image) -> bytes:
+    """A snapshot again."""
+    return _ENCODER.encode(image)
+
+
 def _without_payload(stream: Stream) -> Stream:
     hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
     return msgspec.structs.replace(stream, hot=hot)
@@ -80,12 +96,7 @@ def _without_payload(stream: Stream) -> Stream:
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
     """The machine again. Raises CorruptData when `data` or a payload is not what was written."""
-    try:
-        image = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
-        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
-    if image.version != VERSION:
-        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    image = read_image(data)
     machine = machine_type(image.group, image.groups)
     machine.uid_counter = image.uid_counter
     machine.message_counter = image.message_counter
