@@ -203,9 +203,12 @@ class Client:
         hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
 
-    def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT) -> dict[str, Any]:
+    def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT, consistency: str = "leader") -> dict[str, Any]:
         """One page of the listing, as the server gives it."""
-        page: dict[str, Any] = self.call("GET", "/v1/streams", params={"prefix": prefix, "after": after, "limit": limit}).json()
+        params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
+        if consistency != "leader":
+            params["consistency"] = consistency
+        page: dict[str, Any] = self.call("GET", "/v1/streams", params=params).json()
         return page
 
     def _whose(self, answer: httpx.Response, code: str) -> str:

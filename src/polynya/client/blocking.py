@@ -17,7 +17,7 @@ from polynya.client.producing import Batching
 from polynya.client.reading import Live, Place, read, tail
 from polynya.client.sharing import HANDLE_SECONDS, By, Plan, Worker, disband
 from polynya.client.streams import Subject, describe
-from polynya.client.values import NOW, SERVER_DEFAULT, START, Facts, Page, Record
+from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
 
 if TYPE_CHECKING:
@@ -92,14 +92,24 @@ class Stream(Subject):
         names = Line(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
         return Producer(self._wire, names, batching or Batching(), self._retry)
 
-    def read(self, offset: str = START, *, from_time: str | datetime = "", max_bytes: int | None = None) -> Reader:
-        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page."""
-        place = streams.place(self, offset, from_time, max_bytes)
+    def read(
+        self,
+        offset: str = START,
+        *,
+        from_time: str | datetime = "",
+        max_bytes: int | None = None,
+        consistency: Consistency = "leader",
+    ) -> Reader:
+        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page.
+        `consistency="local"` is content with what the asked node of a cluster has."""
+        place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return Reader(self._wire, place, read(place, self._retry))
 
-    def tail(self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto") -> Reader:
+    def tail(
+        self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
+    ) -> Reader:
         """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
-        place = streams.place(self, offset, from_time)
+        place = streams.place(self, offset, from_time, consistency=consistency)
         return Reader(self._wire, place, tail(place, self._retry, live))
 
     def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
@@ -136,9 +146,9 @@ class Client:
         """The stream of this name; nothing is asked of the server yet."""
         return Stream(self._wire, name, content_type, self._retry)
 
-    def streams(self, prefix: str = "") -> Iterator[Facts]:
+    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
         """The streams whose names begin with `prefix`, by name."""
-        return Feed(self._wire, verbs.listing(prefix, self._retry))
+        return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from msgspec import structs
@@ -71,7 +72,7 @@ class ParentReader(Protocol):
     """Reads the inherited part of a fork, wherever its source lives."""
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]: ...
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]: ...
@@ -156,11 +157,12 @@ class LocalGroups:
             return _NOT_FOUND
         return stream
 
-    def facts(self, group: int, name: str) -> Facts | Refusal:
+    def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
+        """`local`: nobody made sure that all that was acknowledged is here."""
         stream = self.find(group, name)
-        return self.facts_of(stream) if isinstance(stream, Stream) else stream
+        return self.facts_of(stream, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
 
-    def facts_of(self, stream: Stream) -> Facts:
+    def facts_of(self, stream: Stream, *, known: bool = True) -> Facts:
         return Facts(
             stream.uid,
             stream.name,
@@ -177,6 +179,7 @@ class LocalGroups:
             self._history,
             None if stream.front is None else stream.front.retention,
             stream.stream_seq,
+            known,
         )
 
     async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
@@ -333,7 +336,7 @@ class LocalGroups:
         """After each applied command, before its writer is answered."""
         kind = type(command)
         if self.feeds.sinks:
-            self.feeds.applied(command, reply)
+            self.feeds.applied(command, reply, partial(self.readable, group))
         if kind is Append:
             return
         if kind is Create:
@@ -375,7 +378,7 @@ class LocalGroups:
             if type(piece) is not HotPiece:
                 return None
             spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
-        return self._page(stream, plan, spans)
+        return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:
@@ -393,8 +396,10 @@ class LocalGroups:
         if isinstance(planned, Refusal):
             return planned
         stream, plan = planned
-        page = self._page(stream, plan, [])  # the facts as of the plan: what comes meanwhile is the next page's
-        spans, end = await self._materialise(plan, min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records)
+        page = self._page(
+            stream, plan, [], known=not query.local or self.readable(group)
+        )  # the facts as of the plan: what comes meanwhile is the next page's
+        spans, end = await self._materialise(plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local)
         page.spans = spans
         if spans:
             page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
@@ -403,16 +408,16 @@ class LocalGroups:
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
         """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
         try:
-            return await self._read_uid(uid, at, until, limits)
+            return await self._read_uid(uid, at, until, limits, local=local)
         except PackGone:
-            return await self._read_uid(uid, at, until, limits)
+            return await self._read_uid(uid, at, until, limits, local=local)
 
     async def _read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool
     ) -> tuple[list[Span], tuple[int, int]]:
         bytes_max, whole = limits
         machine = self.machines[uid >> 48]
@@ -422,7 +427,7 @@ class LocalGroups:
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
         if isinstance(plan, Refused):
             raise Unavailable(f"the source of this fork cannot be read at record {at[0]}")
-        return await self._materialise(plan, bytes_max, whole)
+        return await self._materialise(plan, limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
         """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
@@ -467,11 +472,12 @@ class LocalGroups:
             return Refusal(plan.code, plan.record, plan.byte)
         return stream, plan
 
-    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span]) -> Page:
-        return Page(self.facts_of(stream), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
+    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
+        return Page(self.facts_of(stream, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
 
-    async def _materialise(self, plan: ReadPlan, bytes_max: int, whole: bool) -> tuple[list[Span], tuple[int, int]]:
+    async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
         """The plan's spans, and where they end: a piece that comes back short ends the page there."""
+        bytes_max, whole = limits
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
@@ -489,7 +495,7 @@ class LocalGroups:
                 assert type(piece) is Inherited and self.parents is not None
                 goal = (piece.to_record, piece.to_byte)
                 left = bytes_max - sum(len(span.payload) for span in spans)
-                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole))
+                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local)
             spans += found
             if end != goal:
                 break
@@ -497,13 +503,13 @@ class LocalGroups:
 
     # --- live ------------------------------------------------------------------------------------------------------------------
 
-    def attach(self, group: int, name: str, sink: Sink) -> Facts | Refusal:
+    def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
         self.lifetimes.touch(group, stream)
         self.feeds.attach(stream.uid, sink)
-        return self.facts_of(stream)
+        return self.facts_of(stream, known=not local or self.readable(group))
 
     def detach(self, uid: int, sink: Sink) -> None:
         self.feeds.detach(uid, sink)

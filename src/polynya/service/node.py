@@ -51,6 +51,7 @@ class NodeService:
         self._routes: dict[str, int] = {}
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
+        self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
         self._forwarding: Forwarding | None = None
         local.parents = self
         if transport is not None:
@@ -76,12 +77,11 @@ class NodeService:
             return None
         return self.local.facts(group, name)
 
-    async def facts(self, name: str) -> Facts | Refusal:
+    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
-            await self.local.linearize(group)
-            return self.local.facts(group, name)
-        found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name))
+            return await self._facts_here(messages.Attach(group, name, local))
+        found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name, local))
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
@@ -126,7 +126,7 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
-        if group % self._cores != self._core or not self.local.readable(group):
+        if group % self._cores != self._core or not (query.local or self.local.readable(group)):
             return None
         return self.local.read_nowait(group, query)
 
@@ -138,12 +138,12 @@ class NodeService:
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
-        group = uid >> 48
+        group, question = uid >> 48, messages.ReadUid(uid, at, until, limits, local)
         if group % self._cores == self._core:
-            return await self._read_uid_here(messages.ReadUid(uid, at, until, limits))
-        spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
+            return await self._read_uid_here(question)
+        spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, question)
         return spans
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
@@ -154,20 +154,23 @@ class NodeService:
         found: tuple[int, int] = await self._ask(group, messages.PLACE_OF_TIME, messages.TimeOfUid(uid, time_ms, until))
         return found
 
-    async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
         if group % self._cores == self._core:
-            await self.local.linearize(group)
-            return self.local.attach(group, name, sink)
-        assert self._tails is not None
-        return await self._tails.attach(group % self._cores, group, name, sink)
+            if not local:
+                await self.local.linearize(group)
+            return self.local.attach(group, name, sink, local=local)
+        tails = self._local_tails if local else self._tails
+        assert tails is not None
+        return await tails.attach(group % self._cores, group, name, sink)
 
     def detach(self, uid: int, sink: Sink) -> None:
         if (uid >> 48) % self._cores == self._core:
             self.local.detach(uid, sink)
         else:
-            assert self._tails is not None
+            assert self._tails is not None and self._local_tails is not None
             self._tails.detach(uid, sink)
+            self._local_tails.detach(uid, sink)
 
     async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
         assert isinstance(command, Create)
@@ -176,8 +179,8 @@ class NodeService:
         except DiskFull:
             return Reply(Code.DISK_FULL)
 
-    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
-        query = messages.ListQuery(prefix, after, limit)
+    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]:
+        query = messages.ListQuery(prefix, after, limit, local)
         found = await self._list_here(query)
         for core in range(self._cores):
             if core != self._core:
@@ -293,12 +296,14 @@ class NodeService:
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        await self.local.linearize(question.group)
+        if not question.query.local:
+            await self.local.linearize(question.group)
         return await self.local.read(question.group, question.query)
 
     async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
-        await self.local.linearize(question.uid >> 48)
-        return await self.local.read_uid(question.uid, question.at, question.until, question.limits)
+        if not question.local:
+            await self.local.linearize(question.uid >> 48)
+        return await self.local.read_uid(question.uid, question.at, question.until, question.limits, local=question.local)
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
@@ -316,11 +321,13 @@ class NodeService:
         return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
-        await self.local.linearize(question.group)
-        return self.local.facts(question.group, question.name)
+        if not question.local:
+            await self.local.linearize(question.group)
+        return self.local.facts(question.group, question.name, local=question.local)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        await self.local.linearize_all()
+        if not question.local:
+            await self.local.linearize_all()
         return await self.local.list_streams(question.prefix, question.after, question.limit)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:

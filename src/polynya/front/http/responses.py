@@ -48,8 +48,9 @@ def has_body(status: int) -> bool:
 
 def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, variant: str = "") -> str:
     """Strong: a stream's bytes between two offsets never change in one life of it. Whether they reach its tail (`:t`), or its end (`:c`),
-    is part of the tag: a kept answer that says so is not renewed after more was appended. `variant` is the rendering."""
+    is part of the tag: a kept answer that says so is not renewed after more was appended. What reaches a tail that may be none any more
+    does not say so. `variant` is the rendering."""
     text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
-    if end == (facts.record, facts.byte):
+    if end == (facts.record, facts.byte) and (facts.known or facts.closed):
         text += ":c" if facts.closed else ":t"
     return f'"{text}"'
