@@ -198,6 +198,12 @@ def restore_command(
     _say_restored(configs, manifest, done, report=report, as_json=as_json)
 
 
+def restore_into(place: str, configs: list[Config]) -> None:
+    """The data of these nodes from the newest backup. Raises `exits.Ended`."""
+    manifest, done = _carry_out(place, lambda: _restore(place, "", None, configs, False))
+    _say_restored(configs, manifest, done, report=False, as_json=False)
+
+
 async def _restore(place: str, backup: str, file: str | None, configs: list[Config], take_over: bool) -> tuple[Manifest, Restored]:
     from polynya.backup.shelf import chosen
     from polynya.cli import backup_places

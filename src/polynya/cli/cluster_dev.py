@@ -20,7 +20,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client
-from polynya.cli.setting_flags import with_hidden_settings
+from polynya.cli.setting_flags import loaded_config, with_hidden_settings
 from polynya.node.settings import SETTINGS
 
 STEP = 10  # ports from one node to the next: each takes three
@@ -55,8 +55,9 @@ class DevNode:
 
 @click.command("dev")
 @click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many.")
+@click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
-def dev_command(count: int, **values: str | None) -> None:
+def dev_command(count: int, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
@@ -65,6 +66,7 @@ def dev_command(count: int, **values: str | None) -> None:
     \b
     polynya cluster dev
     polynya cluster dev --nodes 5 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
+    polynya cluster dev --restore /backups/polynya --data /tmp/restored
     kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
     polynya-cluster/node-2/start.sh                     # and have it again
     """
@@ -73,6 +75,8 @@ def dev_command(count: int, **values: str | None) -> None:
     flags = _flags(values)
     for node in nodes:
         _prepare(node, nodes, folder, flags, values)
+    if place is not None:
+        _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
     output.notice(f"starting {output.counted(count, 'node')} in {folder}")
@@ -166,6 +170,14 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, flags: list[str]
         f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
     )
     script.chmod(0o755)
+
+
+def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
+    """Every node's folder from the same backup. Raises `exits.Ended`."""
+    from polynya.cli.backup import restore_into
+
+    shared = {**values, **dict.fromkeys(OWN)}
+    restore_into(place, [loaded_config(str(node.folder / "polynya.toml"), shared).config for node in nodes])
 
 
 def _cluster_id(folder: Path) -> str:
