@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from polynya.backup.taking import Progress
     from polynya.backup.verifying import Damage, Verified
     from polynya.node.config import Config
-    from polynya.node.restoring import Restored
+    from polynya.node.restoring import Restored, Restorer
 
 NOTES_SHOWN = 20
 T = TypeVar("T")
@@ -168,8 +169,9 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
 
 
 @click.command("restore")
-@click.argument("place", metavar="PLACE")
+@click.argument("place", metavar="[PLACE]", default="")
 @backup_option
+@click.option("--from-store", is_flag=True, help="There is no backup: begin with what is in the object store that the settings name.")
 @click.option(
     "--config", "files", metavar="FILE", multiple=True, help="The TOML file of the node to be; once for each node that is made here."
 )
@@ -178,9 +180,10 @@ async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tup
 @as_json
 @with_hidden_settings
 def restore_command(
-    place: str, backup: str, files: tuple[str, ...], take_over: bool, report: bool, as_json: bool, **values: str | None
+    place: str, backup: str, from_store: bool, files: tuple[str, ...], take_over: bool, report: bool, as_json: bool, **values: str | None
 ) -> None:
-    """Make the data of a node, or of the nodes of a cluster, from a backup in PLACE; then start them with 'polynya serve'.
+    """Make the data of a node, or of the nodes of a cluster, from a backup in PLACE, or from its object store alone; then start them with
+    'polynya serve'.
 
     The data folder must be empty or new. All flags of 'polynya serve' are taken; give those that the node is to start with: above all --data, --cores
     and the object store. A cluster has any number of nodes: give the command on each of them, with its own file and the same
@@ -192,21 +195,38 @@ def restore_command(
     \b
     polynya restore /backups/polynya --data /var/lib/polynya
     polynya restore s3://backups/polynya --config node-1.toml --config node-2.toml --config node-3.toml
+    polynya restore --from-store --take-over --config node.toml
     """
+    if bool(place) == from_store:
+        raise click.UsageError("name the PLACE of a backup, or give --from-store")
+    if from_store and backup:
+        raise click.UsageError("--backup goes with the PLACE of a backup")
     configs = [loaded_config(file, values).config for file in files or (None,)]
-    manifest, done = _carry_out(place, lambda: _restore(place, backup, files[0] if files else None, configs, take_over))
-    _say_restored(configs, manifest, done, report=report, as_json=as_json)
+    if from_store:
+        _say_restored(configs, _carry_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
+    else:
+        work = lambda: _restore(place, backup, files[0] if files else None, configs, take_over)  # noqa: E731
+        _say_restored(configs, _carry_out(place, work), report=report, as_json=as_json)
+
+
+class _Outcome(NamedTuple):
+    """`what`: of which it was made, for people; `summary`: for scripts."""
+
+    what: str
+    summary: dict[str, Any]
+    done: Restored
 
 
 def restore_into(place: str, configs: list[Config]) -> None:
     """The data of these nodes from the newest backup. Raises `exits.Ended`."""
-    manifest, done = _carry_out(place, lambda: _restore(place, "", None, configs, False))
-    _say_restored(configs, manifest, done, report=False, as_json=False)
+    outcome = _carry_out(place, lambda: _restore(place, "", None, configs, False))
+    _say_restored(configs, outcome, report=False, as_json=False)
 
 
-async def _restore(place: str, backup: str, file: str | None, configs: list[Config], take_over: bool) -> tuple[Manifest, Restored]:
+async def _restore(place: str, backup: str, file: str | None, configs: list[Config], take_over: bool) -> _Outcome:
     from polynya.backup.shelf import chosen
     from polynya.cli import backup_places
+    from polynya.node.from_backup import FromBackup, renaming
     from polynya.node.restoring import Origin, Restorer, Target, check_root, open_shared
 
     async with backup_places.to_read(place, file) as shelf:
@@ -216,14 +236,45 @@ async def _restore(place: str, backup: str, file: str | None, configs: list[Conf
             targets = [Target(config, origin, held) for config in configs]
             store = open_shared(configs)
             try:
+                rename = renaming(manifest.cluster, targets[0].birth.cluster_id)
                 if store is not None:
                     await check_root(store, targets[0].birth, take_over=take_over)
-                restorer = Restorer(shelf, manifest, targets, store)
-                with progress.Live(lambda seconds: _restoring(restorer.done, seconds)):
-                    return manifest, await restorer.run()
+                states = FromBackup(shelf, manifest, rename, has_store=store is not None)
+                done = await _run(Restorer(states, targets, store, rename))
             finally:
                 if store is not None:
                     await store.close()
+    return _Outcome(f"of backup {manifest.id}", {**_summary(manifest), "restored_history": origin.history}, done)
+
+
+async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
+    from polynya.node.from_store import FromStore, check_ids
+    from polynya.node.restoring import Origin, Restorer, Target, check_root, open_shared
+
+    if any(config.cold.backend == "local" and not os.path.isdir(config.store.root) for config in configs):
+        raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; name that of the lost node's objects")
+    store = open_shared(configs)
+    if store is None:
+        raise ConfigError("cold.backend is none: name the object store of the lost nodes")
+    try:
+        with progress.Live(lambda seconds: f"looking at the object store, {progress.spelled_seconds(seconds)}"):
+            states = await FromStore.open(store)
+        whole = states.whole
+        check_ids([config.cluster.id for config in configs], whole)
+        origin = Origin(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        with contextlib.ExitStack() as held:
+            targets = [Target(config, origin, held) for config in configs]
+            await check_root(store, targets[0].birth, take_over=take_over)
+            done = await _run(Restorer(states, targets, store, lambda key: key))
+    finally:
+        await store.close()
+    summary = {"cluster": whole.cluster, "history": whole.history, "groups": whole.groups, "restored_history": origin.history}
+    return _Outcome("of what is in the object store", {**summary, "packs_looked_into": states.packs}, done)
+
+
+async def _run(restorer: Restorer) -> Restored:
+    with progress.Live(lambda seconds: _restoring(restorer.done, seconds)):
+        return await restorer.run()
 
 
 def _restoring(done: Restored, seconds: float) -> str:
@@ -231,25 +282,26 @@ def _restoring(done: Restored, seconds: float) -> str:
     return f"{done.doing}{objects}, {progress.spelled_seconds(seconds)}"
 
 
-def _say_restored(configs: list[Config], manifest: Manifest, done: Restored, *, report: bool, as_json: bool) -> None:
+def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_json: bool) -> None:
     from polynya.base.names import spelled_name
 
-    folders = [config.data for config in configs]
+    folders, done = [config.data for config in configs], outcome.done
     lost: list[dict[str, Any]] = [
         {"stream": spelled_name(note.name), "from": note.record, "to": note.end, "why": note.what}
         for note in sorted(done.notes, key=lambda note: note.name)
     ]
     if as_json:
-        counts = {"restored_streams": done.streams, "objects_copied": done.objects, "lost": lost}
-        output.json_line({**_summary(manifest), "data": folders, "restored_history": manifest.next_history, **counts})
+        counts = {"restored_streams": done.streams, "objects_copied": done.objects, "lost": lost, "warnings": done.warnings}
+        output.json_line({**outcome.summary, "data": folders, **counts})
         return
     for row in lost if report else lost[:NOTES_SHOWN]:
         output.notice(f"lost: {row['stream']}, records {row['from']} to {row['to'] - 1}: {row['why']}")
     if len(lost) > NOTES_SHOWN and not report:
         output.notice(f"… and of {len(lost) - NOTES_SHOWN:,} more streams; --report names all")
-    output.notice(
-        f"restored {output.counted(done.streams, 'stream')} of backup {manifest.id}: start {'it' if len(folders) == 1 else 'all'} with 'polynya serve'"
-    )
+    for warning in done.warnings:
+        output.notice(f"NOTE {warning}")
+    start = "it" if len(folders) == 1 else "all"
+    output.notice(f"restored {output.counted(done.streams, 'stream')} {outcome.what}: start {start} with 'polynya serve'")
     for folder in folders:
         click.echo(folder)
 

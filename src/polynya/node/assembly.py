@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from polynya.backup.copies import Whole
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
@@ -20,6 +21,7 @@ from polynya.node.backups import Backups
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_view import ClusterView
+from polynya.node.copying import Copier
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
@@ -96,6 +98,7 @@ class Assembly:
         if self._tier is not None:
             for task in self._tier.tasks():
                 self._spawn(task)
+            self._spawn(self._tier.once_claimed(self._copier(self._tier).run))
         await self._keeper.start()
         self._spawn(self._keeper.run())
         self._register_samples()
@@ -141,6 +144,13 @@ class Assembly:
         await self._engine.stop()
         self._engine.close()
         self._keeper.close()
+
+    def _copier(self, tier: Tier) -> Copier:
+        birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
+        whole = Whole(birth.cluster_id, birth.history, birth.groups)
+        copier = Copier(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
+        self._health.registry.add(sources.counted(copier.counters, sources.COPIER))
+        return copier
 
     def _unreached(self) -> str | None:
         """Others that are there are asked for what they say themselves; here they must be able to ask."""

@@ -9,31 +9,31 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.backup.group_file import GroupFile, machine_of, parse
-from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_rows
-from polynya.backup.shelf import Reading, parts_of
-from polynya.base.errors import ConfigError, CorruptData, PolynyaError
+from polynya.backup import copies
+from polynya.backup.copies import Whole
+from polynya.backup.group_file import Header
+from polynya.base.errors import ConfigError
 from polynya.node import birth as births
 from polynya.node.birth import Birth
 from polynya.node.config import Config, cores_default
 from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
 from polynya.node.storage import journal_id_of
-from polynya.objectstore import NotFound, ObjectStore, open_store, put_again, read_root
+from polynya.objectstore import ObjectStore, open_store, read_root
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note, Survey, reborn
-from polynya.stream.snapshots import read_image, write_image
+from polynya.stream.snapshots import Image, write_image
 from polynya.wal import Journal, SnapshotStore
 
 TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on all nodes
 COPY_BYTES = 4 << 20  # of payload in one write
-COPIES = 4  # objects at the same time
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,9 @@ class Target:
         if mark.exists():
             for core in folder.glob("core-*"):
                 shutil.rmtree(core)
-            ours = frozenset((births.RESTORING, self.config.objects_path.name))  # objects that are there are not copied again
+            ours = frozenset((births.RESTORING,))
+        if self.config.cold.backend == "local":
+            ours |= {self.config.objects_path.name}  # what is there is the root's matter
         strangers = births.strangers_in(folder, ours)
         if strangers:
             raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
@@ -118,7 +120,7 @@ class Target:
 
 
 class Restored(msgspec.Struct):
-    """What was done; only growing. `notes`: what streams have lost."""
+    """What was done; only growing. `notes`: what streams have lost; `warnings`: what else is not as it was."""
 
     doing: str = "reading"
     groups: int = 0
@@ -128,93 +130,75 @@ class Restored(msgspec.Struct):
     total: int = 0
     total_bytes: int = 0
     notes: list[Note] = []
+    warnings: list[str] = []
+
+
+class State(msgspec.Struct, frozen=True):
+    """A group's state to begin with, and its hot payload by place."""
+
+    image: Image
+    hot: Mapping[int, bytes]
+    log_ms: int
+
+
+class States(Protocol):
+    """Where the states come from. All raise CorruptData, ConfigError, StoreUnavailable."""
+
+    async def state(self, group: int) -> State:
+        """May be asked more than once; each time it is another image, to be changed."""
+        ...
+
+    async def objects(self, store: ObjectStore, done: Restored) -> None:
+        """Bring the objects that the states name into the store, if they are not there."""
+        ...
 
 
 class Restorer:
-    """From a backup into the data folders of some nodes, which share an object store, or have none."""
+    """Of the data folders of some nodes, which share an object store, or have none."""
 
-    def __init__(self, shelf: Reading, manifest: Manifest, targets: Sequence[Target], store: ObjectStore | None) -> None:
+    def __init__(self, states: States, targets: Sequence[Target], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
+        """`rename` gives a pack's key in the store."""
         self.done = Restored()
-        self._shelf, self._manifest, self._targets, self._store = shelf, manifest, targets, store
-        self._old, self._new = manifest.cluster, targets[0].birth.cluster_id
-        self._survey = Survey(self._renamed)
+        self._states, self._targets, self._store = states, targets, store
+        self._birth = targets[0].birth
+        self._survey = Survey(rename)
 
     async def run(self) -> Restored:
         """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
-        manifest = self._manifest
-        if manifest.objects.count and self._store is None:
-            raise ConfigError(
-                "cold.backend: the backup has objects, and a node without an object store cannot have them; choose another backend"
-            )
-        await self._look_around()
+        groups = range(self._birth.groups + 1)
+        for group in groups:  # what they say of each other, before anything is written
+            self.done.doing = f"looking at group {group}"
+            self._survey.add((await self._states.state(group)).image)
+        for group in groups if self._survey.forks else ():
+            self._survey.add_origins((await self._states.state(group)).image)
         if self._store is not None:
-            await self._copy_objects(self._store)
-        for entry in manifest.files:
-            self.done.doing = f"group {entry.group}"
-            file = await self._file(entry)
-            await asyncio.to_thread(self._write, file)
+            self.done.doing = "objects"
+            await self._states.objects(self._store, self.done)
+        for group in groups:
+            self.done.doing = f"group {group}"
+            await self._one(group)
             self.done.groups += 1
+        if self._store is not None:
+            await copies.mark(self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups))
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done
 
-    def _renamed(self, key: str) -> str:
-        """Packs lie under the id of their cluster."""
-        return self._new + key.removeprefix(self._old) if key.startswith(f"{self._old}/") else key
+    async def _one(self, group: int) -> None:
+        state = await self._states.state(group)
+        self.done.notes += reborn(state.image, self._survey, now_ms=state.log_ms)
+        self.done.streams += len(state.image.streams)
+        body = await asyncio.to_thread(self._write, group, state)
+        if self._store is not None:
+            header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
+            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, body)
 
-    async def _look_around(self) -> None:
-        """What the groups say of each other, before anything is written."""
-        for entry in self._manifest.files:
-            self._survey.add(read_image((await self._file(entry)).state))
-            self.done.doing = f"looking at group {entry.group}"
-        if self._survey.forks:
-            for entry in self._manifest.files:
-                self._survey.add_origins(read_image((await self._file(entry)).state))
-
-    async def _file(self, entry: FileEntry) -> GroupFile:
-        data = b"".join([part async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc)])
-        try:
-            return await asyncio.to_thread(parse, data, entry.group)
-        except CorruptData as fault:
-            raise CorruptData(f"{entry.name} is damaged: {fault}") from None
-
-    def _write(self, file: GroupFile) -> None:
-        image = read_image(file.state)
-        self.done.notes += reborn(image, self._survey, now_ms=file.header.log_ms)
+    def _write(self, group: int, state: State) -> bytes:
+        """To every node; the group's new state."""
+        body = write_image(state.image)
         for target in self._targets:
-            target.write(file.header.group, machine_of(msgspec.structs.replace(file, state=write_image(image))))
-        self.done.streams += len(image.streams)
-
-    # --- objects ---------------------------------------------------------------------------------------------------------------
-
-    async def _copy_objects(self, store: ObjectStore) -> None:
-        self.done.doing = "objects"
-        entry = self._manifest.objects
-        self.done.total, self.done.total_bytes = entry.count, entry.bytes
-        async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc):
-            todo = iter(decode_rows(part))
-
-            async def work(todo: Iterator[CopiedObject] = todo) -> None:
-                for row in todo:
-                    await self._copy(store, row)
-
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for _ in range(COPIES):
-                        tasks.create_task(work())
-            except* PolynyaError as failed:
-                raise failed.exceptions[0] from None
-
-    async def _copy(self, store: ObjectStore, row: CopiedObject) -> None:
-        try:
-            data = await self._shelf.get(f"objects/{row.key}")
-        except (NotFound, ValueError):
-            raise CorruptData(f"objects/{row.key} is missing") from None
-        if len(data) != row.size or crc32c(data) != row.crc:
-            raise CorruptData(f"objects/{row.key} is damaged: its checksum is wrong")
-        await put_again(store, self._renamed(row.key), data)
-        self.done.objects += 1
-        self.done.bytes += row.size
+            target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
+        return body
 
 
 def open_shared(configs: Sequence[Config]) -> ObjectStore | None:

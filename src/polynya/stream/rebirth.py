@@ -13,7 +13,6 @@ import msgspec
 from polynya.stream.commands import ReleasePack
 from polynya.stream.holes import JUMP
 from polynya.stream.model import Claim, Front, Pack, Pin, Stream
-from polynya.stream.producers import cut_receipts
 from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import State
 
@@ -79,8 +78,8 @@ class Survey:
                 self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, frozenset(stream.pins or ()))
 
 
-def reborn(image: Image, survey: Survey, *, now_ms: int, cold_only: bool = False) -> list[Note]:
-    """Change a group's state into the first of the new history. `cold_only`: what is hot is not there any more. Returns what is lost."""
+def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
+    """Change a group's state into the first of the new history. Returns what is lost."""
     image.held = {survey.rename(key): held for key, held in image.held.items()}
     image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
     image.released = []
@@ -92,28 +91,11 @@ def reborn(image: Image, survey: Survey, *, now_ms: int, cold_only: bool = False
     _subscriptions(image, survey)
     notes: list[Note] = []
     for stream in image.streams:
-        if cold_only:
-            notes += _without_hot(stream)
         notes += _fork(stream, survey)
         _pins(stream, survey, now_ms)
         _claims(stream, survey.jobs)
         _jump(stream)
     return notes
-
-
-def _without_hot(stream: Stream) -> list[Note]:
-    if not stream.hot:
-        return []
-    first, stream.hot = stream.hot[0], None
-    lost = Note(stream.name, stream.uid, first.record, stream.next_record, "only the journals of the nodes had it")
-    stream.next_record, stream.next_byte = first.record, first.byte
-    if stream.first_record > first.record:
-        stream.first_record, stream.first_byte = first.record, first.byte
-    stream.producers = cut_receipts(stream.producers, first.record)
-    for link in (stream.links or {}).values():
-        if link.record > first.record:
-            link.record, link.byte = first.record, first.byte
-    return [lost]
 
 
 def _fork(stream: Stream, survey: Survey) -> list[Note]:
