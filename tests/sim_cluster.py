@@ -23,6 +23,7 @@ from polynya.node.storage import open_storage
 from polynya.raft import Role, Settings
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream import snapshots
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
 from polynya.stream.machine import Machine
@@ -37,11 +38,10 @@ SILENCE_SECONDS = 0.7
 CALL_SECONDS = 2.0
 
 
-def settings_of(group: int, membership: Membership, groups: int) -> Settings:
+def settings_of(group: int, is_first: bool, groups: int) -> Settings:
     """Small bounds, so that each is met."""
-    first = membership.voters[group % len(membership.voters)] == membership.node
     return Settings(
-        priority=2 if first else 1,
+        priority=2 if is_first else 1,
         sleep_after_ms=1500,
         message_bytes_max=4096,
         inflight_messages_max=8,
@@ -171,7 +171,7 @@ class Node:
             Path("/core-0"), core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
         self.way = Way(self, self.life)
-        cluster = Cluster(membership, Links(self, self.life), self.now_ms, lambda: world.random.getrandbits(64), world.settings)
+        cluster = Cluster(membership, Links(self, self.life), GROUPS, self.now_ms, lambda: world.random.getrandbits(64), world.settings)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
@@ -183,15 +183,14 @@ class Node:
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
-        others = tuple(number for number in world.voters if number != self.number)
         self.forwarding = Forwarding(
-            Place(self.number, others, 0, 1, GROUPS),
+            Place(self.number, 0, 1, GROUPS),
             self.core,
             self.way,
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
             address=address,
-            is_there=lambda node: node not in self.lost,
+            whereabouts=Whereabouts(self.number, BirthMap(world.voters), lambda node: node not in self.lost),
         )
         self.engine.service.join(self.forwarding)
         self.forwarding.start()

@@ -54,6 +54,10 @@ class Exchange:
         if effects.load is not None:
             self._spawn(self._load(member, effects.load))
 
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more."""
+        self._incoming.pop(number, None)
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -158,12 +162,16 @@ class Exchange:
         """Payload into the own journal, then the snapshot's file, then the log that begins behind it."""
         number, core = member.group.number, self._core
         async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
+            if core.members.get(number) is not member:  # the group has left this node
+                return
             try:
                 machine = await asyncio.to_thread(unpack_transfer, data, snapshot.identity)
                 for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
                     if not await core.copy_forward(number, some):
                         raise OSError("the disk is full")
                 body = machine.snapshot()
+                if not await core.configured(number, snapshot):
+                    raise OSError("the disk is full")
                 await asyncio.to_thread(self._store.write, number, snapshot.term, snapshot.index, body)
             except (PolynyaError, OSError) as fault:
                 log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)

@@ -16,6 +16,7 @@ from polynya.node.ports import shared_listener
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.transport import Cluster as Links
 from polynya.transport import RaftNet, Transport, address
 
@@ -55,7 +56,7 @@ def cluster_of(start: CoreStart, transport: Transport | None) -> Cluster | None:
     if membership is None:
         return None
     assert transport is not None and transport.raft is not None
-    return Cluster(membership, transport.raft)
+    return Cluster(membership, transport.raft, start.groups)
 
 
 class Joined:
@@ -68,14 +69,20 @@ class Joined:
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
-        others = tuple(node.id for node in start.config.cluster.others)
-        place = Place(own, others, start.core, start.cores, start.groups)
         local = engine.local
+        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))
         self.forwarding = Forwarding(
-            place, self._core, transport, local.propose, stamped=local.stamped, address=address, is_there=transport.raft.is_there
+            Place(own, start.core, start.cores, start.groups),
+            self._core,
+            transport,
+            local.propose,
+            stamped=local.stamped,
+            address=address,
+            whereabouts=Whereabouts(own, BirthMap(nodes), transport.raft.is_there),
         )
         engine.service.join(self.forwarding)
         self._core.on_leadership.append(self.forwarding.led)
+        self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
         self._raft.on_lost = self._lost

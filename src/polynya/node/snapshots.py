@@ -84,15 +84,27 @@ class Snapshotter:
         self._needed[number] = machine.needed_places()
         self._moved.discard(number)
 
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more. With the lock held."""
+        for known in (self._indexes, self._needed, self._floors):
+            known.pop(number, None)
+        self._moved.discard(number)
+
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
         await self._core.wait_applied()  # what was stamped before now is in the machines
-        for number, group in self._core.shard.groups.items():
+        for number, group in list(self._core.shard.groups.items()):  # others may come meanwhile; none goes
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._replicated is not None:
             await self._replicated.renew_states()
-        await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
+        await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
+
+    def _floor(self) -> int:
+        """The lowest place that any recovery reads; of a group that came during the round, where its log begins."""
+        came = [number for number in self._core.shard.groups if number not in self._floors]
+        floors = [*self._floors.values(), *(self._replicated.floor_of(number) for number in came if self._replicated is not None)]
+        return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
         floor = self._core.applied_place if isinstance(self._core, Core) else 0
@@ -116,7 +128,7 @@ class Snapshotter:
     async def _copy_forward(self) -> None:
         """Hot batches of quiet streams must not hold the whole journal."""
         below = self._deep_below()
-        for number, group in self._core.shard.groups.items():
+        for number, group in list(self._core.shard.groups.items()):
             old = [batch for _, hot in group.machine.flush_candidates() for batch in hot if batch.place >> 32 < below]
             for some in portions(old):
                 self._moved.add(number)

@@ -14,7 +14,7 @@ tells), and does not decide who should lead or belong: it is told.
 """
 
 from polynya.raft.codec import decode_message, encode_block, encode_message
-from polynya.raft.configuration import Configuration
+from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
 from polynya.raft.raft import Identity, Raft
@@ -45,7 +45,9 @@ __all__ = [
     "Snapshot",
     "SnapshotChunk",
     "Status",
+    "decode_configuration",
     "decode_message",
     "encode_block",
+    "encode_configuration",
     "encode_message",
 ]

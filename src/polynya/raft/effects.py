@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from polynya.raft.configuration import Configuration
 from polynya.raft.messages import Entry, HardState, Message, Snapshot
 
 
@@ -105,3 +106,5 @@ class Status(msgspec.Struct, frozen=True):
     asleep: bool
     log_bytes: int
     peers: dict[int, PeerStatus]
+    configuration: Configuration  # the one in effect
+    settled: bool  # and committed, and not joint

@@ -15,6 +15,8 @@ class Kind:
     CONFIGURATION = 4
     HARD_STATE = 5
     RESET = 6
+    CONFIGURED = 7
+    DROPPED = 8
 
 
 class Entry(msgspec.Struct, gc=False):

@@ -45,6 +45,7 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     after: str
     limit: int
     local: bool = False
+    groups: list[int] = []  # which are asked for
 
 
 class LagQuery(msgspec.Struct, array_like=True, gc=False):
@@ -52,6 +53,7 @@ class LagQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     without: list[str]
     committed: int
+    groups: list[int] = []
 
 
 class Flush(msgspec.Struct, array_like=True, gc=False):

@@ -168,15 +168,14 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         assert task is not None
         push.on_cancel = task.cancel
         try:
-            await local.linearize(question.group)
+            await local.prepare(question.group, local=question.local)
+            attach(question, push)
         except Unavailable as fault:
             push.end(fault)
-        else:
-            attach(question, push)
 
     def subscribed(body: bytes, push: Push, peer: int) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
-        if question.local or local.readable(question.group):
+        if local.fit(question.group) if question.local else local.readable(question.group):
             attach(question, push)
         else:
             task = asyncio.get_running_loop().create_task(attach_later(question, push))

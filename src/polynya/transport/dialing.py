@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import uvloop
 
 from polynya.transport.hello import MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
 from polynya.transport.link import Link, Type
@@ -49,6 +50,9 @@ class Dialer:
         except OSError as error:
             self._note(_why(error))
             raise
+        except Exception as error:  # who keeps the connection tries again after an OSError, and only then
+            self._note(repr(error))
+            raise ConnectionError(repr(error)) from error
         self._note("")
         return link
 
@@ -64,7 +68,10 @@ class Dialer:
         context = self._tls.client if self._tls is not None else None
         name = node_name(self.node) if context is not None else None
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: greeting.link, sock=raw, ssl=context, server_hostname=name)
+        try:
+            await loop.create_connection(lambda: greeting.link, sock=raw, ssl=context, server_hostname=name)
+        finally:
+            let_go(raw, loop)
         try:
             greeting.link.send(Type.HELLO, 0, 0, encode_hello(self._own))
             type_, kind, body = await greeting.answer
@@ -132,6 +139,16 @@ class _Greeting:
     def _lost(self) -> None:
         if not self.answer.done():
             self.answer.set_exception(ConnectionResetError("it closed the connection before it answered (is TLS on on one side only?)"))
+
+
+def let_go(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """`raw` was given to `create_connection`, and its descriptor is the transport's, however that ended.
+
+    uvloop attaches the object to the transport only after its first wait: a connection that broke by then has closed the descriptor, and the
+    object would close the same number again when it is collected, whosever that is by then (uvloop's issues 645 and 738, mended in part).
+    """
+    if isinstance(loop, uvloop.Loop):
+        raw.detach()
 
 
 def certified_names(link: Link) -> tuple[str, ...] | None:

@@ -69,6 +69,13 @@ class SnapshotStore:
         """One that `write` was given. Raises `OSError` when it is gone, `CorruptData`."""
         return self._read(group, index)
 
+    def remove(self, group: int) -> None:
+        """All of the group's are gone, durably, when it returns. Raises `OSError`."""
+        for other, index in self._found():
+            if other == group:
+                self._files.unlink(self._path(group, index))
+        self._files.sync_folder(self._folder)
+
     def _write_new(self, path: Path, buffers: list[bytes]) -> None:
         if path.name in self._files.names(self._folder):
             self._files.unlink(path)  # of an attempt that failed

@@ -1,0 +1,95 @@
+"""Three real nodes under load and under faults, and a checker of what clients were told: `python -m chaos --seed 7 --seconds 120`, or `make chaos`.
+
+Exit code 1: something was lost, came twice, out of order or too late, or the cluster did not get well again. Everything that is started is
+taken away at the end, after Ctrl-C, and when this process is killed; the logs of a run that failed stay, and their folder is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from chaos.guard import Guard
+from chaos.run import Options, Outcome, Run
+
+SHOWN = 20  # of what was wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="default: one of its own each time")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of episodes (default: 120); 0: as many as --episodes")
+    parser.add_argument("--episodes", type=int, default=0, help="at most so many")
+    parser.add_argument("--cores", type=int, default=1, help="of each node")
+    parser.add_argument("--only", default="", help="faults with one of these in their names, with commas between them")
+    parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
+    parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
+    parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
+    given = parser.parse_args()
+    options = Options(
+        seed=given.seed,
+        seconds=given.seconds,
+        episodes=given.episodes,
+        cores=given.cores,
+        only=given.only,
+        namespaces=not given.loopback,
+    )
+    outcome = run_guarded(options, keep=given.keep)
+    if given.report is not None:
+        given.report.write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1) + b"\n")
+    return 1 if outcome.wrong else 0
+
+
+def run_guarded(options: Options, *, keep: bool = False) -> Outcome:
+    """A run with everything cleaned up behind it. Raises KeyboardInterrupt."""
+    print(f"chaos: seed {options.seed}; again: make chaos SEED={options.seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="polynya-chaos-"))
+    name = f"pch{os.getpid()}"
+    guard = Guard(name, folder)
+    signal.signal(signal.SIGTERM, _interrupted)
+    outcome: Outcome | None = None
+    try:
+        outcome = asyncio.run(Run(options, folder, name).run())
+        _say(outcome)
+    finally:
+        keep = keep or outcome is None or bool(outcome.wrong)
+        guard.finish(keep=keep)
+        if keep:
+            print(f"the logs are in {folder}", flush=True)
+    return outcome
+
+
+def _say(outcome: Outcome) -> None:
+    by_fault = Counter(episode.fault for episode in outcome.episodes)
+    print(
+        f"seed {outcome.seed}: {len(outcome.episodes)} episodes of {len(by_fault)} faults in {outcome.seconds:.0f} s on {outcome.network}: "
+        f"{outcome.acknowledged} appends acknowledged, {outcome.refused} refused, {outcome.unknown} with an unknown outcome, {outcome.reads} "
+        f"reads, {outcome.tailed} records by tails; the longest time without an append to some stream was {outcome.longest_pause:.1f} s"
+    )
+    for fault, why in outcome.skipped.items():
+        print(f"  skipped: {fault}: {why}")
+    for wrong in outcome.wrong[:SHOWN]:
+        print(f"WRONG: {wrong}")
+    if len(outcome.wrong) > SHOWN:
+        print(f"… and {len(outcome.wrong) - SHOWN} more")
+    print("FAILED" if outcome.wrong else "nothing acknowledged was lost, out of order or twice", flush=True)
+
+
+def _interrupted(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,354 @@
+"""The faults: each is inflicted on a cluster that serves, and mended after a while. What it needs is named; where that is missing it is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import msgspec
+import psutil
+
+from chaos.disks import Disk, flip_in_the_middle, tear_the_tail
+from chaos.nodes import ALL, EXIT_CORRUPT, EXIT_STORAGE, Cluster, Node
+
+Mend = Callable[[], Awaitable[None]]
+Inflicted = tuple[str, Mend | None]  # what was done, and what undoes it beside starting what is down, healing the network and the disks
+
+
+class Failed(Exception):
+    """A node did not do what it has to when this fault is met."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """`needs`: of "namespaces", "power", "shim". `seconds`: how long it lasts, at least and at most."""
+
+    name: str
+    inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
+    needs: tuple[str, ...] = ()
+    seconds: tuple[float, float] = (1.0, 4.0)
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(
+    name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0)
+) -> Callable[[Callable[[Cluster, Random], Awaitable[Inflicted]]], Callable[[Cluster, Random], Awaitable[Inflicted]]]:
+    """Puts it on the list."""
+
+    def put(inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]) -> Callable[[Cluster, Random], Awaitable[Inflicted]]:
+        FAULTS.append(Fault(name, inflict, needs, seconds))
+        return inflict
+
+    return put
+
+
+async def _one(cluster: Cluster, draw: Random) -> Node:
+    """Half of the time the node that leads the most."""
+    number = await cluster.leader_most() if draw.random() < 0.5 else draw.choice(ALL)
+    return cluster.nodes[number]
+
+
+# --- processes -------------------------------------------------------------------------------------------------------------------
+
+
+@fault("kill a core", seconds=(0.5, 2.0))
+async def kill_core(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    cores = node.cores()
+    core = draw.randrange(len(cores))
+    with suppress(psutil.NoSuchProcess):
+        cores[core].kill()
+    return f"core {core} of node {node.number}", None
+
+
+@fault("kill a node", seconds=(0.5, 3.0))
+async def kill_node(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    await node.kill()
+    return f"node {node.number}", None
+
+
+@fault("kill a majority", seconds=(0.5, 2.0))
+async def kill_two(cluster: Cluster, draw: Random) -> Inflicted:
+    numbers = draw.sample(ALL, 2)
+    await asyncio.gather(*(cluster.nodes[number].kill() for number in numbers))
+    return f"nodes {numbers[0]} and {numbers[1]}", None
+
+
+@fault("kill all", seconds=(0.1, 1.0))
+async def kill_all(cluster: Cluster, draw: Random) -> Inflicted:
+    await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
+    return "all nodes at once", None
+
+
+@fault("pause a node", seconds=(1.0, 6.0))
+async def pause_node(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    node.signal(signal.SIGSTOP)
+
+    async def mend() -> None:
+        node.signal(signal.SIGCONT)
+
+    return f"node {node.number}", mend
+
+
+@fault("pause a core for moments", seconds=(1.0, 3.0))
+async def pause_core(cluster: Cluster, draw: Random) -> Inflicted:
+    """Stutters, around the length of a lease."""
+    node = await _one(cluster, draw)
+    cores = node.cores()
+    core = draw.randrange(len(cores))
+    for _ in range(draw.randint(2, 5)):
+        with suppress(psutil.NoSuchProcess):
+            cores[core].suspend()
+            await asyncio.sleep(draw.uniform(0.2, 1.2))
+            cores[core].resume()
+            await asyncio.sleep(draw.uniform(0.0, 0.4))
+    return f"core {core} of node {node.number}", None
+
+
+@fault("pause all", seconds=(1.0, 4.0))
+async def pause_all(cluster: Cluster, draw: Random) -> Inflicted:
+    for node in cluster.nodes.values():
+        node.signal(signal.SIGSTOP)
+
+    async def mend() -> None:
+        for number in draw.sample(ALL, len(ALL)):
+            cluster.nodes[number].signal(signal.SIGCONT)
+            await asyncio.sleep(draw.uniform(0.0, 0.5))
+
+    return "all nodes; they wake up one after the other", mend
+
+
+@fault("stop a node in order", seconds=(0.2, 1.0))
+async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    code = await node.stop()
+    if code:
+        raise Failed(f"node {node.number} ended with {code} at SIGTERM")
+    return f"node {node.number}, by SIGTERM", None
+
+
+# --- the network -----------------------------------------------------------------------------------------------------------------
+
+
+def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
+    return [pair for other in others for pair in ((one, other), (other, one))]
+
+
+@fault("cut a node off", seconds=(2.0, 8.0))
+async def isolate(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    cluster.network.cut(cluster.wires, _both(node.number, [other for other in ALL if other != node.number]))
+    return f"node {node.number} from the others, not from clients", None
+
+
+@fault("cut one way", seconds=(2.0, 8.0))
+async def one_way(cluster: Cluster, draw: Random) -> Inflicted:
+    sender, to = draw.sample(ALL, 2)
+    cluster.network.cut(cluster.wires, [(sender, to)])
+    return f"nothing passes from node {sender} to node {to}", None
+
+
+@fault("mute a node", seconds=(2.0, 6.0))
+async def mute(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    cluster.network.cut(cluster.wires, [(node.number, other) for other in ALL if other != node.number])
+    return f"node {node.number} hears the others and is not heard", None
+
+
+@fault("bridge", seconds=(2.0, 8.0))
+async def bridge(cluster: Cluster, draw: Random) -> Inflicted:
+    one, other, between = draw.sample(ALL, 3)
+    cluster.network.cut(cluster.wires, _both(one, [other]))
+    return f"nodes {one} and {other} reach node {between} alone", None
+
+
+@fault("cut all", seconds=(1.0, 4.0))
+async def cut_all(cluster: Cluster, draw: Random) -> Inflicted:
+    cluster.network.cut(cluster.wires, cluster.wires.pairs)
+    return "every node from every other", None
+
+
+@fault("cuts that come and go", seconds=(0.1, 0.5))
+async def flap(cluster: Cluster, draw: Random) -> Inflicted:
+    for _ in range(draw.randint(3, 6)):
+        node = draw.choice(ALL)
+        cluster.network.cut(cluster.wires, _both(node, [other for other in ALL if other != node]))
+        await asyncio.sleep(draw.uniform(0.2, 1.5))
+        cluster.network.heal()
+        cluster.wires.heal()
+        await asyncio.sleep(draw.uniform(0.0, 0.3))
+    return "one node after the other, for moments", None
+
+
+@fault("lose packets", "namespaces", seconds=(2.0, 6.0))
+async def lose(cluster: Cluster, draw: Random) -> Inflicted:
+    share = draw.choice((0.05, 0.15, 0.3))
+    pairs = draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs)))
+    cluster.network.lose(pairs, share)
+    return f"{share:.0%} on {len(pairs)} of 6 ways", None
+
+
+@fault("delay", seconds=(2.0, 6.0))
+async def delay(cluster: Cluster, draw: Random) -> Inflicted:
+    low, high = draw.choice(((0.01, 0.05), (0.05, 0.2), (0.1, 0.6), (0.0, 1.0)))
+    pairs = draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs)))
+    for pair in pairs:
+        cluster.wires.delay(pair, low, high)
+    return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of 6 ways", None
+
+
+@fault("reset connections", seconds=(0.1, 1.0))
+async def reset(cluster: Cluster, draw: Random) -> Inflicted:
+    broken = 0
+    for _ in range(draw.randint(1, 5)):
+        for pair in draw.sample(cluster.wires.pairs, draw.randint(1, 6)):
+            broken += cluster.wires.reset(pair)
+        await asyncio.sleep(draw.uniform(0.05, 0.8))
+    return f"{broken} of them", None
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------------------------
+
+
+@fault("the wall's clock jumps", "shim", seconds=(1.0, 3.0))
+async def jump(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    seconds = draw.choice((-7200, -60, -2, 2, 60, 3600))
+    assert node.orders is not None
+    node.orders.give(real_ms=seconds * 1000)
+    return f"by {seconds} s on node {node.number}, and stays so", None
+
+
+@fault("a machine was suspended", "shim", seconds=(0.5, 2.0))
+async def suspend(cluster: Cluster, draw: Random) -> Inflicted:
+    """The clock that counts suspension leaps; the process noticed nothing."""
+    node = await _one(cluster, draw)
+    seconds = draw.choice((1, 5, 600))
+    assert node.orders is not None
+    orders = node.orders
+    orders.give(boot_ms=orders.clock("boot_ms") + seconds * 1000, real_ms=orders.clock("real_ms") + seconds * 1000)
+    return f"node {node.number}, for {seconds} s", None
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------------------
+
+
+async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
+    """It must end by itself with that code, and say why."""
+    found = await node.ended(seconds)
+    if found != code:
+        raise Failed(f"node {node.number} ended with {found} instead of {code}")
+
+
+@fault("fsync fails", "shim", seconds=(0.2, 1.0))
+async def sync_fails(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    node.orders.give(sync_error=errno.EIO, sync_after=draw.randrange(20))
+    await _start_after(node, EXIT_STORAGE)
+    return f"with EIO on node {node.number}, which stops", None
+
+
+@fault("writes fail", "shim", seconds=(0.2, 1.0))
+async def write_fails(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    node.orders.give(write_error=errno.EIO, write_after=draw.randrange(20))
+    await _start_after(node, EXIT_STORAGE)
+    return f"with EIO on node {node.number}, which stops", None
+
+
+@fault("no room for writes", "shim", seconds=(1.0, 4.0))
+async def no_room(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    node.orders.give(write_error=errno.ENOSPC, write_after=draw.randrange(20))
+    return f"on node {node.number}", None
+
+
+@fault("a slow disk", "shim", seconds=(2.0, 6.0))
+async def slow_disk(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    ms = draw.choice((20, 100, 500))
+    node.orders.give(sync_delay_us=ms * 1000)
+    return f"each fsync of node {node.number} takes {ms} ms longer", None
+
+
+@fault("a full disk", "power", seconds=(1.0, 4.0))
+async def full_disk(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    disk = node.disk
+    assert isinstance(disk, Disk)
+    disk.fill(leave=draw.choice((0, 4096, 1 << 20)))
+
+    async def mend() -> None:
+        disk.empty()
+
+    return f"of node {node.number}", mend
+
+
+@fault("power cut of a node", "power", seconds=(0.1, 2.0))
+async def power_cut(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    await _cut_power([node])
+    return f"node {node.number}", None
+
+
+@fault("power cut of all", "power", seconds=(0.1, 1.0))
+async def power_cut_all(cluster: Cluster, draw: Random) -> Inflicted:
+    await _cut_power(list(cluster.nodes.values()))
+    return "all nodes at once", None
+
+
+async def _cut_power(nodes: list[Node]) -> None:
+    """Nothing reaches the disks any more before a process notices."""
+    disks = [node.disk for node in nodes if isinstance(node.disk, Disk)]
+    for disk in disks:
+        disk.cut_power()
+    await asyncio.gather(*(node.kill() for node in nodes))
+    for disk in disks:
+        await asyncio.to_thread(disk.restore)
+
+
+@fault("lose a disk", seconds=(0.1, 2.0))
+async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    await node.kill()
+    node.wipe()
+    return f"that of node {node.number}", None
+
+
+@fault("a torn tail", seconds=(0.1, 1.0))
+async def torn_tail(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    await node.kill()
+    return f"node {node.number}: {tear_the_tail(_journal(cluster, node, draw), draw)}", None
+
+
+@fault("a bit flips in a journal", seconds=(0.1, 1.0))
+async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
+    """The node must refuse to start on it, and comes back as one that lost its disk."""
+    node = await _one(cluster, draw)
+    await node.kill()
+    what = flip_in_the_middle(_journal(cluster, node, draw), draw)
+    if not what:
+        return f"not yet: the journal of node {node.number} is too short", None
+    node.start()
+    found = await node.ended(30.0)
+    if found != EXIT_CORRUPT or "is damaged at offset" not in node.said():
+        raise Failed(f"node {node.number} ended with {found} instead of {EXIT_CORRUPT} on {what}:\n{node.said()[-2000:]}")
+    node.wipe()
+    return f"node {node.number}: {what}: it refuses, and gets its data from the others", None
+
+
+def _journal(cluster: Cluster, node: Node, draw: Random) -> Path:
+    return node.data / f"core-{draw.randrange(cluster.cores)}" / "journal"

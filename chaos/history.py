@@ -1,0 +1,197 @@
+"""What clients of a cluster did and were told, and whether one log explains all of it.
+
+The full read at the end gives every append its place; all else follows from places, in O(n log n). Every record is unique: `WRITER.NUMBER.PART`.
+Times are of one monotonic clock, in seconds; places are record numbers, which offsets carry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+
+
+class Append(msgspec.Struct):
+    """One append of whole records, or all tries of a producer until it was acknowledged. `end` is the place behind it, if the answer told."""
+
+    stream: str
+    writer: str
+    number: int
+    records: list[str]
+    began: float
+    ended: float = math.inf
+    outcome: str = INFO
+    end: int | None = None
+    produced: bool = False
+    by: int = 0  # the node that answered
+
+
+class Read(msgspec.Struct):
+    """Records from the place `begin` on, as one node answered. `whole`: the answer said that nothing follows, so it is linearizable."""
+
+    stream: str
+    node: int
+    began: float
+    ended: float
+    begin: int
+    records: list[str]
+    whole: bool = True
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.records)
+
+
+class Piece(msgspec.Struct):
+    """What a tail was handed at once: records, and then the place from which it would go on."""
+
+    node: int
+    begin: int
+    records: list[str]
+    told: int
+
+
+class Tail(msgspec.Struct):
+    """One live reader, over all its connections."""
+
+    name: str
+    stream: str
+    kind: str = "sse"
+    pieces: list[Piece] = []
+
+
+class History(msgspec.Struct):
+    appends: list[Append] = []
+    reads: list[Read] = []
+    tails: list[Tail] = []
+
+    def count(self, outcome: str) -> int:
+        return sum(append.outcome == outcome for append in self.appends)
+
+
+def check(history: History, final: dict[str, list[str]]) -> list[str]:
+    """What is not true, each with its kind before a colon; empty when all is. `final`: what each stream holds in the end."""
+    return [f"{stream}: {wrong}" for stream in sorted(final) for wrong in _check_stream(history, stream, final[stream])]
+
+
+def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[str]:
+    appends = [append for append in history.appends if append.stream == stream]
+    places = {record: place for place, record in enumerate(final)}
+    yield from _check_unique(final)
+    yield from _check_strangers(appends, final)
+    for append in appends:
+        yield from _check_append(append, places)
+    yield from _check_producers(appends, places)
+    reads = [read for read in history.reads if read.stream == stream]
+    for read in reads:
+        if read.records != final[read.begin : read.end]:
+            yield f"read: node {read.node} gave {_shown(read.records)} from {read.begin} on, where {_shown(final[read.begin : read.end])} is"
+    yield from _check_order(appends, reads, places, len(final))
+    for tail in history.tails:
+        if tail.stream == stream:
+            yield from _check_tail(tail, final)
+
+
+def _check_unique(final: list[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for place, record in enumerate(final):
+        if record in seen:
+            yield f"twice: {record} is there again at {place}"
+        seen.add(record)
+
+
+def _check_strangers(appends: list[Append], final: list[str]) -> Iterator[str]:
+    sent = {record for append in appends for record in append.records}
+    strangers = [record for record in final if record not in sent]
+    if strangers:
+        yield f"stranger: nobody sent {_shown(strangers)}"
+
+
+def _check_append(append: Append, places: dict[str, int]) -> Iterator[str]:
+    found = [places[record] for record in append.records if record in places]
+    if not found:
+        if append.outcome == OK:
+            yield f"lost: {append.records[0]} was acknowledged by node {append.by} and is not there"
+        return
+    if append.outcome == FAIL:
+        yield f"refused: {append.records[0]} was refused by node {append.by} and is there, at {found[0]}"
+    if len(found) < len(append.records) or found != list(range(found[0], found[0] + len(found))):
+        yield f"torn: the records of {append.records[0]} are at {found}"
+    elif append.end is not None and append.end != found[-1] + 1:
+        yield f"offset: {append.records[0]} ends at {found[-1] + 1}, and node {append.by} said {append.end}"
+
+
+def _check_producers(appends: list[Append], places: dict[str, int]) -> Iterator[str]:
+    """In the order of their numbers, without a gap before anything that is there."""
+    producers: dict[str, list[Append]] = {}
+    for append in appends:
+        if append.produced:
+            producers.setdefault(append.writer, []).append(append)
+    for writer, mine in producers.items():
+        there = [append for append in sorted(mine, key=lambda each: each.number) if append.records[0] in places]
+        if [append.number for append in there] != list(range(len(there))):
+            yield f"gap: of {writer} there are {_shown([str(append.number) for append in there])}"
+        at = [places[append.records[0]] for append in there]
+        if at != sorted(at):
+            yield f"order: what {writer} produced is not in its order"
+
+
+def _check_order(appends: list[Append], reads: list[Read], places: dict[str, int], length: int) -> Iterator[str]:
+    """Linearizable: nothing that began later is placed, or sees, before what had ended; and nobody sees what had not begun."""
+    begun = [-math.inf] * (length + 1)  # at each place: when the latest of all appends up to it began
+    operations: list[tuple[float, float, int, int, str]] = []  # began, ended, sees at least, is seen as, name
+    for append in appends:
+        if append.records[0] not in places:
+            continue
+        first = places[append.records[0]]
+        end = min(first + len(append.records), length)
+        begun[end] = max(begun[end], append.began)
+        operations.append(
+            (append.began, append.ended if append.outcome == OK else math.inf, first, end, f"the append of {append.records[0]}")
+        )
+    for place in range(1, length + 1):
+        begun[place] = max(begun[place], begun[place - 1])
+    for read in reads:
+        if begun[min(read.end, length)] > read.ended:
+            yield f"future: a read on node {read.node} ended before what it saw began"
+        sees = read.end if read.whole else length
+        operations.append((read.began, read.ended, sees, read.end, f"a read on node {read.node}"))
+    yield from _sweep(operations)
+
+
+def _sweep(operations: Sequence[tuple[float, float, int, int, str]]) -> Iterator[str]:
+    ends = sorted((ended, version, name) for _, ended, _, version, name in operations if ended < math.inf)
+    floor, by, passed = 0, "", 0
+    for began, _, sees, _, name in sorted(operations):
+        while passed < len(ends) and ends[passed][0] < began:
+            if ends[passed][1] > floor:
+                floor, by = ends[passed][1], ends[passed][2]
+            passed += 1
+        if sees < floor:
+            yield f"stale: {name} is at {sees}, though {by} had ended at {floor} before it began"
+
+
+def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
+    """Ordered, unique, without a gap, resumed where it was, told its place, and in the end complete."""
+    place = 0
+    for piece in tail.pieces:
+        if piece.begin != place:
+            yield f"resume: tail {tail.name} asked node {piece.node} from {piece.begin} on, and had got as far as {place}"
+        place = piece.begin + len(piece.records)
+        if piece.records != final[piece.begin : place]:
+            yield (
+                f"tail: node {piece.node} sent {tail.name} {_shown(piece.records)} from {piece.begin} on, where "
+                f"{_shown(final[piece.begin : place])} is"
+            )
+        if piece.told != place:
+            yield f"bookmark: node {piece.node} told tail {tail.name} to go on at {piece.told}, and it had got as far as {place}"
+            place = piece.told
+    if place < len(final):
+        yield f"unseen: tail {tail.name} got {place} of {len(final)} records"
+
+
+def _shown(records: Sequence[str]) -> str:
+    return f"[{', '.join(records[:4])}{', …' if len(records) > 4 else ''}]"

@@ -1,0 +1,121 @@
+"""The wires between the nodes: each ordered pair has a proxy of its own, which delays, holds up or breaks what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from random import Random
+
+import msgspec
+
+CHUNK_BYTES = 1 << 16
+Place = tuple[str, int]
+
+
+class Way(msgspec.Struct):
+    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they never overtake."""
+
+    delay: tuple[float, float] = (0.0, 0.0)
+    open: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+
+class Wires:
+    """Of `nodes`. A connection that node A makes to node B runs through the proxy (A, B), and has two ways."""
+
+    def __init__(self, nodes: list[int], seed: int) -> None:
+        self.pairs = [(one, other) for one in nodes for other in nodes if one != other]
+        self.ways = {pair: Way() for pair in self.pairs}
+        self.places: dict[tuple[int, int], Place] = {}
+        self._random = Random(f"wires {seed}")
+        self._servers: list[asyncio.Server] = []
+        self._open: set[tuple[tuple[int, int], asyncio.StreamWriter]] = set()
+        for way in self.ways.values():
+            way.open.set()
+
+    async def listen(self, pair: tuple[int, int], at: Place, to: Place) -> None:
+        """Serve the proxy of a pair; port 0 takes a free one. Towards the node it has the same address."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(pair, (at[0], to), reader, writer)
+
+        server = await asyncio.start_server(serve, *at)
+        self.places[pair] = server.sockets[0].getsockname()[:2]
+        self._servers.append(server)
+
+    def delay(self, pair: tuple[int, int], low: float, high: float) -> None:
+        self.ways[pair].delay = (low, high)
+
+    def hold(self, pair: tuple[int, int]) -> None:
+        """Nothing passes from one to the other, and nothing is lost: what a network that drops everything looks like above TCP."""
+        self.ways[pair].open.clear()
+
+    def reset(self, pair: tuple[int, int]) -> int:
+        """Break all connections that one made to the other; how many."""
+        broken = [writer for where, writer in self._open if where == pair]
+        for writer in broken:
+            _abort(writer)
+        return len(broken)
+
+    def heal(self) -> None:
+        for way in self.ways.values():
+            way.delay = (0.0, 0.0)
+            way.open.set()
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for _, writer in list(self._open):
+            _abort(writer)
+        await asyncio.sleep(0)
+
+    async def _serve(
+        self, pair: tuple[int, int], onward: tuple[str, Place], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        source, to = onward
+        self._open.add((pair, writer))
+        far: asyncio.StreamWriter | None = None
+        try:
+            await self.ways[pair].open.wait()
+            far_reader, far = await asyncio.open_connection(*to, local_addr=(source, 0))
+            self._open.add((pair, far))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pump(self.ways[pair], reader, far))
+                tasks.create_task(self._pump(self.ways[pair[1], pair[0]], far_reader, writer))
+        except (OSError, ExceptionGroup):
+            pass
+        finally:
+            for each in (writer, far):
+                if each is not None:
+                    self._open.discard((pair, each))
+                    _abort(each)
+
+    async def _pump(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """In order; raises ConnectionResetError at the end of either side, so that the other way ends, too."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(256)
+
+        async def deliver() -> None:
+            while True:
+                due, data = await queue.get()
+                if due > loop.time():
+                    await asyncio.sleep(due - loop.time())
+                await way.open.wait()
+                writer.write(data)
+                await writer.drain()
+
+        async with asyncio.TaskGroup() as tasks:
+            delivering = tasks.create_task(deliver())
+            while data := await reader.read(CHUNK_BYTES):
+                await queue.put((loop.time() + self._random.uniform(*way.delay), data))
+            delivering.cancel()
+        raise ConnectionResetError
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """With a reset, as from a host that forgot the connection."""
+    with suppress(OSError):
+        sock: socket.socket | None = writer.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    writer.transport.abort()

@@ -1,0 +1,204 @@
+"""One run: a cluster under load, a fault after the other from a seed, the cluster well again after each, and in the end the checker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from chaos import disks as own_disks
+from chaos import network as own_network
+from chaos import shim
+from chaos.clients import Clients, Wrong
+from chaos.disks import Disk, Folder
+from chaos.faults import FAULTS, Failed, Fault
+from chaos.history import FAIL, INFO, OK, check
+from chaos.network import Loopback, Namespaces
+from chaos.nodes import ALL, Cluster
+from chaos.proxy import Wires
+from chaos.wire import Lost, Unsent
+
+WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
+START_SECONDS = 90.0
+STREAMS = 6
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int = 0
+    seconds: float = 120.0  # of episodes; 0: as many as `episodes` says
+    episodes: int = 0
+    cores: int = 1
+    only: str = ""  # part of the names of faults
+    namespaces: bool = True  # if they work
+    pause: float = 0.03  # between two appends of a writer
+
+
+class Episode(msgspec.Struct):
+    """`well`: seconds from healing until everything was well again. `trouble`: why it never was, or what a node did not do."""
+
+    number: int
+    fault: str
+    what: str
+    began: float
+    lasted: float = 0.0
+    well: float = 0.0
+    trouble: str = ""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a run found. `wrong` is empty when all held."""
+
+    seed: int
+    network: str
+    seconds: float = 0.0
+    episodes: list[Episode] = []
+    skipped: dict[str, str] = {}  # fault -> why
+    acknowledged: int = 0
+    refused: int = 0
+    unknown: int = 0
+    reads: int = 0
+    tailed: int = 0
+    longest_pause: float = 0.0
+    wrong: list[str] = []
+
+
+class Run:
+    """`say` gets a line for each episode."""
+
+    def __init__(self, options: Options, folder: Path, name: str) -> None:
+        self.options, self.folder, self.name = options, folder, name
+        self.draw = Random(f"chaos {options.seed}")
+        self.began = time.monotonic()
+
+    async def run(self) -> Outcome:
+        options = self.options
+        lacking = {"namespaces": "not wanted" if not options.namespaces else own_network.why_not(), "power": own_disks.why_not(self.folder)}
+        library, lacking["shim"] = shim.build(self.folder)
+        network = Loopback(ALL, self.name) if lacking["namespaces"] else Namespaces(ALL, self.name)
+        outcome = Outcome(seed=options.seed, network=network.kind)
+        faults = self._available(lacking, outcome)
+        wires = Wires(ALL, options.seed)
+        cluster = Cluster(self.folder, network, wires, cores=options.cores)
+        disk_type = Folder if lacking["power"] else Disk
+        await cluster.prepare({number: disk_type(self.folder / f"node-{number}") for number in ALL}, library)
+        try:
+            await self._drive(cluster, faults, outcome)
+        finally:
+            await cluster.close()
+            network.close()
+        outcome.seconds = self._now()
+        return outcome
+
+    def _available(self, lacking: dict[str, str], outcome: Outcome) -> list[Fault]:
+        found = []
+        for each in FAULTS:
+            if self.options.only and not any(word.strip() in each.name for word in self.options.only.split(",")):
+                continue
+            reasons = [lacking[need] for need in each.needs if lacking[need]]
+            if reasons:
+                outcome.skipped[each.name] = "; ".join(reasons)
+                print(f"  skipped: {each.name}: {'; '.join(reasons)}", flush=True)
+            else:
+                found.append(each)
+        return found
+
+    async def _drive(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
+        for node in cluster.nodes.values():
+            node.start()
+        trouble = await self._until_well(cluster, START_SECONDS)
+        if trouble:
+            outcome.wrong.append(f"liveness: the cluster does not start: {trouble}")
+            return
+        print(f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} cores each, are well", flush=True)
+        addresses = {number: cluster.network.http(number) for number in ALL}
+        clients = Clients(addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
+        await clients.create()
+        clients.start(pause=self.options.pause)
+        await asyncio.sleep(1.0)
+        await self._episodes(cluster, faults, outcome)
+        await clients.stop()
+        await self._judge(cluster, clients, outcome)
+
+    async def _episodes(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
+        """From a deck that has every fault once, shuffled; then from the next."""
+        deadline = self._now() + self.options.seconds if self.options.seconds else float("inf")
+        most = self.options.episodes or 1 << 30
+        deck: list[Fault] = []
+        while self._now() < deadline and len(outcome.episodes) < most:
+            if not deck:
+                deck = self.draw.sample(faults, len(faults))
+            episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
+            outcome.episodes.append(episode)
+            said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
+            print(f"  {episode.began:6.1f} s  {episode.number:3}  {episode.fault}: {episode.what}; {said}", flush=True)
+            if episode.trouble:
+                outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
+                return
+            await asyncio.sleep(self.draw.uniform(0.2, 1.0))
+
+    async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
+        episode = Episode(number, fault.name, "", self._now())
+        draw = Random(f"episode {self.options.seed} {number} {fault.name}")
+        try:
+            episode.what, mend = await fault.inflict(cluster, draw)
+        except Failed as failed:
+            episode.trouble = str(failed)
+            return episode
+        await asyncio.sleep(draw.uniform(*fault.seconds))
+        if mend is not None:
+            await mend()
+        self._heal(cluster)
+        healed = self._now()
+        episode.lasted = healed - episode.began
+        episode.trouble = await self._until_well(cluster, WELL_SECONDS)
+        episode.well = self._now() - healed
+        return episode
+
+    def _heal(self, cluster: Cluster) -> None:
+        cluster.network.heal()
+        cluster.wires.heal()
+        for node in cluster.nodes.values():
+            if node.orders is not None:
+                node.orders.heal()
+            if not node.is_alive:
+                node.start()
+
+    async def _until_well(self, cluster: Cluster, seconds: float) -> str:
+        """What is wrong after that time; empty as soon as nothing is."""
+        deadline = self._now() + seconds
+        while True:
+            unwell = await cluster.unwell()
+            ended = [node for node in cluster.nodes.values() if not node.is_alive]
+            if not unwell:
+                return ""
+            if ended:
+                assert ended[0].process is not None
+                return f"node {ended[0].number} ended with {ended[0].process.returncode}:\n{ended[0].said()[-3000:]}"
+            if self._now() > deadline:
+                return f"{unwell} after {seconds:.0f} s"
+            await asyncio.sleep(0.1)
+
+    async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
+        """The full read by each node, the same by all, and the checker."""
+        final: dict[str, list[str]] = {}
+        for stream in clients.streams:
+            for number in ALL:
+                try:
+                    records = await clients.read_all(number, stream)
+                except (Lost, Unsent, Wrong) as fault:
+                    outcome.wrong.append(f"liveness: {stream} cannot be read by node {number} in the end: {fault!r}")
+                    continue
+                if final.setdefault(stream, records) != records:
+                    outcome.wrong.append(f"{stream}: nodes {ALL[0]} and {number} have not the same in the end")
+        await clients.finish(final, 30.0)
+        history = clients.history
+        outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines()
+        outcome.acknowledged, outcome.refused, outcome.unknown = (history.count(each) for each in (OK, FAIL, INFO))
+        outcome.reads, outcome.tailed = len(history.reads), sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
+        outcome.longest_pause = clients.longest_pause()
+
+    def _now(self) -> float:
+        return time.monotonic() - self.began

@@ -1,0 +1,58 @@
+"""Orders for the clocks and disks of one node's processes, through a library of our own that is preloaded into them (`shim.c`)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("shim.c")
+NAMES = ("real_ms", "boot_ms", "sync_error", "sync_after", "sync_delay_us", "sync_lies", "write_error", "write_after")
+_NUMBERS = struct.Struct(f"{len(NAMES)}q")
+
+
+class Orders:
+    """The numbers of one node; what is not named is 0 from then on, but for the clocks, which stay where they are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(mmap.PAGESIZE))
+        descriptor = os.open(path, os.O_RDWR)
+        self._map = mmap.mmap(descriptor, mmap.PAGESIZE)
+        os.close(descriptor)
+        self._values = dict.fromkeys(NAMES, 0)
+
+    def give(self, **numbers: int) -> None:
+        clocks = {name: self._values[name] for name in ("real_ms", "boot_ms")}
+        self._values = dict.fromkeys(NAMES, 0) | clocks | numbers
+        self._map[: _NUMBERS.size] = _NUMBERS.pack(*self._values.values())
+
+    def clock(self, name: str) -> int:
+        return self._values[name]
+
+    def heal(self) -> None:
+        """The disk is well; a clock that was set stays."""
+        self.give()
+
+    def variables(self, library: Path) -> dict[str, str]:
+        """For the environment of the processes."""
+        return {"LD_PRELOAD": str(library), "CHAOS_ORDERS": str(self.path)}
+
+
+def build(folder: Path) -> tuple[Path | None, str]:
+    """The library, or why there is none."""
+    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    if not sys.platform.startswith("linux"):
+        return None, "clocks and disks are disturbed by a preloaded library, on Linux alone"
+    if compiler is None:
+        return None, "no C compiler for the library that disturbs clocks and disks"
+    library = folder / "shim.so"
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None, f"the library that disturbs clocks and disks cannot be built: {done.stderr.strip().splitlines()[-1]}"
+    return library, ""
