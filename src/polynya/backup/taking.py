@@ -121,7 +121,7 @@ class Taker:
 
     async def _agree(self, about: About, folder: str) -> None:
         """Until the groups, the tables and the objects fit together."""
-        tables = await self._group(0, folder)
+        tables = await self._group(0, "")
         again: Iterable[int] = range(1, about.groups + 1)
         for _ in range(TRIES):
             for group in again:
@@ -139,11 +139,12 @@ class Taker:
     # --- groups ----------------------------------------------------------------------------------------------------------------
 
     async def _group(self, group: int, folder: str) -> _Named:
+        """Without a folder it is only looked at."""
         for _ in range(TRIES):
-            number = self._taken[group] = self._taken.get(group, -1) + 1
+            number = self._taken[group] = self._taken.get(group, -1) + bool(folder)
             self._progress.doing = f"group {group}"
             captured = await self._source.capture(group)
-            name = f"{folder}/groups/{group:05d}-{number:02d}"
+            name = f"{folder}/groups/{group:05d}-{number:02d}" if folder else ""
             try:
                 crc, named = await self._fetch(captured, name)
             except Lost:
@@ -179,10 +180,11 @@ class Taker:
                 if wanted == HEADER_BYTES and len(state) >= HEADER_BYTES:
                     wanted += parse_header(bytes(state[:HEADER_BYTES])).state_bytes
             crc, size = int(extend(crc, piece)), size + len(piece)
-            gathered.append(piece)
-            held += len(piece)
+            if name:
+                gathered.append(piece)
+                held += len(piece)
             self._progress.files_bytes += len(piece)
-            if held >= PART_BYTES or size == captured.size:
+            if name and (held >= PART_BYTES or size == captured.size):
                 await self._shelf.put(f"{name}/{number:05d}", gathered)
                 gathered, held, number = [], 0, number + 1
         return crc, _named(bytes(state[HEADER_BYTES:wanted]))
