@@ -13,7 +13,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Survey, reborn
 from polynya.stream.replies import Code
 from polynya.stream.salvage import Piece, salvage
-from polynya.stream.snapshots import read_image, write_image
+from polynya.stream.snapshots import decode_image, write_image
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
 GROUP = 1  # the only one for streams
@@ -62,7 +62,7 @@ class Lost:
 
     def recovered(self) -> tuple[Machine, list[str]]:
         """And what it says is lost."""
-        image = read_image(self.copy)
+        image = decode_image(self.copy)
         named = set(image.held)
         others = {uid: [piece for piece in pieces if piece.slice.pack not in named] for uid, pieces in self.pieces.items()}
         notes = salvage(image, {uid: pieces for uid, pieces in others.items() if pieces})

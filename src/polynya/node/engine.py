@@ -64,7 +64,7 @@ class Engine:
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
         self.settler = Settler(self.service)
         self.retainer = Retainer(self.service)
-        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
+        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
         self.groups = CoreGroups(self._term, self.service, self.snapshotter)
         if self.replicated is not None:
             self._join(self.replicated)

@@ -13,7 +13,7 @@ from polynya.backup.shelf import Reading, parts_of
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.node.restoring import Restored, State
 from polynya.objectstore import NotFound, ObjectStore, put_again
-from polynya.stream.snapshots import read_image
+from polynya.stream.snapshots import decode_image
 
 COPIES = 4  # objects at the same time
 
@@ -35,7 +35,7 @@ class FromBackup:
             file = await asyncio.to_thread(parse, data, group)
         except CorruptData as fault:
             raise CorruptData(f"{entry.name} is damaged: {fault}") from None
-        return State(read_image(file.state), file.hot, file.header.log_ms)
+        return State(decode_image(file.state), file.hot, file.header.log_ms)
 
     async def objects(self, store: ObjectStore, done: Restored) -> None:
         entry = self._manifest.objects

@@ -17,7 +17,7 @@ from polynya.stream.commands import ColdSlice
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note
 from polynya.stream.salvage import Piece, salvage
-from polynya.stream.snapshots import Image, read_image
+from polynya.stream.snapshots import Image, decode_image
 from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, home_group_of, read_footer
 
 READERS = 8
@@ -64,9 +64,9 @@ class FromStore:
     async def _copied(self, group: int) -> tuple[Image, int]:
         copy = self._copies.get(group)
         if copy is None:  # nothing was ever in it
-            return read_image(Machine(group, self.whole.groups).snapshot()), 0
+            return decode_image(Machine(group, self.whole.groups).snapshot()), 0
         file = await copies.read(self._store, copy)
-        return read_image(file.state), file.header.log_ms
+        return decode_image(file.state), file.header.log_ms
 
     async def _look_at_packs(self) -> None:
         named: set[str] = set()

@@ -53,6 +53,12 @@ from polynya.stream.replies import Code, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
+Shared = Callable[[int], bool]
+
+
+def _all_groups(group: int) -> bool:
+    return True
+
 
 class ReplicatedCore:
     """Has the surface of `polynya.node.core.Core`. All methods are called on the loop.
@@ -74,6 +80,7 @@ class ReplicatedCore:
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
+        self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
@@ -100,7 +107,7 @@ class ReplicatedCore:
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
-        self.leads_kept = Leads(self)
+        self.leadership = Leads(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -147,17 +154,13 @@ class ReplicatedCore:
         self._kick_soon()
         return await waiter
 
-    def tune(self) -> None:
-        """Who is to lead what, and how many groups share the memory, is not what it was."""
-        for number, member in self.members.items():
-            member.raft.settings = self._settings(number)
-
-    def _settings(self, number: int) -> Settings:
+    def settings_of(self, number: int) -> Settings:
+        """They change with who is to lead the group, and with how many share the memory."""
         return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
 
     def _join(self, number: int, restored: Restored) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
-        raft = Raft(identity, restored, self._settings(number), now_ms=self._now_ms(), ready=self._ready)
+        raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
         self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
@@ -256,7 +259,11 @@ class ReplicatedCore:
             try:
                 message = decode_message(data)
                 member = self.members.get(message.group)
-                if member is not None:
+                if member is None:
+                    continue
+                if type(message) is SnapshotChunk:
+                    self.on_chunk(member, message)
+                else:
                     member.raft.step(message, now_ms)
             except (msgspec.MsgspecError, ValueError) as fault:
                 self._report("a message of another node is no message", fault)
@@ -265,24 +272,37 @@ class ReplicatedCore:
                 return
         self._kick_soon()
 
-    def unreachable(self, node: int) -> None:
-        """What was sent there lately may be lost."""
-        now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.unreachable(node, now_ms)
+    def step(self, member: Member, message: Message) -> None:
+        """A message that somebody held back."""
+        if self._dead is not None:
+            return
+        try:
+            member.raft.step(message, self._now_ms())
+        except BaseException as fault:
+            self._die(fault)
         self._kick_soon()
 
-    def peer_lost(self, node: int, heard_ms: int | None = None) -> None:
+    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
+        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
+        now_ms = self._now_ms()
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.unreachable(node, now_ms)
+        self._kick_soon()
+
+    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
         """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
         self._kick_soon()
 
-    def peer_found(self, node: int) -> None:
+    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_found(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_found(node, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------
@@ -307,10 +327,6 @@ class ReplicatedCore:
         refusal = self.members[group].raft.transfer(node, self._now_ms())
         self._kick_soon()
         return refusal
-
-    def hand_over_all(self) -> None:
-        """Before a stop: each led group goes to the member that has most of its log and is there."""
-        self.leads_kept.hand_over_all()
 
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}
@@ -350,7 +366,7 @@ class ReplicatedCore:
     def close(self) -> None:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
-        self.leads_kept.close()
+        self.leadership.close()
         self._deadlines.close()
         self._writes.close()
 
@@ -407,7 +423,7 @@ class ReplicatedCore:
             now_ms = self._now_ms()
             for raft in rafts:
                 raft.unwritten(now_ms)
-            self.hand_over_all()
+            self.leadership.hand_over_all()
             self._turn()
 
     def room(self) -> None:

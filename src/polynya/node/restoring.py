@@ -25,7 +25,6 @@ from polynya.node.birth import Birth
 from polynya.node.config import Config, cores_default
 from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
-from polynya.node.storage import journal_id_of
 from polynya.objectstore import ObjectStore, open_store, read_root
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note, Survey, reborn
@@ -114,7 +113,7 @@ class Target:
         if core not in self._cores:
             folder = self.folder / f"core-{core}"
             folder.mkdir(exist_ok=True)
-            journal = Journal.open(folder / "journal", journal_id=journal_id_of(self.birth.cluster_id, core))
+            journal = Journal.open(folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core))
             self._cores[core] = (journal, SnapshotStore(folder / "snapshots"))
         return self._cores[core]
 

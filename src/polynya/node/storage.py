@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.node.birth import journal_id_of
+from polynya.node.chains import Chain, hot_bytes_of
 from polynya.node.cluster import META_GROUP, Membership
 from polynya.node.core import KIND_COPY
-from polynya.node.transfer import payload_at, transfer_size
+from polynya.node.folding import merge
+from polynya.node.transfer import payload_at
 from polynya.node.writing import FORGETFUL
 from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
 from polynya.raft import Kind as RaftKind
@@ -21,7 +23,8 @@ from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.replica.member import latest_ms
 from polynya.stream.machine import Machine
-from polynya.wal import Files, Journal, JournalEntry, Kind, Snapshot, SnapshotStore
+from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
+from polynya.wal.snapshots import Link
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
@@ -30,7 +33,7 @@ log = logging.getLogger("polynya.storage")
 class Storage(msgspec.Struct):
     """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
     that have other members, whose logs are applied as far as their snapshots; empty on a lone node. `departed`: what members promised that
-    were here and are no more."""
+    were here and are no more. `chains`: the snapshots on the disk."""
 
     journal: Journal
     snapshots: SnapshotStore
@@ -38,6 +41,7 @@ class Storage(msgspec.Struct):
     log_ms: int
     restored: dict[int, Restored] = {}
     departed: dict[int, HardState] = {}
+    chains: dict[int, Chain] = {}
 
 
 def open_storage(  # noqa: PLR0913
@@ -59,35 +63,30 @@ def open_storage(  # noqa: PLR0913
     snapshots = SnapshotStore(folder / "snapshots", files=files)
     storage = Storage(journal, snapshots, Shard(), 0)
     try:
-        latest = snapshots.latest()
         numbers = range(core, groups + 1, cores)
         if membership is None:
             for number in numbers:
-                _restore(storage, number, groups, latest.get(number))
+                _restore(storage, number, groups, snapshots.links(number))
             for entry in journal.entries():
                 _replay(storage, entry)
         else:
-            for number, recovery in _recoveries(journal, numbers).items():
-                _recover(storage, recovery, groups, membership, latest.get(number))
+            for recovery in _recoveries(journal, numbers).values():
+                _recover(storage, recovery, groups, membership)
     except BaseException:
         journal.close()
         raise
     return storage
 
 
-def journal_id_of(cluster_id: str, core: int) -> int:
-    """What the journal of a core calls itself."""
-    return int(cluster_id[:14] or "0", 16) << 8 | core
-
-
-def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | None) -> None:
-    if snapshot is None:
+def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> None:
+    if not links:
         storage.shard.groups[number] = Group(number, Machine(number, groups))
         return
     journal = storage.journal
 
-    machine = Machine.restore(snapshot.body, lambda place, uid: payload_at(journal, place, uid))
-    storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
+    machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
+    storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
+    storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
     storage.log_ms = max(storage.log_ms, latest_ms(machine))
 
 
@@ -130,22 +129,23 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
     return recoveries
 
 
-def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership, found: Snapshot | None) -> None:
+def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership) -> None:
     """What the member of a group starts with, if there is one here: which entries behind the snapshot are committed, the others will tell."""
     number, born = recovery.group, membership.born_with(recovery.group)
     if recovery.departed is not None:
         storage.departed[number] = recovery.departed
         storage.snapshots.remove(number)  # if that was cut short
         return
-    blank = recovery.blank and found is None
+    links = storage.snapshots.links(number)
+    blank = recovery.blank and not links
     if blank and membership.node not in born.members and number != META_GROUP:
         return
-    _restore(storage, number, groups, found)
-    group = storage.shard.groups[number]
+    _restore(storage, number, groups, links)
+    found = storage.chains.get(number)
     if found is None or not found.index:
         snapshot = RaftSnapshot(0, 0, recovery.configuration_at(0, born))
     else:
-        snapshot = snapshot_of(group, found, recovery.configuration_at(found.index, born))
+        snapshot = snapshot_of(found, recovery.configuration_at(found.index, born))
     restored = recovery.result(snapshot)
     if blank and born.votes(membership.node):  # a new member, or one that lost its disk
         restored.hard_state = HardState(forgetful=True)
@@ -153,6 +153,6 @@ def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Memb
     storage.restored[number] = restored
 
 
-def snapshot_of(group: Group, found: Snapshot, configuration: Configuration) -> RaftSnapshot:
-    """What the snapshot file of a group is called among its members."""
-    return RaftSnapshot(found.index, found.term, configuration, transfer_size(len(found.body), group.machine), crc32c(found.body))
+def snapshot_of(found: Chain, configuration: Configuration) -> RaftSnapshot:
+    """What the snapshot of a group is called among its members."""
+    return RaftSnapshot(found.index, found.links[-1].term, configuration, *found.transfer)
