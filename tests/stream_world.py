@@ -15,6 +15,7 @@ from polynya.stream.model import Front, HotBatch, Stream
 from polynya.stream.reading import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.retention import retention_of
+from polynya.stream.snapshots import decode_image, write_image
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
@@ -61,6 +62,18 @@ class World:
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
         return reply
+
+    def adopt(self, group: int, machine: Machine) -> None:
+        """Another machine takes the place of a group's, as after a restore."""
+        self.machines[group] = machine
+        self.chains[group] = [deltas.Part(machine.snapshot())]
+
+    def jump(self, group: int) -> None:
+        """A new history: the next record of every stream gets a number that is far away."""
+        image = decode_image(self.machines[group].snapshot())
+        for stream in image.streams:
+            stream.next_record += JUMP
+        self.adopt(group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place]))
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""

@@ -29,7 +29,7 @@ class Holey:
         self.records: list[tuple[int, int, bytes]] = []  # number, byte, record
         for step in steps:
             if step == "jump":
-                self.stream.next_record += JUMP
+                self.world.jump(self.group)
             elif step == "flush":
                 self.flush()
             else:
@@ -114,9 +114,9 @@ def test_a_fork_in_a_hole_begins_behind_it() -> None:
 def test_a_raw_page_does_not_cross_a_hole() -> None:
     world, group = World(2), group_of(NAME, 2)
     world.apply(group, Create(NAME, 1, "text/plain", Encoding.BYTES))
-    stream = world.machines[group].streams[NAME]
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"before")))
-    stream.next_record += JUMP
+    world.jump(group)
+    stream = world.machines[group].streams[NAME]
     world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"behind")))
     assert world.read(stream, Want(0, 0, 100)) == (b"before", (0, 0), (1, 6))
     assert world.read(stream, Want(1, 6, 100)) == (b"behind", (JUMP + 1, 6), (JUMP + 2, 12))
