@@ -52,7 +52,7 @@ class _Named(msgspec.Struct):
     """What of a state matters here; see `stream.snapshots.Image`."""
 
     held: set[str]
-    tables: dict[int, int]  # uid -> last committed job
+    tables: bool
 
 
 class _Skipped(msgspec.Struct, array_like=True):
@@ -120,31 +120,25 @@ class Taker:
                         self._there[row.key] = row
 
     async def _agree(self, about: About, folder: str) -> None:
-        """Until the groups, the tables and the objects fit together."""
-        tables = await self._group(0, "")
-        again: Iterable[int] = range(1, about.groups + 1)
+        """Until the groups and the objects fit together."""
+        again: Iterable[int] = range(about.groups + 1)
         for _ in range(TRIES):
             for group in again:
                 await self._group(group, folder)
-            found = await self._group(0, folder)
-            if found.tables != tables.tables:  # a job was committed meanwhile: what the groups say of it is uncertain
-                tables, again = found, range(1, about.groups + 1)
-                continue
             missing = await self._copy(about)
             if not missing:
                 return
             again = sorted(group for group, named in self._named.items() if not named.held.isdisjoint(missing))
-        raise Unavailable("the groups change faster than they can be copied: try again, while no table is brought up to date")
+        raise Unavailable("the groups change faster than their packs can be copied: try again")
 
     # --- groups ----------------------------------------------------------------------------------------------------------------
 
-    async def _group(self, group: int, folder: str) -> _Named:
-        """Without a folder it is only looked at."""
+    async def _group(self, group: int, folder: str) -> None:
         for _ in range(TRIES):
-            number = self._taken[group] = self._taken.get(group, -1) + bool(folder)
+            number = self._taken[group] = self._taken.get(group, -1) + 1
             self._progress.doing = f"group {group}"
             captured = await self._source.capture(group)
-            name = f"{folder}/groups/{group:05d}-{number:02d}" if folder else ""
+            name = f"{folder}/groups/{group:05d}-{number:02d}"
             try:
                 crc, named = await self._fetch(captured, name)
             except Lost:
@@ -163,7 +157,7 @@ class Taker:
             )
             self._named[group] = named
             self._progress.groups = len(self._files)
-            return named
+            return
         raise Unavailable(f"the state of group {group} could not be fetched: its leader changes all the time; try again")
 
     async def _fetch(self, captured: Captured, name: str) -> tuple[int, _Named]:
@@ -180,11 +174,10 @@ class Taker:
                 if wanted == HEADER_BYTES and len(state) >= HEADER_BYTES:
                     wanted += parse_header(bytes(state[:HEADER_BYTES])).state_bytes
             crc, size = int(extend(crc, piece)), size + len(piece)
-            if name:
-                gathered.append(piece)
-                held += len(piece)
+            gathered.append(piece)
+            held += len(piece)
             self._progress.files_bytes += len(piece)
-            if name and (held >= PART_BYTES or size == captured.size):
+            if held >= PART_BYTES or size == captured.size:
                 await self._shelf.put(f"{name}/{number:05d}", gathered)
                 gathered, held, number = [], 0, number + 1
         return crc, _named(bytes(state[HEADER_BYTES:wanted]))
@@ -318,4 +311,4 @@ def _named(state: bytes) -> _Named:
         image = msgspec.msgpack.decode(state, type=_Skipped)
     except msgspec.DecodeError as error:
         raise CorruptData(f"the state of a group cannot be read: {error}") from None
-    return _Named(set(image.held), {table.uid: table.committed for table in image.tables})
+    return _Named(set(image.held), bool(image.tables))

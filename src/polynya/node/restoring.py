@@ -179,6 +179,10 @@ class Restorer:
             self.done.groups += 1
         if self._store is not None:
             await copies.mark(self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups))
+        self.done.warnings += [
+            f"the table {name} begins anew; what it had is left under tables/{uid}, as a Delta table"
+            for name, uid in self._survey.tables.items()
+        ]
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done

@@ -6,17 +6,16 @@ counters jump, so that nothing that came after the copies, and is lost, is ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from polynya.stream.commands import ReleasePack
 from polynya.stream.holes import JUMP
-from polynya.stream.model import Claim, Front, Pack, Pin, Stream
+from polynya.stream.model import Front, Pack, Pin, Stream
 from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import State
-
-JOBS_JUMP = 1_000_000  # of a table: their numbers have twelve digits
+from polynya.stream.tables import Table
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -56,7 +55,7 @@ class Survey:
         self.origins: dict[int, Origin] = {}
         self.homes: set[int] = set()  # uids of subscriptions
         self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
-        self.jobs: dict[int, int] = {}  # table -> last committed job
+        self.tables: dict[str, int] = {}  # name -> uid of its life before
 
     def add(self, image: Image) -> None:
         """First for all groups."""
@@ -64,7 +63,7 @@ class Survey:
             self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
         if image.subscriptions is not None:
             self.homes.update(home.uid for home in image.subscriptions.homes)
-        self.jobs |= {table.uid: table.committed for table in image.tables}
+        self.tables |= {table.name: table.uid for table in image.tables if table.committed}
         for stream in image.streams:
             fork = stream.fork
             if fork is not None and not (stream.front is not None and stream.front.detached):
@@ -85,15 +84,16 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += JUMP
-    for table in image.tables:
-        table.job, table.abandoned, table.planned = table.job + JOBS_JUMP, True, False
-    image.claimed_jobs = {table: survey.jobs[table] for table in image.claimed_jobs if table in survey.jobs}
+    image.claimed_jobs = {}
+    for number, table in enumerate(image.tables, 1):
+        image.tables[number - 1] = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+    image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
     notes: list[Note] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
         _pins(stream, survey, now_ms)
-        _claims(stream, survey.jobs)
+        stream.tables = None
         _jump(stream)
     return notes
 
@@ -127,24 +127,6 @@ def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
             stream.pins[attempt] = Pin(fork.name, fork.record, fork.byte, now_ms, confirmed=True, first_record=first_record)
 
 
-def _claims(stream: Stream, jobs: Mapping[int, int]) -> None:
-    """A job that never committed has taken nothing; a table that is not there, neither."""
-    if stream.tables is None:
-        return
-    stream.tables = {table: claim for table, claim in stream.tables.items() if table in jobs} or None
-    for table, claim in (stream.tables or {}).items():
-        if claim.job > jobs[table]:
-            _settle(claim, jobs[table], claim.published)
-        else:
-            claim.skipped, claim.skipping = claim.skipped + claim.skipping, 0
-            _settle(claim, claim.job, claim.claimed)
-
-
-def _settle(claim: Claim, job: int, record: int) -> None:
-    claim.job, claim.skipping = job, 0
-    claim.published = claim.claimed = record
-
-
 def _jump(stream: Stream) -> None:
     """The next record gets a number that no lost one can have had. Of a closed stream nothing was lost that was behind its end."""
     if stream.closed or stream.deleted:
@@ -154,9 +136,6 @@ def _jump(stream: Stream) -> None:
     for link in (stream.links or {}).values():
         if link.record >= tail:
             link.record = stream.next_record
-    for claim in (stream.tables or {}).values():
-        if claim.published >= tail:
-            claim.published = claim.claimed = stream.next_record
 
 
 def _subscriptions(image: Image, survey: Survey) -> None:
