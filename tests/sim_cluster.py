@@ -153,7 +153,7 @@ class Node:
         self.disk = FakeDisk(Random(world.random.random()))
         self.folder = Path("/core-0")
         self.life = 0
-        self.alive = False
+        self.alive = self.gone = False
         self.rate = 1.0  # of its clock
         self.heard: dict[int, float] = {}
         self.lives: dict[int, int] = {}  # of the peers
@@ -208,7 +208,7 @@ class Node:
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
         assert self.engine.residence is not None
-        self.core.on_dropped.append(self.forwarding.gone)
+        self.core.on_dropped += [self.forwarding.gone, lambda group: self.stamps.pop(group, None)]
         self.steering = Steering(self.engine.service, self.core)
         self.placing = Placing(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
         self.spawn(self.placing.run())
@@ -399,13 +399,13 @@ class World:
         self.redraw(members=(*self.map.members, number))
         return node
 
-    async def steer(self, group: int, node: Node) -> bool:
+    async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
         """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
-        and OutcomeUnknown."""
+        and OutcomeUnknown. `still`: whether the controller lives."""
         goal = self.map.goals[group]
         status = await node.steering.status(group)
         known = status.configuration
-        if goal != self.map.goals[group] or not status.settled:
+        if goal != self.map.goals[group] or not status.settled or not still():
             return False
         readers = tuple(sorted(set(self.map.members) - set(goal))) if group == 0 else ()
         if (known.voters, known.learners, known.readers) == (goal, (), readers):

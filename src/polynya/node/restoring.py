@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -22,9 +21,11 @@ from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError
 from polynya.node import birth as births
 from polynya.node.birth import Birth
-from polynya.node.config import Config, cores_default
+from polynya.node.cluster import META_GROUP
+from polynya.node.config import Config
 from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
+from polynya.node.maps import map_at_birth
 from polynya.objectstore import ObjectStore, open_store, read_root
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note, Survey, reborn
@@ -56,16 +57,10 @@ class Target:
         self.folder = Path(config.data)
         lock_folder(config.data, held)
         self._clear()
-        groups = origin.groups
-        self.birth = Birth(
-            cluster_id=config.cluster.id or origin.cluster_id,
-            node=config.cluster.node,
-            nodes=tuple(sorted(node.id for node in config.cluster.nodes)),
-            history=origin.history,
-            groups=groups,
-            cores=config.cores or min(cores_default(), groups),
-            created_ms=time.time_ns() // 1_000_000,
-        )
+        if config.cluster.join:
+            raise ConfigError("cluster.join: a restore makes the nodes that a cluster begins with; add others when it is there")
+        self.birth = births.new_birth(config, config.cluster.id or origin.cluster_id, origin.groups, origin.history)
+        self._placed = map_at_birth(self.birth, config.cluster).groups
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
     def _clear(self) -> None:
@@ -87,7 +82,10 @@ class Target:
         births.sync_folder(folder)
 
     def write(self, number: int, machine: Machine) -> None:
-        """A group's state, with its payload; its places are those of this node's journal from now on. For a thread."""
+        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. For a
+        thread."""
+        if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
+            return
         journal, snapshots = self._core(number % self.birth.cores)
         size = 0
         for _, hot in machine.flush_candidates():

@@ -84,6 +84,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += JUMP
+    image.map = None  # of nodes that are other ones now
     image.claimed_jobs = {}
     for number, table in enumerate(image.tables, 1):
         image.tables[number - 1] = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
