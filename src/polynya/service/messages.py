@@ -24,6 +24,7 @@ PLACE_OF_TIME = 10
 BUCKETS = 11
 LEADERS = 12
 PROPOSE_ALL = 13
+META = 14
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -99,6 +100,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
+    META: msgspec.msgpack.Decoder(dict[str, bytes]),
 }
 
 
