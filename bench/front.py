@@ -43,6 +43,8 @@ class _Service:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
+    hint = None
+
     async def facts(self, name: str, *, local: bool = False) -> Any:
         raise AssertionError("appends ask for nothing")
 
