@@ -181,7 +181,7 @@ def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
         claim = stream.tables[command.table] = Claim(begin, begin, 0)
-    claim.skipping = max(0, _available_from(stream, claim.published) - _own_from(stream, claim.published))
+    claim.skipping = holes.between(_own_from(stream, claim.published), _available_from(stream, claim.published))
     claim.claimed = max(end, claim.published)
     claim.job = command.job
     return claim
