@@ -203,7 +203,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
         wanted = _own_from(stream, begin)
         begin = _available_from(stream, begin)
-        lag.skipped += begin - wanted
+        lag.skipped += holes.between(wanted, begin)
         if begin < stream.next_record:
             lag.records += stream.next_record - begin - holes.missing(stream, begin)
             since = _time_of(machine, stream, begin)
