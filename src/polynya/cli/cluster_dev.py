@@ -306,9 +306,11 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
 
 
 def _problems(client: Client) -> list[str]:
+    import httpx
+
     try:
-        return list(client.call("GET", "/v1/cluster", seconds=5.0).json()["problems"])
-    except (click.ClickException, ValueError, KeyError):
+        return list(client.send("GET", "/v1/cluster/health").json()["problems"])
+    except (httpx.TransportError, ValueError, KeyError):
         return ["node 1 does not answer yet"]
 
 

@@ -92,6 +92,8 @@ class Assembly:
         if self._joined is not None and self._maps is not None:
             self._take_part(self._joined, self._maps)
         self._keeper = Keeper(start, self._transport)
+        if self._joined is not None:
+            self._keeper.join(self.service)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
         self._tasks: list[asyncio.Task[None]] = []

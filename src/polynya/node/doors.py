@@ -75,7 +75,7 @@ class Doors:
         user = self._audited(_table_act, _table_handler(routes.user))
         cluster = ClusterRoutes(behind.cluster)
         acts = self._audited(_cluster_act, cluster.handle)
-        handlers = {"/v1/tables": user, CLUSTER: cluster.look, **self._health_handlers()}
+        handlers = {"/v1/tables": user, CLUSTER: cluster.look, CLUSTER + "/health": cluster.health, **self._health_handlers()}
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {
             "/v1/tables/": user,
