@@ -91,7 +91,7 @@ class ClusterView:
         return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"]}
 
     async def gather(self) -> ByCore:
-        """All cores of all nodes are asked."""
+        """All cores of all nodes are asked; those that do not answer are left out."""
         start = self._start
         own = start.birth.node
         told = {(own, start.core): self._told()}
