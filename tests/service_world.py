@@ -12,6 +12,7 @@ from google_crc32c import value as crc32c
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
 from polynya.node.engine import Engine, Shape
+from polynya.node.folding import fold_here
 from polynya.node.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
@@ -64,6 +65,8 @@ class World:
         except BaseException:
             storage.journal.close()
             raise
+        self.engine.snapshotter.fold = fold_here
+        self.engine.snapshotter._small_streams = -1  # what a group of few streams would never show
         self.local, self.service = self.engine.local, self.engine.service
         self.reader = ColdReader(self.store)
         self.local.cold = self.reader

@@ -97,7 +97,7 @@ class SwarmEpisode(Episode):
         self.tails: dict[str, bytearray] = {}
         self.scheduled = 0
         store = SimStore(seed, self._wall_ms) if self.swarm.weather is not None else None
-        self.world = World(seed, self.swarm.nodes, store)
+        self.world = World(seed, self.swarm.nodes, store=store)
         self.world.disks_fail = True
         self.wiped: Node | None = None
 

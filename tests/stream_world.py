@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
+from polynya.stream import deltas
+from polynya.stream.changes import Changes
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding
 from polynya.stream.front import past_of
 from polynya.stream.index import Index
@@ -27,14 +29,22 @@ def json_batch(*records: bytes) -> Batch:
     return Batch(Encoding.JSON, len(parts), payload, crc32c(payload), lengths)
 
 
+def whole_delta(machine: Machine) -> deltas.Part:
+    """All of the state, as a delta that builds on nothing."""
+    count, streams = deltas.encode_streams(machine, iter(machine.by_uid))
+    return deltas.Part(deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True)
+
+
 class World:
-    """The machines of several groups. Each step is also applied to a machine restored from the snapshot before it."""
+    """The machines of several groups. Each step is also applied to a machine restored from the snapshot before it, and is in a chain of
+    snapshots that says the same as the machine."""
 
     def __init__(self, groups: int = 4) -> None:
         self.machines = {group: Machine(group, groups) for group in range(groups + 1)}
         self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
         self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches
         self.place = 0
+        self.chains = {group: [deltas.Part(machine.snapshot())] for group, machine in self.machines.items()}
 
     def apply(self, group: int, command: Command) -> Reply:
         self.place += 1
@@ -47,7 +57,30 @@ class World:
         assert twin.apply(command, self.place) == reply
         assert twin.snapshot() == machine.snapshot()
         check_invariants(machine)
+        if self.place % 3:  # several commands in one delta, too
+            self.chain(group)
         return reply
+
+    def chain(self, group: int) -> None:
+        """A delta more, and now and then some of them merged."""
+        machine, parts = self.machines[group], self.chains[group]
+        changes = machine.take_changes()
+        count, streams = deltas.encode_streams(machine, iter(sorted(changes.streams)))
+        parts.append(deltas.Part(deltas.encode_head(machine, changes, count, whole=False) + streams, delta=True, root=False))
+        if self.place % 5 == 0 and len(parts) > 3:
+            parts[1:] = [deltas.Part(deltas.merge(parts[1:]), delta=True, root=False)]
+        merged = deltas.merge(parts)
+        assert merged == machine.snapshot(), "what the deltas say is what the machine is"
+        if self.place % 11 == 0:
+            parts[:] = [deltas.Part(merged)]
+        elif self.place % 13 == 0:
+            parts[:] = [whole_delta(machine)]
+
+    def restart(self, group: int) -> None:
+        """Only what the chain says is left."""
+        self.chain(group)
+        self.chains[group] = [deltas.Part(deltas.merge(self.chains[group]))]
+        self.machines[group] = Machine.restore(self.chains[group][0].body, lambda place, uid: self.payloads[place])
 
     def restored(self, machine: Machine) -> Machine:
         return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])

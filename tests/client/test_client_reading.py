@@ -270,3 +270,26 @@ def test_a_record_with_a_lone_surrogate_is_given_as_it_is() -> None:
     page = ok(200, raw, content_type="application/json", stream_next_offset=token(3, 99), stream_up_to_date="true")
     (given,) = play(read(Place("s", "-1"), RETRY), [page]).given
     assert list(given.raws) == [b'"\\ud83d"', b'{"a": [1, "]"]}', b"2.50"]
+
+
+def test_a_local_read_ends_where_the_node_has_no_more() -> None:
+    source = Source(3)
+    short = source.page(0, 2)
+    nothing = ok(200, b"[]", content_type="application/json", stream_next_offset=source.offset(2), stream_incarnation=LIFE)
+    place = Place("s", "-1", local=True)
+    played = play(read(place, RETRY), [short, nothing])
+    assert played.ended and played.error is None and values(played) == [0, 1] and not place.up_to_date
+    assert all("consistency=local" in target for target in played.targets)
+
+
+def test_a_live_reader_is_told_later_that_it_has_all() -> None:
+    source = Source(2)
+    unsure = source.event(1, 2).replace(b'"upToDate": true, ', b"").replace(b', "upToDate": true', b"")
+    assert b"upToDate" not in unsure
+    at_tail = source.page(0, 1, stream_up_to_date="true")
+    place = Place("s", "-1")
+    played = play(tail(place, RETRY), [at_tail, OPENED, unsure])
+    assert values(played) == [0, 1] and not place.up_to_date
+    place = Place("s", "-1")
+    played = play(tail(place, RETRY), [at_tail, OPENED, unsure, source.event(2, 2)])
+    assert values(played) == [0, 1] and place.up_to_date

@@ -91,6 +91,11 @@ class Tail(threading.Thread):
                 self.offset = json.loads(line[5:])["streamNextOffset"]
 
 
+def headers_of(url: str) -> tuple[int, dict[str, str]]:
+    with urlopen(url, timeout=30) as answer:
+        return answer.status, {name.lower(): value for name, value in answer.headers.items()}
+
+
 def go_on(writers: list[Writer], what: str) -> None:
     before = [writer.acknowledged for writer in writers]
     wait_until(lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)), what=what)
@@ -193,3 +198,34 @@ def test_without_a_majority_writes_are_refused_in_time_and_nothing_is_lost(tmp_p
         got = json.loads(ask("GET", stream + "?offset=-1")[1])
         assert got in ([1], [1, 2])
         assert ask("POST", stream, b"3")[0] == 204
+
+
+def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--cores", "2") as cluster:
+        one, two, _ = cluster.urls
+        names = list(names_by_leader(cluster, cluster.view(1)).values())
+        for name in names:
+            assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
+            assert ask("POST", f"{two}/v1/stream/{name}", b'"first"')[0] == 204
+            assert ask("GET", f"{one}/v1/stream/{name}")[0] == 200  # so that this node has it
+        cluster.pause(2, True)
+        cluster.pause(3, True)
+        try:
+            for name in names:
+                stream = f"{one}/v1/stream/{name}"
+                began = time.monotonic()
+                assert ask("GET", f"{stream}?consistency=local") == (200, b'["first"]')
+                assert ask("HEAD", f"{stream}?consistency=local")[0] == 200
+                assert time.monotonic() - began < 1.0, "nobody is asked"
+            told = [polynya(*verb, "--consistency", "local", server=one) for verb in (("read", names[0]), ("info", names[0]), ("ls",))]
+            assert not any(ran.code for ran in told) and '"first"' in told[0].out and names[0] in told[2].out
+            wait_until(lambda: ask("GET", f"{one}/v1/stream/{names[0]}")[0] == 503, what="no read to be vouched for")
+            for name in names:
+                began = time.monotonic()
+                assert ask("GET", f"{one}/v1/stream/{name}")[0] == 503
+                assert time.monotonic() - began < 5.0
+                assert "stream-up-to-date" not in headers_of(f"{one}/v1/stream/{name}?consistency=local")[1]
+        finally:
+            cluster.pause(2, False)
+            cluster.pause(3, False)
+        wait_until(lambda: all(ask("GET", f"{one}/v1/stream/{name}")[0] == 200 for name in names), what="the others to be back")

@@ -59,6 +59,6 @@ class FakeService(NodeService):
         self.clock = 1_800_000_000_000
         machines = {group: Machine(group, GROUPS) for group in range(GROUPS + 1)}
         self.turns = MemoryTurns(machines)
-        local = LocalGroups(machines, self.turns, lambda: self.clock, hot_bytes_max=hot_bytes_max, history=1)
+        local = LocalGroups(machines, self.turns, lambda: self.clock, groups=max(machines), hot_bytes_max=hot_bytes_max, history=1)
         self.turns.local = local
         super().__init__(local, groups=GROUPS, core=0, cores=1, transport=None)

@@ -152,7 +152,7 @@ def test_a_browser_that_comes_back_too_early_is_not_turned_away_for_ever() -> No
         await world.post("s", b"1")
         last = event_id(await (await world.sse("s")).chunk())
 
-        async def not_yet(name: str, sink: Sink) -> Facts | Refusal:
+        async def not_yet(name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
             raise Unavailable("the core is starting")
 
         world.service.attach = not_yet  # type: ignore[method-assign]
@@ -325,7 +325,7 @@ def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> Non
         await world.put("s")
         service = world.service
 
-        async def slowly(name: str, sink: Sink) -> Facts | Refusal:
+        async def slowly(name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
             await world.post("s", b"1")
             return await type(service).attach(service, name, sink)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from fake_disk import FakeDisk
@@ -11,6 +12,7 @@ from service_world import World, name_in
 
 from polynya.node import snapshots
 from polynya.wal import DiskFull
+from polynya.wal.snapshots import Link
 
 NAMES = [name_in(group) for group in (1, 2, 3, 4)]
 
@@ -62,15 +64,16 @@ async def test_a_snapshot_names_hot_batches_that_were_flushed_while_the_others_w
     """The segments that the snapshot on the disk reads must stay, though today's machine needs them no more."""
     await world.create(NAMES[0])
     expected = await grow(world, NAMES[0], 20_000)
-    write = world.engine.storage.snapshots.write
+    write = world.engine.storage.snapshots.write_delta
     loop = asyncio.get_running_loop()
 
-    def write_and_flush(group: int, term: int, index: int, body: bytes) -> None:
-        write(group, term, index, body)
+    def write_and_flush(group: int, term: int, index: int, *rest: Any) -> Link:
+        link = write(group, term, index, *rest)
         if group == 2:  # the snapshot of group 1 is on the disk
             asyncio.run_coroutine_threadsafe(world.service.flush(""), loop).result()
+        return link
 
-    world.engine.storage.snapshots.write = write_and_flush  # type: ignore[method-assign]
+    world.engine.storage.snapshots.write_delta = write_and_flush  # type: ignore[method-assign]
     await world.snapshot()
     assert world.hot_bytes == 0
     world.kill()

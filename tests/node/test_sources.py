@@ -17,7 +17,7 @@ def test_a_core_is_counted(tmp_path):
         shard = Shard()
         shard.groups[1] = Group(1, Machine(1))
         core = Core(shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None)
-        local = LocalGroups({1: shard.groups[1].machine}, core, lambda: 1, hot_bytes_max=1, history=1)
+        local = LocalGroups({1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1)
         registry = Registry()
         registry.add(sources.of_core(core))
         registry.add(sources.of_groups(local))

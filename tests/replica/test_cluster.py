@@ -10,6 +10,7 @@ from sim_cluster import NotThere, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.service.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 
@@ -126,7 +127,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World) -> None:
     assert old is not None
     await old.create(A)
     began = asyncio.get_running_loop().time()
-    old.core.hand_over_all()
+    old.core.leadership.hand_over_all()
     await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led
@@ -237,3 +238,52 @@ async def test_leads_go_back_to_who_is_to_have_them(world: World) -> None:
     await world.wait_leaders()
     world.nodes[1].start()
     await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)
+
+
+@story
+async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    await leader.append(A, b"before;")
+    await world.wait_equal()
+    lonely = next(node for node in world.alive() if node is not leader)
+    world.isolate(lonely.number)
+    await leader.append(A, b"after;")
+    service, loop = lonely.engine.service, asyncio.get_running_loop()
+    began = loop.time()
+    page = await service.read(ReadQuery(A, local=True))
+    assert isinstance(page, Page) and b"".join(span.payload for span in page.spans) == b"before;"
+    assert page.up_to_date and not page.has_all, "it ends here, and this node cannot know whether there is more"
+    facts = await service.facts(A, local=True)
+    assert isinstance(facts, Facts) and facts.record == 1 and not facts.known
+    assert [found.name for found in await service.list_streams("", "", 9, local=True)] == [A]
+    assert loop.time() == began, "nothing was waited for"
+    with pytest.raises(Unavailable):
+        await lonely.read(A)
+    assert loop.time() - began < 3.0
+    page = await leader.engine.service.read(ReadQuery(A, local=True))
+    assert isinstance(page, Page) and page.has_all, "a leader knows, also when it is not asked to make sure"
+
+
+@story
+async def test_reads_do_not_wait_for_what_is_on_its_way_to_a_disk(world: World) -> None:
+    group = world.group_of(A)
+    leader = world.leader(group)
+    assert leader is not None
+    follower = next(node for node in world.alive() if node is not leader)
+    await leader.create(A)
+    await leader.append(A, b"before;")
+    await world.wait_equal()
+    world.disk_delay = (1.0, 1.0)
+    loop = asyncio.get_running_loop()
+    writing = [asyncio.ensure_future(leader.append(A, b"slow;")) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    for node in (leader, follower):
+        began = loop.time()
+        assert await node.read(A) == b"before;", "what is not acknowledged is not there yet"
+        assert loop.time() - began < 0.05
+    assert not any(task.done() for task in writing)
+    await asyncio.gather(*writing)
+    assert await follower.read(A) == b"before;" + 20 * b"slow;"

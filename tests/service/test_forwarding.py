@@ -12,6 +12,7 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.replica.log import decode_command
 from polynya.service import forwarding, messages
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Acknowledge
 from polynya.stream.replies import Code, Reply
 
@@ -31,17 +32,20 @@ class World:
         self.told: list[dict[int, int]] = []
         self.handlers: dict[int, Any] = {}
         self.forwarding = Forwarding(
-            Place(1, (2, 3), 0, 2, 4),
+            Place(1, 0, 2, 4),
             self,
             self,
             lambda group, command, done: self.here.append((group, command.message, done)),
             stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
-            is_there=lambda node: node not in self.gone,
+            whereabouts=Whereabouts(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
         )
 
     def leader_of(self, group: int) -> int:
         return self.leaders.get(group, 0)
+
+    def fit(self, group: int) -> bool:
+        return group % 2 == 0
 
     def lead(self, group: int, node: int) -> None:
         """The replica here has news."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, model, snapshots, subscriptions_model, tables
+from polynya.stream import commands, deltas, model, snapshots, subscriptions_model, tables
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -36,6 +36,11 @@ def test_part_is_in_the_page(kind: type) -> None:
     "kind", [snapshots.Image, model.Stream, model.HotBatch, model.Pin, model.Claim, model.Front, model.Held, model.Pack, tables.Table]
 )
 def test_state_is_in_the_page(kind: type) -> None:
+    assert (kind.__name__, fields(kind)) in rows("group-state.md")
+
+
+@pytest.mark.parametrize("kind", [deltas.Head, deltas.Gone])
+def test_delta_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")
 
 

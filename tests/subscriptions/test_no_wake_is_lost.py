@@ -217,7 +217,8 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.world.machines = {group: self.world.restored(machine) for group, machine in self.world.machines.items()}
+        for group in self.world.machines:
+            self.world.restart(group)
         self.told, self.look, self.found_nothing, self.lossless = [], False, (0, ""), False
 
     @rule()

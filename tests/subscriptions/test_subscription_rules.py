@@ -182,7 +182,7 @@ def test_the_first_key_stays(one: One) -> None:
 def test_a_life_that_is_over_registers_nothing_any_more(one: One) -> None:
     one.create(A)
     one.apply(UnlinkSubscription("s", 7))
-    one.world.machines[1] = one.world.restored(one.world.machines[1])
+    one.world.restart(1)
     assert one.link(7, pattern="test/*") == Code.ATTEMPT_REFUSED
     assert one.link(9, pattern="test/*") == Code.OK
     assert one.link(8, pattern="**") == Code.ATTEMPT_REFUSED, "an older life comes late"

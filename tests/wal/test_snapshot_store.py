@@ -1,6 +1,7 @@
 """The snapshot store: the newest one of each group survives anything, and a damaged one is never passed over in silence."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -10,20 +11,28 @@ from google_crc32c import value
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import DiskFull, Snapshot, SnapshotStore
-from polynya.wal.snapshots import HEADER_BYTES, pack_header
+from polynya.wal.snapshots import HEADER_BYTES, Link, pack_header
 
 FOLDER = Path("/snapshots")
 
 
+def newest(store: SnapshotStore) -> dict[int, Snapshot]:
+    """Of each group with a single file."""
+    found = {}
+    for group in store.groups():
+        (found[group],) = store.chain(group)
+    return found
+
+
 def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) -> None:
     store = SnapshotStore(tmp_path / "s")
-    assert store.latest() == {}
+    assert newest(store) == {}
     for group, index, body in ((1, 5, b"a"), (2, 9, b""), (1, 70, b"b" * 3_000_000), (11, 1, b"c")):
         store.write(group, 3, index, body)
     expected = {1: Snapshot(1, 3, 70, b"b" * 3_000_000), 2: Snapshot(2, 3, 9, b""), 11: Snapshot(11, 3, 1, b"c")}
-    assert store.latest() == expected
+    assert newest(store) == expected
     (tmp_path / "s" / "g00001-00000000000000000099.snap.tmp").write_bytes(b"half")
-    assert SnapshotStore(tmp_path / "s").latest() == expected
+    assert newest(SnapshotStore(tmp_path / "s")) == expected
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
         "g00001-00000000000000000070.snap",
         "g00002-00000000000000000009.snap",
@@ -34,7 +43,7 @@ def test_the_newest_of_each_group_is_kept_and_the_older_ones_go(tmp_path: Path) 
 def test_golden_header() -> None:
     golden = "504f4c594e5941530100000001000000030000004cbb719a05000000000000004d00000000000000" + "00" * 8
     golden += "050000000000000000000000bb475d21"
-    assert pack_header(3, 5, 77, b"hello").hex() == golden
+    assert pack_header(Link(3, 5, 77, 5, value(b"hello"))).hex() == golden
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -54,7 +63,7 @@ def test_fail_the_nth_call_until_it_passes(error: int) -> None:
                 pass
             failed = disk.failed_call
             disk.power_cut(some)
-            found = SnapshotStore(FOLDER, files=disk).latest()
+            found = newest(SnapshotStore(FOLDER, files=disk))
             assert found[1] == Snapshot(1, 1, 20, b"new") or (not written and found[1] == Snapshot(1, 1, 10, b"old"))
             SnapshotStore(FOLDER, files=disk).write(1, 1, 20, b"new")  # a repeat is harmless
         if not failed:
@@ -69,7 +78,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_one() -> None:
     for _ in range(3):
         with pytest.raises(DiskFull, match="no room for a snapshot"):
             store.write(1, 1, 20, bytes(1000))
-    assert store.latest() == {1: Snapshot(1, 1, 10, b"old")} and len(disk.files) == 1
+    assert newest(store) == {1: Snapshot(1, 1, 10, b"old")} and len(disk.files) == 1
 
 
 def test_damage_anywhere_is_corruption_even_when_an_older_one_is_there() -> None:
@@ -84,15 +93,15 @@ def test_damage_anywhere_is_corruption_even_when_an_older_one_is_there() -> None
     for at in range(len(sound)):
         inode.cached[at] ^= 1 << at % 8
         with pytest.raises(CorruptData, match=r"00020\.snap is damaged: .*backup"):
-            store.latest()
+            newest(store)
         inode.cached[:] = sound
     for length in (0, 63, len(sound) - 1, len(sound) + 1):
         inode.cached[:] = (sound + b"x")[:length]
         with pytest.raises(CorruptData):
-            store.latest()
-    inode.cached[:] = pack_header(2, 1, 20, b"newer") + b"newer"
+            newest(store)
+    inode.cached[:] = pack_header(Link(2, 1, 20, 5, value(b"newer"))) + b"newer"
     with pytest.raises(CorruptData, match="snapshot of group 2 at 20 under another name"):
-        store.latest()
+        newest(store)
 
 
 def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
@@ -100,10 +109,87 @@ def test_a_newer_format_and_an_unknown_kind_are_named() -> None:
     store = SnapshotStore(FOLDER, files=disk)
     store.write(1, 1, 10, b"x")
     (inode,) = disk.files.values()
-    for at, number, error, text in ((8, 2, ConfigError, "snapshot format 2"), (12, 2, CorruptData, "kind 2")):
-        header = bytearray(pack_header(1, 1, 10, b"x"))
+    for at, number, error, text in ((8, 2, ConfigError, "snapshot format 2"), (12, 3, CorruptData, "kind 3")):
+        header = bytearray(pack_header(Link(1, 1, 10, 1, value(b"x"))))
         header[at] = number
         header[HEADER_BYTES - 4 :] = value(bytes(header[: HEADER_BYTES - 4])).to_bytes(4, "little")
         inode.cached[:] = header + b"x"
         with pytest.raises(error, match=text):
-            store.latest()
+            newest(store)
+
+
+def body_of(parts: list[Snapshot]) -> bytes:
+    """As deltas that are appended to a base would be merged."""
+    return b"".join(part.body for part in parts)
+
+
+def join(parts: Sequence[Snapshot]) -> bytes:
+    return body_of(list(parts))
+
+
+def test_a_chain_is_read_from_its_root_and_folded() -> None:
+    disk = FakeDisk()
+    store = SnapshotStore(FOLDER, files=disk)
+    store.write(1, 1, 10, b"a")
+    store.write_delta(1, 1, 20, [b"b", b"c"], 10)
+    store.write_delta(1, 2, 30, [b"d"], 20)
+    chain = [
+        Snapshot(1, 1, 10, b"a"),
+        Snapshot(1, 1, 20, b"bc", delta=True, base=10),
+        Snapshot(1, 2, 30, b"d", delta=True, base=20),
+    ]
+    assert SnapshotStore(FOLDER, files=disk).chain(1) == chain
+    assert store.fold(1, 2, join) == Link(1, 2, 30, 3, value(b"bcd"), delta=True, base=10)
+    assert store.chain(1) == [chain[0], Snapshot(1, 2, 30, b"bcd", delta=True, base=10)] and len(disk.files) == 2
+    store.fold(1, 2, join)
+    assert store.chain(1) == [Snapshot(1, 2, 30, b"abcd")] and len(disk.files) == 1
+    store.write_delta(1, 2, 40, [b"e"], 30)
+    store.write_delta(1, 2, 50, [b"all"], 0)
+    assert store.chain(1) == [Snapshot(1, 2, 50, b"all", delta=True)] and len(disk.files) == 1
+    assert store.chain(2) == [] and store.groups() == [1]
+
+
+def test_a_chain_with_a_hole_is_corruption() -> None:
+    disk = FakeDisk()
+    store = SnapshotStore(FOLDER, files=disk)
+    store.write(1, 1, 10, b"a")
+    store.write_delta(1, 1, 20, [b"b"], 10)
+    store.write_delta(1, 2, 30, [b"d"], 20)
+    del disk.files[FOLDER / "g00001-00000000000000000020.snap"]
+    with pytest.raises(CorruptData, match=r"00020\.snap is damaged: it is missing, but the snapshot at 30 builds on it"):
+        store.chain(1)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
+    """Every call fails once, at the first, the second, the third …: what was said to be written is in the chain, and it is readable."""
+    for n in range(1, 1000):
+        for some in (0.0, 0.5, 1.0):
+            disk = FakeDisk(Random(n))
+            store = SnapshotStore(FOLDER, files=disk)
+            store.write(1, 1, 10, b"a")
+            disk.fail_at, disk.error = disk.calls + n, error
+            durable, wanted = b"a", b"a"
+            try:
+                for index, body in ((20, b"b"), (30, b"c")):
+                    wanted += body
+                    store.write_delta(1, 1, index, [body], index - 10)
+                    durable = wanted
+                store.fold(1, 2, join)
+                store.fold(1, 2, join)
+                wanted += b"d"
+                store.write_delta(1, 1, 40, [b"d"], 30)
+                durable = wanted
+                store.fold(1, 2, join)
+            except (OSError, DiskFull):
+                pass
+            failed = disk.failed_call
+            disk.power_cut(some)
+            found = SnapshotStore(FOLDER, files=disk)
+            assert body_of(found.chain(1)) in (durable, wanted)
+            last = found.links(1)[-1].index
+            found.write_delta(1, 1, last + 10, [b"x"], last)  # and it goes on
+            assert body_of(found.chain(1))[-1:] == b"x"
+        if not failed:
+            break
+    assert 40 < n < 120

@@ -186,8 +186,12 @@ class Producer:
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
-        said = "1 record was" if self.records == 1 else f"{output.counted(self.records, 'record')} were"
-        return f"Before it {said} appended; the batch that failed begins after that."
+        were = "was" if self.records == 1 or not self.lines_are_records else "were"
+        return f"Before it {self.said()} {were} appended; the batch that failed begins after that."
+
+    def said(self) -> str:
+        """How much was appended, in what the stream counts."""
+        return output.counted(self.records, "record") if self.lines_are_records else output.size(self.bytes)
 
 
 def _first_bad(lines: Sequence[bytes]) -> int | None:
@@ -255,5 +259,4 @@ def _report(producer: Producer, stream: str, *, as_json: bool) -> None:
         facts = {"records": producer.records} if producer.lines_are_records else {}
         output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})
     else:
-        what = output.counted(producer.records, "record") if producer.lines_are_records else output.size(producer.bytes)
-        output.notice(f"appended {what} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")
+        output.notice(f"appended {producer.said()} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")

@@ -50,18 +50,18 @@ class Page(msgspec.Struct):
             self.up_to_date = self.closed = False
 
 
-def pages(client: Client, stream: str, begin: Mapping[str, str]) -> Iterator[Page]:
+def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[Page]:
     """A stream from where the parameters in `begin` say, page by page, up to its end. Raises `exits.Ended`."""
-    place = Place(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""))
+    place = Place(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
     yield from _given(client, place, reading.read(place, Retry(seconds=0)))
 
 
-def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float) -> Iterator[Page]:
+def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[Page]:
     """Appends to a stream, from `offset` until it is closed, over as many connections as it takes.
 
     Raises `exits.Refused` when the stream is gone, `exits.Unreachable` when no server was found for `retry_seconds`.
     """
-    place = Place(stream, offset)
+    place = Place(stream, offset, local=local)
     place.content_type = content_type
     try:
         for page in _given(client, place, reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS))):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +14,7 @@ from polynya.cli import output
 from polynya.cli.client import Client, is_json, server_option
 from polynya.cli.completing import complete_stream
 from polynya.cli.streams import facts_of
-from polynya.cli.values import BEGIN, SECONDS, Begin, offset_of
+from polynya.cli.values import BEGIN, SECONDS, Begin, consistency_option, offset_of
 
 if TYPE_CHECKING:
     from polynya.cli.pages import Page
@@ -36,9 +38,17 @@ format_option = click.option(
 @limit_option
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("page"))
+@consistency_option
 @server_option
 def read_command(
-    client: Client, stream: str, offset: str | None, begin: Begin | None, limit: int | None, form: str | None, as_json: bool
+    client: Client,
+    stream: str,
+    offset: str | None,
+    begin: Begin | None,
+    limit: int | None,
+    form: str | None,
+    as_json: bool,
+    consistency: str,
 ) -> None:
     """Print what STREAM holds from somewhere to its end: records one a line, other content as it is.
 
@@ -55,17 +65,19 @@ def read_command(
     from polynya.cli.pages import pages
 
     form = _form(form, as_json) or RAW
-    where = _where(client, stream, _begin(offset, begin, default="start"))
-    show, left = None, limit
-    for page in pages(client, stream, where):
+    ask = partial(facts_of, client, stream, consistency)
+    where = _where(ask, _begin(offset, begin, default="start"))
+    show, left, end = None, limit, ""
+    for page in pages(client, stream, where, local=consistency == "local"):
         if show is None:
             _check_limit(limit, stream, page.content_type)
             show = shower(form, stream, page.content_type)
         left = _show(page, show, left)
-        if page.up_to_date or left == 0:
-            if form != JSON:
-                output.notice(f"next offset {page.offset}" + (" (closed: nothing will follow)" if page.closed else ""))
-            return
+        end = f"next offset {page.offset}" + (" (closed: nothing will follow)" if page.closed else "")
+        if left == 0:
+            break
+    if form != JSON:
+        output.notice(end)
 
 
 @click.command("tail")
@@ -78,6 +90,7 @@ def read_command(
 @click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Look for a lost server for so long.")
 @format_option
 @click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
+@consistency_option
 @server_option
 def tail_command(
     client: Client,
@@ -90,6 +103,7 @@ def tail_command(
     retry: float,
     form: str | None,
     as_json: bool,
+    consistency: str,
 ) -> None:
     """Print what is appended to STREAM as it comes, until the stream is closed or Ctrl-C.
 
@@ -106,11 +120,11 @@ def tail_command(
 
     if last is not None and (offset is not None or begin is not None):
         raise click.UsageError("-n and --from or --offset both say where to begin; give one of them")
-    facts = facts_of(client, stream)
+    facts = facts_of(client, stream, consistency)
     _check_limit(limit, stream, facts["content_type"])
     show = shower(_form(form, as_json) or RAW, stream, facts["content_type"])
     wanted = Begin(last=last) if last is not None else _begin(offset, begin, default="now")
-    found = _found(client, stream, facts, wanted, live=follow or last is None, retry=retry)
+    found = _found(client, facts, wanted, _Follow(live=follow or last is None, retry=retry, local=consistency == "local"))
     left = limit
     for page in found:
         left = _show(page, show, left)
@@ -120,18 +134,28 @@ def tail_command(
         output.notice(f"{stream} is closed")
 
 
-def _found(client: Client, stream: str, facts: dict[str, Any], begin: Begin, *, live: bool, retry: float) -> Iterator[Page]:
+@dataclass(frozen=True)
+class _Follow:
+    """Whether a tail goes on with what comes, for how long it looks for a lost server, and whether what the asked node has is enough."""
+
+    live: bool
+    retry: float
+    local: bool
+
+
+def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[Page]:
     """The pages of a tail. By time: first what is there, as only reads find times; then what comes."""
     from polynya.cli.pages import follow, pages
 
-    where = _where(client, stream, begin, facts)
-    if "from_time" in where or not live:
-        for page in pages(client, stream, where):
+    stream = facts["name"]
+    where = _where(lambda: facts, begin)
+    if "from_time" in where or not how.live:
+        for page in pages(client, stream, where, local=how.local):
             yield page
             where = {"offset": page.offset}
-    if live:
+    if how.live:
         offset = facts["offset"] if where["offset"] == "now" else where["offset"]
-        yield from follow(client, stream, facts["content_type"], offset, retry_seconds=retry)
+        yield from follow(client, stream, facts["content_type"], offset, retry_seconds=how.retry, local=how.local)
 
 
 def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
@@ -140,13 +164,13 @@ def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
     return begin or Begin(offset=offset_of(offset or default))
 
 
-def _where(client: Client, stream: str, begin: Begin, facts: dict[str, Any] | None = None) -> dict[str, str]:
+def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
     """The parameters that a read begins with. The last records are found by their numbers: the record half of an offset decides."""
     if begin.time:
         return {"from_time": begin.time}
     if begin.last is None:
         return {"offset": begin.offset}
-    facts = facts or facts_of(client, stream)
+    facts = ask()
     tail, kept = parse_token(facts["offset"] or ""), parse_token(facts["first_offset"] or "")
     record = max(0 if tail is None else tail[0] - begin.last, kept[0] if kept else 0)
     if begin.last == 0 or tail is None:

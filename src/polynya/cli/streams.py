@@ -10,7 +10,7 @@ from polynya.cli import exits, output
 from polynya.cli.client import NAMES_LOOKED_AT, Client, server_option, stream_path
 from polynya.cli.completing import complete_stream
 from polynya.cli.output import as_json
-from polynya.cli.values import SIZE, WHOLE_SECONDS, offset_of
+from polynya.cli.values import SIZE, WHOLE_SECONDS, consistency_option, offset_of
 
 if TYPE_CHECKING:
     import httpx
@@ -59,16 +59,17 @@ def create_command(
 
 @click.command("info")
 @click.argument("stream", shell_complete=complete_stream)
+@consistency_option
 @as_json
 @server_option
-def info_command(client: Client, stream: str, as_json: bool) -> None:
+def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
     """Say what is known of STREAM: content type, first kept and tail offset, whether it is closed, when it expires, what is kept.
 
     \b
     polynya info orders
     polynya info orders --json | jq -r .offset
     """
-    facts = facts_of(client, stream)
+    facts = facts_of(client, stream, consistency)
     if as_json:
         output.json_line(facts)
     else:
@@ -81,9 +82,10 @@ def info_command(client: Client, stream: str, as_json: bool) -> None:
 @click.command("ls")
 @click.argument("prefix", default="", shell_complete=complete_stream)
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many streams.")
+@consistency_option
 @as_json
 @server_option
-def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
+def ls_command(client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool) -> None:
     """List the streams whose names begin with PREFIX, in order of name; with --json one object a line.
 
     \b
@@ -94,7 +96,7 @@ def ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) ->
     after = ""
     while limit is None or count < limit:
         wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
-        page = client.names(prefix, after=after, limit=wanted)
+        page = client.names(prefix, after=after, limit=wanted, consistency=consistency)
         for row in page["streams"]:
             output.json_line(row) if as_json else click.echo(output.visible(row["name"]))
         count += len(page["streams"])
@@ -169,9 +171,10 @@ def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: b
             output.notice(f"deleted {stream}" if deleted else f"{stream} was not there")
 
 
-def facts_of(client: Client, stream: str) -> dict[str, Any]:
+def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
     """What HEAD says of a stream; raises `exits.Refused`, with streams of similar names, when there is none."""
-    return _facts(client, stream, client.call("HEAD", stream_path(stream), stream=stream))
+    asked = {} if consistency == "leader" else {"consistency": consistency}
+    return _facts(client, stream, client.call("HEAD", stream_path(stream), params=asked, stream=stream))
 
 
 def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
 from polynya.client.sharing import Job
-from polynya.client.values import NOW, START, Appended, Created, Facts, Page, Record, Trimming
+from polynya.client.values import NOW, START, Appended, Consistency, Created, Facts, Page, Record, Trimming
 
 __all__ = [
     "NOW",
@@ -60,6 +60,7 @@ __all__ = [
     "Batching",
     "Client",
     "ClientError",
+    "Consistency",
     "Created",
     "Facts",
     "Job",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from polynya.client.producing import Batching
 from polynya.client.reading import Live, Place, read, tail
 from polynya.client.sharing import HANDLE_SECONDS, By, Plan, Worker, disband
 from polynya.client.streams import Subject, describe
-from polynya.client.values import NOW, SERVER_DEFAULT, START, Facts, Page, Record
+from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
 
 if TYPE_CHECKING:
@@ -98,14 +98,24 @@ class AsyncStream(Subject):
 
         return OpeningProducer(opened)
 
-    def read(self, offset: str = START, *, from_time: str | datetime = "", max_bytes: int | None = None) -> AsyncReader:
-        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page."""
-        place = streams.place(self, offset, from_time, max_bytes)
+    def read(
+        self,
+        offset: str = START,
+        *,
+        from_time: str | datetime = "",
+        max_bytes: int | None = None,
+        consistency: Consistency = "leader",
+    ) -> AsyncReader:
+        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page.
+        `consistency="local"` is content with what the asked node of a cluster has."""
+        place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return AsyncReader(self._wire, place, read(place, self._retry))
 
-    def tail(self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto") -> AsyncReader:
+    def tail(
+        self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
+    ) -> AsyncReader:
         """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
-        place = streams.place(self, offset, from_time)
+        place = streams.place(self, offset, from_time, consistency=consistency)
         return AsyncReader(self._wire, place, tail(place, self._retry, live))
 
     async def fork(
@@ -118,17 +128,20 @@ class AsyncStream(Subject):
 
 
 class AsyncClient:
-    """A server. It holds connections, so keep one and close it, or use it in an `async with`; it belongs to one event loop.
+    """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
+    another when one is away. It holds connections, so keep one and close it, or use it in an `async with`; it belongs to one event loop.
 
     `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
     False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
 
-    def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+    def __init__(
+        self, server: str | Sequence[str] = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True
+    ) -> None:
         from polynya.client.wires import AsyncWire, options_of  # httpx is loaded with the first client
 
         options = options_of(server, token, verify)
-        self.server = options.server
         self._wire = AsyncWire(options)
+        self.server = options.servers[0]
         self._retry = retry or Retry()
 
     async def __aenter__(self) -> AsyncClient:
@@ -144,9 +157,9 @@ class AsyncClient:
         """The stream of this name; nothing is asked of the server yet."""
         return AsyncStream(self._wire, name, content_type, self._retry)
 
-    def streams(self, prefix: str = "") -> AsyncIterator[Facts]:
+    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> AsyncIterator[Facts]:
         """The streams whose names begin with `prefix`, by name."""
-        return AsyncFeed(self._wire, verbs.listing(prefix, self._retry))
+        return AsyncFeed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from polynya.client.producing import Batching
 from polynya.client.reading import Live, Place, read, tail
 from polynya.client.sharing import HANDLE_SECONDS, By, Plan, Worker, disband
 from polynya.client.streams import Subject, describe
-from polynya.client.values import NOW, SERVER_DEFAULT, START, Facts, Page, Record
+from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
 
 if TYPE_CHECKING:
@@ -92,14 +92,24 @@ class Stream(Subject):
         names = Line(self._wire).run(streams.producer_names(self, producer_id, epoch, drawn_producer_id()))
         return Producer(self._wire, names, batching or Batching(), self._retry)
 
-    def read(self, offset: str = START, *, from_time: str | datetime = "", max_bytes: int | None = None) -> Reader:
-        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page."""
-        place = streams.place(self, offset, from_time, max_bytes)
+    def read(
+        self,
+        offset: str = START,
+        *,
+        from_time: str | datetime = "",
+        max_bytes: int | None = None,
+        consistency: Consistency = "leader",
+    ) -> Reader:
+        """What the stream holds from an offset to its tail, or from a time: RFC 3339, or so long ago ("10m"). `max_bytes` bounds a page.
+        `consistency="local"` is content with what the asked node of a cluster has."""
+        place = streams.place(self, offset, from_time, max_bytes, consistency=consistency)
         return Reader(self._wire, place, read(place, self._retry))
 
-    def tail(self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto") -> Reader:
+    def tail(
+        self, offset: str = NOW, *, from_time: str | datetime = "", live: Live = "auto", consistency: Consistency = "leader"
+    ) -> Reader:
         """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
-        place = streams.place(self, offset, from_time)
+        place = streams.place(self, offset, from_time, consistency=consistency)
         return Reader(self._wire, place, tail(place, self._retry, live))
 
     def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
@@ -110,17 +120,20 @@ class Stream(Subject):
 
 
 class Client:
-    """A server. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
+    """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
+    another when one is away. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
 
     `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
     False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
 
-    def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+    def __init__(
+        self, server: str | Sequence[str] = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True
+    ) -> None:
         from polynya.client.wires import Wire, options_of  # httpx is loaded with the first client
 
         options = options_of(server, token, verify)
-        self.server = options.server
         self._wire = Wire(options)
+        self.server = options.servers[0]
         self._retry = retry or Retry()
 
     def __enter__(self) -> Client:
@@ -136,9 +149,9 @@ class Client:
         """The stream of this name; nothing is asked of the server yet."""
         return Stream(self._wire, name, content_type, self._retry)
 
-    def streams(self, prefix: str = "") -> Iterator[Facts]:
+    def streams(self, prefix: str = "", *, consistency: Consistency = "leader") -> Iterator[Facts]:
         """The streams whose names begin with `prefix`, by name."""
-        return Feed(self._wire, verbs.listing(prefix, self._retry))
+        return Feed(self._wire, verbs.listing(prefix, self._retry, local=is_local(consistency)))
 
     def share(
         self,

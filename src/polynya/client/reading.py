@@ -30,10 +30,11 @@ _OVER = frozenset(("GONE", "OTHER_LIFE", "NOT_FOUND", "INCARNATION_MISMATCH", "T
 
 class Place:
     """Where a reader is. `offset` is where it goes on; `incarnation` pins the life of the stream that it began with. `from_time` is where
-    it begins instead, until the first answer tells the offset."""
+    it begins instead, until the first answer tells the offset. `local`: what the asked node has is enough."""
 
-    def __init__(self, name: str, offset: str, max_bytes: int | None = None, *, from_time: str = "") -> None:
+    def __init__(self, name: str, offset: str, max_bytes: int | None = None, *, from_time: str = "", local: bool = False) -> None:
         self.name = name
+        self.local = local
         self.offset = offset
         self._from_time = from_time
         self._moved = False  # `offset` is the server's, and not the user's
@@ -51,6 +52,8 @@ class Place:
 
     def request(self, live: str = "") -> Request:
         query = {"from_time": self._from_time} if self._from_time else {"offset": self.offset}
+        if self.local:
+            query["consistency"] = "local"
         if live:
             query["live"] = live
         if live and self.cdn_cursor:
@@ -102,7 +105,7 @@ class Place:
         counts = self._moved and bool(self.incarnation) and not self.content_type.startswith("text/")
         if counts and begin and end and (end < begin or (len(raws) > end[0] - begin[0] if as_json else len(body) > end[1] - begin[1])):
             raise AnswerDamaged(f"{self.what}: the answer does not fit its offsets")
-        if offset == self.offset and not up_to_date and not closed:
+        if offset == self.offset and not up_to_date and not closed and not self.local:
             raise AnswerDamaged(f"{self.what}: the answer goes no further, and is not the end")
         return Page(
             stream=self.name, begin=self.offset, offset=offset, content_type=self.content_type, body=body, up_to_date=up_to_date,
@@ -115,13 +118,14 @@ class Place:
 
 
 def read(place: Place, retry: Retry, *, empty: bool = True) -> Talk[None]:
-    """Gives pages up to the tail. The last says `up_to_date`; it is given without a record, too, when `empty`."""
+    """Gives pages up to the tail. The last says `up_to_date`, unless only a local read came to an end; it is given without a record, too,
+    when `empty`."""
     while True:
         page = yield from place.get(retry)
         place.move(page)
         if page.size or page.closed or empty:
             yield Give(page)
-        if page.up_to_date:
+        if page.up_to_date or (place.local and page.offset == page.begin):
             return
 
 

@@ -12,7 +12,7 @@ from polynya.client import verbs
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Names
 from polynya.client.reading import Place
-from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, time_text
+from polynya.client.values import JSON_TYPE, Appended, Consistency, Created, Facts, Json, Trimming, is_local, time_text
 from polynya.client.verbs import Lifetime
 
 
@@ -71,9 +71,9 @@ def trim(
     return (yield from verbs.trim(stream.name, body, stream._retry))
 
 
-def head(stream: Subject) -> Talk[Facts]:
-    """What is known of it. Raises `StreamNotFound`, `StreamGone`."""
-    facts = yield from verbs.head(stream.name, stream._retry)
+def head(stream: Subject, *, consistency: Consistency = "leader") -> Talk[Facts]:
+    """What is known of it: by all that was acknowledged, or ("local") by what the asked node has. Raises `StreamNotFound`, `StreamGone`."""
+    facts = yield from verbs.head(stream.name, stream._retry, local=is_local(consistency))
     stream.content_type = facts.content_type
     return facts
 
@@ -113,9 +113,11 @@ def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_i
     return Names(stream=stream.name, content_type=content_type, producer_id=drawn_id, epoch=0, fresh=True)
 
 
-def place(stream: Subject, offset: str, from_time: str | datetime, max_bytes: int | None = None) -> Place:
+def place(
+    stream: Subject, offset: str, from_time: str | datetime, max_bytes: int | None = None, *, consistency: Consistency = "leader"
+) -> Place:
     """Where a reader of the stream begins."""
-    return Place(stream.name, offset, max_bytes, from_time=time_text(from_time))
+    return Place(stream.name, offset, max_bytes, from_time=time_text(from_time), local=is_local(consistency))
 
 
 def describe(method: Callable[..., Any], talk: Callable[..., Talk[Any]]) -> None:

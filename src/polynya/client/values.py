@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,7 @@ START = "-1"  # the offset of a stream's start
 NOW = "now"  # the offset of its tail
 SERVER_DEFAULT = "http://127.0.0.1:4437"
 
+Consistency: TypeAlias = Literal["leader", "local"]  # all that was acknowledged before the question; what the asked node has
 Json: TypeAlias = Any  # what msgspec can encode; msgspec.Raw is JSON text as it is
 _encoder = msgspec.json.Encoder()
 _raw = msgspec.json.Decoder(msgspec.Raw)
@@ -128,6 +129,13 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             record, byte = record + 1, byte + len(raw) + 1
             found.append(Record(raw, format_token(record, byte), self.stream))
         return found
+
+
+def is_local(consistency: Consistency) -> bool:
+    """Raises ValueError."""
+    if consistency not in ("leader", "local"):
+        raise ValueError(f"consistency is 'leader' or 'local', not {consistency!r}")
+    return consistency == "local"
 
 
 def time_text(time: str | datetime) -> str:

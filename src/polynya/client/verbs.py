@@ -13,6 +13,7 @@ from polynya.client.messages import Answer, Give, Request, Retry, Talk
 from polynya.client.values import JSON_TYPE, Appended, Created, Facts, Json, Trimming, encode, is_json, to_bytes
 
 NAMES_PER_PAGE = 1000
+LOCAL = {"consistency": "local"}
 
 
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +142,7 @@ def _trimmed(answer: Answer) -> Trimming:
         raise AnswerDamaged("trim: the answer does not say what was trimmed", status=answer.status) from None
 
 
-def head(name: str, retry: Retry) -> Talk[Facts]:
+def head(name: str, retry: Retry, *, local: bool = False) -> Talk[Facts]:
     what = f"head of '{name}'"
 
     def take(answer: Answer) -> Facts:
@@ -158,7 +159,7 @@ def head(name: str, retry: Retry) -> Talk[Facts]:
             retained_offset=headers.get("stream-retained-offset"),
         )
 
-    return (yield from call(Request("HEAD", stream_target(name)), retry, what, take, repeatable=True))
+    return (yield from call(Request("HEAD", stream_target(name, LOCAL if local else None)), retry, what, take, repeatable=True))
 
 
 def exists(name: str, retry: Retry) -> Talk[bool]:
@@ -169,11 +170,11 @@ def exists(name: str, retry: Retry) -> Talk[bool]:
     return True
 
 
-def listing(prefix: str, retry: Retry) -> Talk[None]:
+def listing(prefix: str, retry: Retry, *, local: bool = False) -> Talk[None]:
     """Gives the `Facts` of each stream whose name begins with `prefix`, by name."""
     after = ""
     while True:
-        query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE})
+        query = urlencode({"prefix": prefix, "after": after, "limit": NAMES_PER_PAGE} | (LOCAL if local else {}))
         page = yield from call(Request("GET", f"/v1/streams?{query}"), retry, f"list '{prefix}'", _rows, repeatable=True)
         for facts in page.streams:
             yield Give(facts)

@@ -161,7 +161,7 @@ class Assembly:
             registry.add(self._joined.samples)
             for name, check in self._joined.checks():
                 self._health.add(name, check)
-        registry.add(lambda: {"polynya_snapshots_total": self._engine.snapshotter.count})
+        registry.add(sources.counted(self._engine.snapshotter, sources.SNAPSHOTS))
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
             registry.add(sources.counted(self._tier.merger.counters, sources.MERGER))

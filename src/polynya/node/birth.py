@@ -49,6 +49,11 @@ def birth_of(config: Config) -> Birth:
     return birth
 
 
+def journal_id_of(cluster_id: str, core: int) -> int:
+    """Which journal a core's is, so that a folder in the wrong place is noticed."""
+    return int(cluster_id[:14] or "0", 16) << 8 | core
+
+
 def _bear(path: Path, config: Config) -> Birth:
     strangers = sorted(entry.name for entry in path.parent.iterdir() if entry.name not in _BEFORE_BIRTH and entry.name[0] != ".")
     if strangers:
@@ -65,14 +70,8 @@ def _bear(path: Path, config: Config) -> Birth:
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
     )
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(birth), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    for folder in (path.parent, path.parent.parent):
-        sync_folder(folder)
+    write_json(path, birth)
+    sync_folder(path.parent.parent)
     return birth
 
 
@@ -82,10 +81,10 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
             f"{path}: the data has format {birth.format_version}, this release reads up to {FORMAT_VERSION}; use a newer release"
         )
     _check_cluster(birth, config, path)
-    if config.cores is not None and config.cores != birth.cores:
+    if config.cores is not None and config.cores > birth.groups:
         raise ConfigError(
-            f"cores: the data in {path.parent} was written by {birth.cores} cores, each with its own journal, and this release cannot "
-            f"share them out anew; start with --cores {birth.cores} (or without the setting), or copy the streams to a new data folder"
+            f"cores: {config.cores} are more than the {birth.groups} groups of the data in {path.parent}, and a core without a group would have "
+            f"nothing to do; start with at most --cores {birth.groups}"
         )
     if config.groups is not None and config.groups != birth.groups:
         raise ConfigError(
@@ -120,6 +119,17 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
             f"cluster.nodes: the data in {path.parent} is of a cluster of the nodes {_listed(birth.nodes)}, and the list names "
             f"{_listed(_nodes(config))}: what a majority is would differ from node to node. Addresses may change; who belongs cannot yet"
         )
+
+
+def write_json(path: Path, content: msgspec.Struct) -> None:
+    """The file has what it had or all of this, also after a power cut."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
 from polynya.base.errors import ConfigError
-from polynya.node.birth import sync_folder
+from polynya.node.birth import write_json
 from polynya.node.start import CoreStart
 from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
 
@@ -90,7 +89,7 @@ class Claim:
         owner = MEMBERS if start.birth.node else start.start_id
         self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
         if start.core == 0 and not self.is_known:
-            _note(self._path, held_by(start))
+            write_json(self._path, held_by(start))
 
 
 def was_held(start: CoreStart) -> bool:
@@ -100,13 +99,3 @@ def was_held(start: CoreStart) -> bool:
     except (OSError, msgspec.DecodeError):
         return False
     return found == held_by(start)
-
-
-def _note(path: Path, held: Held) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(held), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)

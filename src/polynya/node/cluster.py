@@ -10,21 +10,33 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.limits import MIB
-from polynya.raft import Settings
+from polynya.raft import Configuration, Settings
 
 LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for members that lag
+META_GROUP = 0
 UNCOMMITTED_BYTES = 64 * MIB  # of a core, shared by its groups: above what the door lets in
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """This node's number, and those of all nodes that have a voice: each has a replica of every group."""
+    """This node's number, and what its cluster was born with: the nodes (none, where this one joined later), and which of them got which
+    group, if not all got all."""
 
     node: int
     voters: tuple[int, ...]
+    placed: dict[int, tuple[int, ...]] = {}
+
+    def placed_on(self, group: int) -> tuple[int, ...]:
+        return self.placed.get(group, self.voters)
+
+    def born_with(self, group: int) -> Configuration:
+        """What the group's members began with. All nodes have the meta group, to know where the others are."""
+        voters = tuple(sorted(self.placed_on(group)))
+        return Configuration(voters, readers=tuple(sorted(set(self.voters) - set(voters))) if group == META_GROUP else ())
 
     def first_of(self, group: int) -> int:
         """Leaderships are spread: each group has a node that campaigns first, and gets the lead back when it returns."""
-        return self.voters[group % len(self.voters)]
+        nodes = self.placed_on(group)
+        return nodes[group % len(nodes)] if nodes else 0
 
 
 class Links(Protocol):
@@ -44,21 +56,21 @@ def boot_ms() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
 
-def settings_of(group: int, membership: Membership, groups: int) -> Settings:
-    """`groups`: of this core, which share its memory."""
-    first = membership.first_of(group) == membership.node
+def settings_of(group: int, is_first: bool, groups: int) -> Settings:
+    """`is_first`: this node is to lead it; `groups`: of this core, which share its memory."""
     return Settings(
-        priority=2 if first else 1,
+        priority=2 if is_first else 1,
         log_bytes_max=max(LOG_BYTES // max(groups, 1), 256 * 1024),
         uncommitted_bytes_max=UNCOMMITTED_BYTES,
     )
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """`seed` gives random bits that no other life of this process had."""
+    """`groups`: how many there are for streams, in all. `seed` gives random bits that no other life of this process had."""
 
     membership: Membership
     links: Links
+    groups: int
     now_ms: Callable[[], int] = boot_ms
     seed: Callable[[], int] = lambda: randbits(64)
-    settings: Callable[[int, Membership, int], Settings] = settings_of
+    settings: Callable[[int, bool, int], Settings] = settings_of

@@ -10,8 +10,10 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica import Entry, Shard
 from polynya.replica.log import encode_command
@@ -88,16 +90,7 @@ class Core:
     async def call(self, group: int, command: Command) -> Reply:
         """`propose` for those who may wait."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(reply, BaseException):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.propose(group, command, done)
+        self.propose(group, command, partial(settle, future))
         return await future
 
     async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:

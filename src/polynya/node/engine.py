@@ -11,6 +11,7 @@ from polynya.node.core import Core
 from polynya.node.exchange import Exchange
 from polynya.node.groups import CoreGroups
 from polynya.node.replicated import ReplicatedCore
+from polynya.node.residence import Residence
 from polynya.node.snapshots import Snapshotter
 from polynya.node.storage import Storage
 from polynya.node.writing import Writer
@@ -51,18 +52,19 @@ class Engine:
         self.storage = storage
         self.replicated: ReplicatedCore | None = None
         self.exchange: Exchange | None = None
+        self.residence: Residence | None = None
         if cluster is None:
             self.core: Core | ReplicatedCore = Core(storage.shard, storage.journal, fatal=fatal)
         else:
-            self.core = replicated = ReplicatedCore(storage.shard, storage.journal, cluster, storage.restored, fatal=fatal, writer=writer)
+            self.core = replicated = ReplicatedCore(cluster, storage, fatal=fatal, writer=writer)
             self.replicated = replicated
             now_ms = _not_before(replicated, now_ms)
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
-        self.local = LocalGroups(machines, self.core, now_ms, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
+        self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
         self.settler = Settler(self.service)
         self.retainer = Retainer(self.service)
-        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes)
+        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
         self.groups = CoreGroups(self._term, self.service, self.snapshotter)
         if self.replicated is not None:
             self._join(self.replicated)
@@ -84,8 +86,11 @@ class Engine:
         """What has to happen once in a cluster happens where a group is led."""
         self.local.join(core, core.led)
         self.local.lifetimes.propose = self.service.propose_to
-        self.exchange = Exchange(core, self.storage.snapshots, self.snapshotter, self.local.replace)
+        self.exchange = Exchange(core, self.storage.snapshots, self.snapshotter, self.local.put)
+        self.residence = Residence(core, self.storage.snapshots, self.snapshotter)
         core.on_snapshot_effects = self.exchange.carry_out
+        core.on_made.append(lambda group: self.local.put(group, core.shard.groups[group].machine))
+        core.on_dropped += [self.local.remove, self.exchange.forget]
 
     def _term(self, group: int) -> int:
         return self.storage.shard.groups[group].term if self.replicated is None else self.replicated.term(group)

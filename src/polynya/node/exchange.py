@@ -1,29 +1,42 @@
-"""Snapshots and old entries for members of other nodes that are behind, and the snapshot that another node sends here."""
+"""Snapshots and old entries for members of other nodes that are behind, and the snapshots that other nodes send here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from google_crc32c import value as crc32c
+import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError
+from polynya.node.arriving import Arriving
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.snapshots import Snapshotter, portions
-from polynya.node.transfer import pack_transfer, transfer_size, unpack_transfer
+from polynya.node.transfer import pack_transfer, unpack_transfer
 from polynya.raft import ChunkWanted, Effects, Entry, Load, Snapshot
+from polynya.replica import Group
 from polynya.replica.member import Member
 from polynya.stream.machine import Machine
 from polynya.wal import SnapshotStore
+from polynya.wal.scratch import Scratch
 
-PACKED_MAX = 2  # snapshots held while they are sent; each at most a group's state and its hot bytes
+PACKED_MAX = 2  # snapshots sent at the same time; each is a file without a name
 PACKED_SECONDS = 30.0  # since they were last asked for
+IDLE_SECONDS = 2.0  # so old, one makes room for another
 LOADED_MAX = 4096  # entries of one answer
 MISSING_SECONDS = 0.2  # entries that are gone are asked for again, until there is a snapshot
 log = logging.getLogger("polynya.exchange")
 _Key = tuple[int, int, int]  # group, index, identity
+
+
+class _Packed(msgspec.Struct):
+    """A snapshot that is sent. `file` is None while it is packed."""
+
+    asked: deque[ChunkWanted]
+    at: float  # when it was last asked for
+    file: Scratch | None = None
 
 
 class Exchange:
@@ -34,32 +47,31 @@ class Exchange:
     ) -> None:
         self._core, self._store, self._snapshotter = core, store, snapshotter
         self._installed = installed
-        self._packed: dict[_Key, bytes] = {}
-        self._asked: dict[_Key, list[ChunkWanted]] = {}
-        self._timers: dict[_Key, asyncio.TimerHandle] = {}
-        self._incoming: dict[int, bytearray] = {}
+        self._packed: dict[_Key, _Packed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.arriving = Arriving(core, store, self._spawn)
 
     def carry_out(self, member: Member, effects: Effects) -> None:
         """What a turn has left to do for snapshots and old entries."""
-        number = effects.group
         for wanted in effects.chunks_wanted:
             self._want(member, wanted)
-        for arrived in effects.chunks_arrived:
-            if arrived.offset == 0:
-                self._incoming[number] = bytearray()
-            self._incoming[number] += arrived.data
+        self.arriving.keep(member, effects.chunks_arrived)
         if effects.install is not None:
-            self._spawn(self._install(member, effects.install, bytes(self._incoming.pop(number))))
+            self._spawn(self._install(member, effects.install))
         if effects.load is not None:
             self._spawn(self._load(member, effects.load))
+
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more."""
+        self.arriving.forget(number)
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for timer in self._timers.values():
-            timer.cancel()
+        self.arriving.close()
+        for key in list(self._packed):
+            self._forget(key)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -74,52 +86,94 @@ class Exchange:
     # --- out -------------------------------------------------------------------------------------------------------------------
 
     def _want(self, member: Member, wanted: ChunkWanted) -> None:
+        """Who is not heard because too many are sent asks again by itself."""
+        now = asyncio.get_running_loop().time()
         key = (member.group.number, wanted.snapshot.index, wanted.snapshot.identity)
-        data = self._packed.get(key)
-        if data is not None:
-            self._give(member, wanted, data, key)
-        elif key in self._asked:
-            self._asked[key].append(wanted)
-        else:
-            self._asked[key] = [wanted]
-            self._spawn(self._pack(member, key, wanted.snapshot))
+        packed = self._packed.get(key)
+        if packed is not None and packed.at < 0:
+            self._forget(key)
+            packed = None
+        if packed is None:
+            if not self._make_room(now):
+                return
+            packed = self._packed[key] = _Packed(deque([wanted]), now)
+            self._spawn(self._pack(member, key, packed, wanted.snapshot))
+            return
+        packed.at = now
+        packed.asked.append(wanted)
+        if len(packed.asked) == 1 and packed.file is not None:
+            self._spawn(self._give(member, packed, packed.file))
 
-    def _give(self, member: Member, wanted: ChunkWanted, data: bytes, key: _Key) -> None:
-        member.raft.chunk(wanted, data[wanted.offset : wanted.offset + wanted.length], self._core.now_ms())
-        if key in self._timers:
-            self._timers.pop(key).cancel()
-        self._timers[key] = asyncio.get_running_loop().call_later(PACKED_SECONDS, self._forget, key)
+    def _make_room(self, now: float) -> bool:
+        while len(self._packed) >= PACKED_MAX:
+            idle = [key for key, packed in self._packed.items() if not packed.asked and now - packed.at >= IDLE_SECONDS]
+            if not idle:
+                return False
+            self._forget(idle[0])
+        return True
 
-    async def _pack(self, member: Member, key: _Key, snapshot: Snapshot) -> None:
+    async def _pack(self, member: Member, key: _Key, packed: _Packed, snapshot: Snapshot) -> None:
+        file: Scratch | None = None
         try:
-            data = await asyncio.to_thread(self._read, key, snapshot)
-        except (OSError, CorruptData) as fault:
-            log.info("a snapshot to be sent is gone, a newer one is: %s", fault)
-            for wanted in self._asked.pop(key):
+            file = await asyncio.to_thread(self._store.scratch)
+            await asyncio.to_thread(self._fill, file, key[0], snapshot)
+        except (OSError, PolynyaError) as fault:
+            log.info("a snapshot cannot be sent as it is; a newer one will be: %s", fault)
+            if file is not None:
+                await asyncio.to_thread(file.close)
+            self._packed.pop(key, None)
+            for wanted in packed.asked if self._is_here(member) else ():
                 member.raft.chunk_missing(wanted, self._core.now_ms())
-        else:
-            while len(self._packed) >= PACKED_MAX:
-                self._forget(next(iter(self._packed)))
-            self._packed[key] = data
-            for wanted in self._asked.pop(key):
-                self._give(member, wanted, data, key)
-        self._core.kick()
+            self._core.kick()
+            return
+        except BaseException:
+            if file is not None:
+                file.close()
+            raise
+        packed.file = file
+        await self._give(member, packed, file)
+        self._sweep_later(key)
 
-    def _read(self, key: _Key, snapshot: Snapshot) -> bytes:
-        number, index, identity = key
-        body = self._store.read(number, index).body
-        if crc32c(body) != identity:
-            raise CorruptData(f"the snapshot of group {number} at {index} was written anew")
-        data = pack_transfer(body, self._core.journal)
-        if len(data) != snapshot.size:
-            raise CorruptData(f"the snapshot of group {number} at {index} has {len(data)} bytes instead of {snapshot.size}")
-        return data
+    def _fill(self, file: Scratch, number: int, snapshot: Snapshot) -> None:
+        links = self._store.links(number)
+        if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
+            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
+        pack_transfer(links, self._store, self._core.journal, file)
+        if file.size != snapshot.size:
+            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")
+
+    async def _give(self, member: Member, packed: _Packed, file: Scratch) -> None:
+        """One after the other: whoever gets them takes them in order."""
+        while packed.asked:
+            wanted = packed.asked[0]
+            try:
+                data = await asyncio.to_thread(file.read, wanted.offset, wanted.length)
+            except (OSError, EOFError) as fault:
+                log.warning("a snapshot that is sent cannot be read back; it is packed anew: %s", fault)
+                packed.asked.clear()
+                packed.at = float("-inf")
+                return
+            packed.asked.popleft()
+            if self._is_here(member):
+                member.raft.chunk(wanted, data, self._core.now_ms())
+                self._core.kick()
+
+    def _sweep_later(self, key: _Key) -> None:
+        loop = asyncio.get_running_loop()
+
+        def sweep() -> None:
+            packed = self._packed.get(key)
+            if packed is not None and not packed.asked and loop.time() - packed.at >= PACKED_SECONDS:
+                self._forget(key)
+            elif packed is not None:
+                loop.call_later(PACKED_SECONDS, sweep)
+
+        loop.call_later(PACKED_SECONDS, sweep)
 
     def _forget(self, key: _Key) -> None:
-        self._packed.pop(key, None)
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        packed = self._packed.pop(key)
+        if packed.file is not None:
+            packed.file.close()
 
     async def _load(self, member: Member, load: Load) -> None:
         places: list[int] = []
@@ -136,6 +190,8 @@ class Exchange:
         if not entries:
             self._snapshotter.want()
             await asyncio.sleep(MISSING_SECONDS)
+        if not self._is_here(member):
+            return
         member.raft.loaded(load.begin, entries, self._core.now_ms())
         self._core.kick()
 
@@ -154,25 +210,40 @@ class Exchange:
 
     # --- in --------------------------------------------------------------------------------------------------------------------
 
-    async def _install(self, member: Member, snapshot: Snapshot, data: bytes) -> None:
+    async def _install(self, member: Member, snapshot: Snapshot) -> None:
+        file = await self.arriving.take(member.group.number, snapshot)
+        try:
+            async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
+                if self._is_here(member):
+                    await self._install_from(file, member, snapshot)
+        finally:
+            if file is not None:
+                await asyncio.to_thread(file.close)
+
+    async def _install_from(self, file: Scratch | None, member: Member, snapshot: Snapshot) -> None:
         """Payload into the own journal, then the snapshot's file, then the log that begins behind it."""
         number, core = member.group.number, self._core
-        async with self._snapshotter.lock:  # a round would let go of the payload that no snapshot on the disk names yet
-            try:
-                machine = await asyncio.to_thread(unpack_transfer, data, snapshot.identity)
-                for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
-                    if not await core.copy_forward(number, some):
-                        raise OSError("the disk is full")
-                body = machine.snapshot()
-                await asyncio.to_thread(self._store.write, number, snapshot.term, snapshot.index, body)
-            except (PolynyaError, OSError) as fault:
-                log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)
-                await asyncio.sleep(MISSING_SECONDS)
-                member.raft.install_failed(snapshot.identity, core.now_ms())
-                core.kick()
-                return
-            core.install(member, snapshot, machine)
-            core.snapshotted(number, snapshot.index, (transfer_size(len(body), machine), crc32c(body)), keep_from=0)
-            self._snapshotter.installed(number, snapshot.index, machine)
-            self._installed(number, machine)
-            log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
+        try:
+            if file is None:
+                raise OSError("it could not be kept: the disk is full, or it was late")
+            machine = await asyncio.to_thread(unpack_transfer, file, snapshot.identity)
+            for some in portions([batch for _, hot in machine.flush_candidates() for batch in hot]):
+                if not await core.copy_forward(number, some):
+                    raise OSError("the disk is full")
+            if not await core.configured(number, snapshot):
+                raise OSError("the disk is full")
+            chain = await self._snapshotter.write_installed(Group(number, machine, term=snapshot.term, index=snapshot.index))
+        except (PolynyaError, OSError) as fault:
+            log.warning("a snapshot of group %d that another node sent could not be installed: %s", number, fault)
+            await asyncio.sleep(MISSING_SECONDS)
+            member.raft.install_failed(snapshot.identity, core.now_ms())
+            core.kick()
+            return
+        core.install(member, snapshot, machine)
+        core.snapshotted(number, snapshot.index, chain.transfer, keep_from=0)
+        self._installed(number, machine)
+        log.info("group %d goes on from a snapshot at %d that another node sent", number, snapshot.index)
+
+    def _is_here(self, member: Member) -> bool:
+        """Whether the group has not left this node meanwhile."""
+        return self._core.members.get(member.group.number) is member

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
 from polynya.node.deadlines import Deadlines
+from polynya.node.leads import Leads
+from polynya.node.storage import Storage
 from polynya.node.writing import Writer, WriterThread, Writes
 from polynya.raft import (
     Append,
     Effects,
     Entry,
+    HardState,
     Identity,
     Kind,
     Message,
@@ -29,6 +34,7 @@ from polynya.raft import (
     Refusal,
     Restored,
     Role,
+    Settings,
     Snapshot,
     SnapshotChunk,
     Status,
@@ -36,19 +42,22 @@ from polynya.raft import (
     encode_block,
     encode_message,
 )
-from polynya.replica import Shard
+from polynya.replica import Group
 from polynya.replica.log import decode_command, encode_command
 from polynya.replica.member import Member, Proposal
 from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
-from polynya.wal import Journal
 
-GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
-GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
+
+Shared = Callable[[int], bool]
+
+
+def _all_groups(group: int) -> bool:
+    return True
 
 
 class ReplicatedCore:
@@ -59,21 +68,22 @@ class ReplicatedCore:
 
     def __init__(
         self,
-        shard: Shard,
-        journal: Journal,
         cluster: Cluster,
-        restored: dict[int, Restored],
+        storage: Storage,
         *,
         fatal: Callable[[BaseException], None],
         writer: Writer | None = None,
     ) -> None:
-        self.shard = shard
-        self.journal = journal
+        self.shard = storage.shard
+        self.journal = journal = storage.journal
         self.counters = CoreCounters()
         self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
         self.on_turn: Callable[[], None] = lambda: None
         self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
+        self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
         self.on_leadership: list[Callable[[int], None]] = []
+        self.on_made: list[Callable[[int], None]] = []
+        self.on_dropped: list[Callable[[int], None]] = []
         self.led: dict[int, Machine] = {}  # of the groups that take proposals here
         self.floor_ms = 0  # log time of the groups led here is not before this
         self.inflight_bytes = 0  # of commands proposed here and not answered
@@ -86,32 +96,82 @@ class ReplicatedCore:
         self._queued: list[Member] = []
         self._outbox: dict[int, list[bytes]] = {}
         self._bulk: dict[int, list[bytes]] = {}
-        self._given_back: dict[int, float] = {}  # group -> when it was last tried
+        self.departed = storage.departed  # what members promised that were here: it counts for those that are made in their place
+        self.first_of = cluster.membership.first_of  # the node that is to lead a group
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
-        now_ms = self._now_ms()
-        self.members = {number: self._member(number, restored[number], now_ms) for number in shard.groups}
-        self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
+        self.members: dict[int, Member] = {}
+        for number, restored in storage.restored.items():
+            self._join(number, restored)
+        self._writes.begin(self.members.values())
+        self.leadership = Leads(self)
         self._kick_soon()
 
-    def _member(self, number: int, restored: Restored, now_ms: int) -> Member:
-        cluster = self._cluster
-        settings = cluster.settings(number, cluster.membership, len(self.shard.groups))
-        raft = Raft(Identity(number, self.node, cluster.seed()), restored, settings, now_ms=now_ms, ready=self._ready)
-        return Member(self.shard.groups[number], raft, restored.entries)
+    # --- replicas that come and go ---------------------------------------------------------------------------------------------
+
+    def has(self, group: int) -> bool:
+        """Whether a replica is here."""
+        return group in self.members
+
+    def add(self, group: int, restored: Restored) -> None:
+        """A replica is here from now on, and the disk knows it."""
+        self.departed.pop(group, None)
+        self.shard.groups[group] = Group(group, Machine(group, self._cluster.groups))
+        self._join(group, restored)
+        for hear in self.on_made:
+            hear(group)
+        self._kick_soon()
+
+    def remove(self, group: int) -> asyncio.Future[bool]:
+        """The replica takes part in nothing from now on; True when nothing of its log will be read again, False: the disk was full."""
+        member = self.members.pop(group, None)
+        if member is not None:
+            raft = member.raft
+            self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
+            self.led.pop(group, None)
+            member.leads = False
+            self._answer_all(member.queue, NotLeader(0))
+            self._answer_all(
+                list(member.proposals), OutcomeUnknown("this node leads the group no more; the append may or may not be applied")
+            )
+            member.queue = []
+            member.proposals.clear()
+            for futures in raft.reads.tokens():
+                _settle(futures, Unavailable("the group has moved to other nodes; retry"))
+            del self.shard.groups[group]
+            for hear in self.on_dropped:
+                hear(group)
+        waiter = self._writes.drop(group, self.departed[group])
+        self._kick_soon()
+        return waiter
+
+    async def configured(self, group: int, snapshot: Snapshot) -> bool:
+        """Keep who belonged to the group at a snapshot, before that is on the disk. False: the disk is full."""
+        waiter = self._writes.configured(group, snapshot)
+        self._kick_soon()
+        return await waiter
+
+    def settings_of(self, number: int) -> Settings:
+        """They change with who is to lead the group, and with how many share the memory."""
+        return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
+
+    def _join(self, number: int, restored: Restored) -> None:
+        identity = Identity(number, self.node, self._cluster.seed())
+        raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
+        self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """`done` is called once, on the loop: with the reply, with NotLeader or Unavailable (nothing was applied, nor will it be; perhaps
         before this returns), or with OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
-        member = self.members[group]
-        refusal = self._refusal(member, command)
-        if refusal is not None:
-            done(refusal)
+        member = self.members.get(group)
+        refusal = NotLeader(0) if member is None else self._refusal(member, command)
+        if refusal is not None or member is None:
+            done(refusal or NotLeader(0))
             return
         payload = encode_command(command)
         if not member.queue:
@@ -123,21 +183,12 @@ class ReplicatedCore:
     async def call(self, group: int, command: Command) -> Reply:
         """`propose` for those who may wait."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(reply, BaseException):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.propose(group, command, done)
+        self.propose(group, command, partial(settle, future))
         return await future
 
     def inflight_bytes_of(self, group: int) -> int:
-        member = self.members[group]
-        return sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
+        member = self.members.get(group)
+        return 0 if member is None else sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
 
     def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
         if self._dead is not None:
@@ -157,12 +208,24 @@ class ReplicatedCore:
 
     def readable(self, group: int) -> bool:
         """Whether the group's state here may answer a linearizable read at once."""
-        return self._dead is None and self.members[group].raft.readable(self._now_ms())
+        member = self.members.get(group)
+        return member is not None and self._dead is None and member.raft.readable(self._now_ms())
+
+    def fit(self, group: int) -> bool:
+        """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
+        member = self.members.get(group)
+        if member is None or member.raft.forgetful:
+            return False
+        known = member.raft.configuration
+        return self.node in known.voters or self.node in known.readers
 
     async def linearize(self, group: int) -> None:
-        """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard."""
+        """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,
+        and when there is no replica here, or one that is only on its way."""
         if self._dead is not None:
             raise Unavailable("the journal has failed; this core is going down")
+        if not self.fit(group):
+            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
         member, now_ms = self.members[group], self._now_ms()
         if member.raft.readable(now_ms):
             return
@@ -196,7 +259,11 @@ class ReplicatedCore:
             try:
                 message = decode_message(data)
                 member = self.members.get(message.group)
-                if member is not None:
+                if member is None:
+                    continue
+                if type(message) is SnapshotChunk:
+                    self.on_chunk(member, message)
+                else:
                     member.raft.step(message, now_ms)
             except (msgspec.MsgspecError, ValueError) as fault:
                 self._report("a message of another node is no message", fault)
@@ -205,68 +272,61 @@ class ReplicatedCore:
                 return
         self._kick_soon()
 
-    def unreachable(self, node: int) -> None:
-        """What was sent there lately may be lost."""
-        now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.unreachable(node, now_ms)
+    def step(self, member: Member, message: Message) -> None:
+        """A message that somebody held back."""
+        if self._dead is not None:
+            return
+        try:
+            member.raft.step(message, self._now_ms())
+        except BaseException as fault:
+            self._die(fault)
         self._kick_soon()
 
-    def peer_lost(self, node: int, heard_ms: int | None = None) -> None:
+    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
+        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
+        now_ms = self._now_ms()
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.unreachable(node, now_ms)
+        self._kick_soon()
+
+    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
         """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
         self._kick_soon()
 
-    def peer_found(self, node: int) -> None:
+    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_found(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_found(node, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------
 
     def leads(self, group: int) -> bool:
-        return self.members[group].leads
+        return group in self.led
 
     def leader_of(self, group: int) -> int:
         """The node, as far as it is known: 0 when it is not, or when this node was elected and is not ready yet."""
-        member = self.members[group]
-        leader = member.raft.leader
-        return 0 if leader == self.node and not member.leads else leader
+        member = self.members.get(group)
+        leader = 0 if member is None else member.raft.leader
+        return 0 if leader == self.node and group not in self.led else leader
 
     def term(self, group: int) -> int:
-        return self.members[group].raft.term
+        """0 when there is no replica here."""
+        return self.members[group].raft.term if group in self.members else 0
 
     def transfer(self, group: int, node: int) -> Refusal | None:
         """Hand the leadership of a group to another node."""
+        if group not in self.members:
+            return Refusal.NOT_LEADER
         refusal = self.members[group].raft.transfer(node, self._now_ms())
         self._kick_soon()
         return refusal
-
-    def hand_over_all(self) -> None:
-        """Before a stop: each led group goes to the member that has most of its log and is there."""
-        for number in list(self.led):
-            peers = self.members[number].raft.status().peers
-            present = [node for node, peer in peers.items() if not peer.lost]
-            if present:
-                self.transfer(number, max(present, key=lambda node: peers[node].match))
-
-    def _give_back(self) -> None:
-        """One group goes to the node that is to lead it, if that has all of it and nothing is in flight that would lose its answer."""
-        if self._dead is not None:
-            return
-        for number in self.led:
-            member, first = self.members[number], self._cluster.membership.first_of(number)
-            peer = member.raft.peers.get(first)
-            if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
-                continue
-            if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
-                self._given_back[number] = self._loop.time()
-                self.transfer(number, first)
-                break
-        self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
 
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}
@@ -282,7 +342,7 @@ class ReplicatedCore:
 
     async def renew_states(self) -> None:
         """Terms and votes are written again, so that the segments in which they lie may go. Raises Unavailable when that did not work."""
-        waiter = self._writes.renew(self.members.values())
+        waiter = self._writes.renew(self.members.values(), self.departed)
         self._kick_soon()
         if not await waiter:
             raise Unavailable("the disk has no room for terms and votes; tried again later")
@@ -306,6 +366,7 @@ class ReplicatedCore:
     def close(self) -> None:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
+        self.leadership.close()
         self._deadlines.close()
         self._writes.close()
 
@@ -362,7 +423,7 @@ class ReplicatedCore:
             now_ms = self._now_ms()
             for raft in rafts:
                 raft.unwritten(now_ms)
-            self.hand_over_all()
+            self.leadership.hand_over_all()
             self._turn()
 
     def room(self) -> None:
@@ -388,7 +449,8 @@ class ReplicatedCore:
             now_ms = self._now_ms()
             try:
                 for group in groups:
-                    self.members[group].raft.tick(now_ms)
+                    if group in self.members:
+                        self.members[group].raft.tick(now_ms)
             except BaseException as fault:
                 self._die(fault)
             self._kick_soon()
@@ -401,7 +463,9 @@ class ReplicatedCore:
             rafts = ready[:]
             del ready[:]
             for raft in rafts:
-                self._carry_out(self.members[raft.group], raft.take())
+                member = self.members.get(raft.group)
+                if member is not None and member.raft is raft:  # else it was here
+                    self._carry_out(member, raft.take())
         self._send()
         self._writes.flush()
         self._deadlines.arm()
@@ -559,9 +623,4 @@ class ReplicatedCore:
 
 def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:
     for future in futures:
-        if future.done():
-            continue
-        if fault is None:
-            future.set_result(None)
-        else:
-            future.set_exception(fault)
+        settle(future, fault)

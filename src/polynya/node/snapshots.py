@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
-from google_crc32c import value as crc32c
-
+from polynya.base.errors import CorruptData
+from polynya.node.chains import Chain, hot_bytes_of
 from polynya.node.core import Core
+from polynya.node.encoding import encode_delta, lowest_place
+from polynya.node.folding import Job, due, fold_beside
 from polynya.node.replicated import ReplicatedCore
-from polynya.node.transfer import transfer_size
 from polynya.replica import Group
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
-from polynya.wal.snapshots import SnapshotStore
+from polynya.wal.errors import DiskFull
+from polynya.wal.snapshots import Link, SnapshotStore
 
-PACE_SECONDS = 0.02  # between two groups: encoding one blocks the loop
+PACE_SECONDS = 0.02  # between two groups
 KEEP_BYTES = 256 << 20  # of journal: hot batches that lie deeper are copied forward, so that they do not hold old segments
 COPY_BYTES = 1 << 20  # of payload in one turn
 PATIENCE = 25  # questions whether a round is due that a failed round puts the next one off
+SMALL_STREAMS = 256  # a group of so few, whose snapshots …
+SMALL_BYTES = 64 << 10  # … have so few bytes, is written as a base: nothing to merge, nothing that takes long
+log = logging.getLogger("polynya.snapshots")
 
 
 class Snapshotter:
-    """Writes a base of each changed group in turn; a segment goes when recovery from the snapshots on the disk reads nothing in it.
+    """Writes what changed of each group in turn, and merges; a segment goes when recovery from the snapshots on the disk reads nothing in it.
 
-    What such a recovery reads of a group: the hot batches that the snapshot on the disk names (not those of today's machine, which may
-    be in packs by now), and all entries behind it. Where a group has other members, some entries before it stay too, for those that lag.
+    What such a recovery reads of a group: the hot batches that the snapshots on the disk name (not those of today's machine, which may
+    be in packs by now), and all entries behind them. Where a group has other members, some entries before stay too, for those that lag.
     """
 
-    def __init__(self, core: Core | ReplicatedCore, store: SnapshotStore, *, every_bytes: int) -> None:
+    def __init__(
+        self,
+        core: Core | ReplicatedCore,
+        store: SnapshotStore,
+        *,
+        every_bytes: int,
+        chains: dict[int, Chain] | None = None,
+    ) -> None:
+        """`chains`: what is on the disk; it is kept up to date here."""
         self.count = 0
+        self.bytes = 0
+        self.folded = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
         self._core = core
         self._replicated = core if isinstance(core, ReplicatedCore) else None
         self._store = store
+        self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
         self._every_bytes = every_bytes
         self._keep_bytes = KEEP_BYTES
+        self._small_streams = SMALL_STREAMS
         self._written_at = core.journal.position
-        self._indexes: dict[int, int] = {}  # of the snapshots on the disk; none at first: a first round writes every group
-        self._needed: dict[int, int | None] = {}  # the lowest place that the group's snapshot on the disk names
+        self._chains = {} if chains is None else chains
         self._floors: dict[int, int] = {}  # the lowest place that a recovery of the group reads
-        self._moved: set[int] = set()  # groups with hot batches that lie elsewhere than their snapshot says
         self._running = False
         self._wanted = False
         self._patience = 0
@@ -69,8 +86,9 @@ class Snapshotter:
         try:
             async with self.lock:
                 await self._round(pace_seconds)
-            self.covered_ms = now_ms
-            self._written_at = begin
+                self.covered_ms = now_ms
+                self._written_at = begin
+                await self._merge()
             self._patience = 0
         except BaseException:
             self._wanted = self._wanted or wanted
@@ -78,49 +96,108 @@ class Snapshotter:
         finally:
             self._running = False
 
-    def installed(self, number: int, index: int, machine: Machine) -> None:
-        """The group's snapshot on the disk is one that another node sent. With the lock held."""
-        self._indexes[number] = index
-        self._needed[number] = machine.needed_places()
-        self._moved.discard(number)
+    async def write_installed(self, group: Group) -> Chain:
+        """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
+        return await self._write(group, whole=True)
+
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more. With the lock held."""
+        self._chains.pop(number, None)
+        self._floors.pop(number, None)
 
     async def _round(self, pace_seconds: float) -> None:
         await self._copy_forward()
         await self._core.wait_applied()  # what was stamped before now is in the machines
-        for number, group in self._core.shard.groups.items():
+        for number, group in list(self._core.shard.groups.items()):  # others may come meanwhile; none goes
             await self._one(number, group)
             await asyncio.sleep(pace_seconds)
         if self._replicated is not None:
             await self._replicated.renew_states()
-        await asyncio.to_thread(self._core.journal.release, min(self._floors.values()) >> 32)
+        await asyncio.to_thread(self._core.journal.release, self._floor() >> 32)
+
+    def _floor(self) -> int:
+        """The lowest place that any recovery reads; of a group that came during the round, where its log begins."""
+        came = [number for number in self._core.shard.groups if number not in self._floors]
+        floors = [*self._floors.values(), *(self._replicated.floor_of(number) for number in came if self._replicated is not None)]
+        return min(floors, default=self._core.journal.position)
 
     async def _one(self, number: int, group: Group) -> None:
         floor = self._core.applied_place if isinstance(self._core, Core) else 0
-        if self._indexes.get(number) != group.applied_index or number in self._moved:
-            index, term, body, needed = group.applied_index, group.term, group.machine.snapshot(), group.machine.needed_places()
-            size = transfer_size(len(body), group.machine)
-            await asyncio.to_thread(self._store.write, number, term, index, body)
-            self._moved.discard(number)
-            self._indexes[number] = index
-            self._needed[number] = needed
-            self.count += 1
+        chain = self._chains.get(number)
+        if chain is None or chain.index != group.applied_index or group.machine.changes:
+            # On nothing: what has no other index than the one before it, and what is most of the state.
+            whole = chain is None or chain.index in (0, group.applied_index)
+            chain = await self._write(group, whole=whole or 2 * len(group.machine.changes.streams) > len(group.machine.streams))
             if self._replicated is not None:
-                self._replicated.snapshotted(number, index, (size, crc32c(body)), keep_from=self._written_at)
+                self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
         elif self._replicated is not None:
             self._replicated.compact(number, keep_from=self._written_at)
         if self._replicated is not None:
             floor = self._replicated.floor_of(number)
-        hot = self._needed[number]
-        self._floors[number] = floor if hot is None else min(floor, hot)
+        self._floors[number] = floor if chain.needed is None else min(floor, chain.needed)
+
+    async def _write(self, group: Group, *, whole: bool) -> Chain:
+        """Of the machine's hot batches no place is missed: those that the snapshot names were there before, or lie behind `position`."""
+        chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
+        before: tuple[Link, ...] = ()
+        write: Callable[[], Link]
+        if len(machine.streams) <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
+            lowest = machine.needed_places()
+            changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
+            write = partial(store.write, number, term, index, body)
+        else:
+            lowest = await lowest_place(machine, self._core.journal.position)
+            delta = await encode_delta(group, whole=whole)
+            before = () if whole or chain is None else chain.links
+            changes, base = delta.changes, before[-1].index if before else 0
+            write = partial(store.write_delta, number, delta.term, delta.index, delta.body, base)
+        needed, hot_bytes = lowest if machine.hot else None, hot_bytes_of(machine)  # at this moment, as the body is
+        try:
+            link = await asyncio.to_thread(write)
+        except BaseException:
+            machine.changes.put_back(changes)
+            raise
+        self.count += 1
+        self.bytes += link.length
+        chain = self._chains[number] = Chain((*before, link), needed, hot_bytes)
+        return chain
+
+    async def _merge(self) -> None:
+        """Parts of snapshots, where there are many. It is only tidiness: what fails is tried again with the next round."""
+        jobs = [(number, count) for number, chain in self._chains.items() if (count := due(chain.links))]
+        if not jobs:
+            return
+        try:
+            await self.fold(self._store, jobs)
+        except (OSError, DiskFull, CorruptData) as fault:
+            log.warning("snapshots could not be merged; tried again later: %s", fault)
+        for number, _ in jobs:
+            chain = self._chains[number]
+            links = tuple(await asyncio.to_thread(self._store.links, number))
+            self.folded += len(chain.links) - len(links)
+            chain.links = links
+            if self._replicated is not None:
+                self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
 
     async def _copy_forward(self) -> None:
         """Hot batches of quiet streams must not hold the whole journal."""
         below = self._deep_below()
-        for number, group in self._core.shard.groups.items():
-            old = [batch for _, hot in group.machine.flush_candidates() for batch in hot if batch.place >> 32 < below]
+        for number, group in list(self._core.shard.groups.items()):
+            old = await self._deep(group.machine, below)
             for some in portions(old):
-                self._moved.add(number)
                 await self._core.copy_forward(number, some)
+
+    async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
+        """Their streams will be in the next snapshot: they name other places."""
+        old: list[HotBatch] = []
+        for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
+            deep = [batch for batch in hot if batch.place >> 32 < below]
+            if deep:
+                machine.changes.streams.add(stream.uid)
+                old += deep
+            if number % SMALL_STREAMS == 0:
+                await asyncio.sleep(0)
+        return old
 
     def _deep_below(self) -> int:
         """The first segment that is not deeper in the journal than `keep_bytes`."""

@@ -40,6 +40,11 @@ TRIMS = {
     "polynya_trimmed_records_total": "records",
     "polynya_trimmed_bytes_total": "bytes",
 }
+SNAPSHOTS = {
+    "polynya_snapshots_total": "count",
+    "polynya_snapshot_bytes_total": "bytes",
+    "polynya_snapshots_merged_total": "folded",
+}
 RETENTION = {
     "polynya_retention_failures_total": "failures",
     "polynya_retention_round_seconds": "round_seconds",

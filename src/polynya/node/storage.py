@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
-from polynya.node.cluster import Membership
+from polynya.node.birth import journal_id_of
+from polynya.node.chains import Chain, hot_bytes_of
+from polynya.node.cluster import META_GROUP, Membership
 from polynya.node.core import KIND_COPY
-from polynya.node.transfer import payload_at, transfer_size
+from polynya.node.folding import merge
+from polynya.node.transfer import payload_at
 from polynya.node.writing import FORGETFUL
-from polynya.raft import Configuration, Entry, HardState, Recovery, Restored
+from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
 from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.replica.member import latest_ms
 from polynya.stream.machine import Machine
-from polynya.wal import Files, Journal, JournalEntry, Kind, Snapshot, SnapshotStore
+from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
+from polynya.wal.snapshots import Link
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
@@ -28,13 +32,16 @@ log = logging.getLogger("polynya.storage")
 
 class Storage(msgspec.Struct):
     """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
-    that have other members, whose logs are applied as far as their snapshots; empty on a lone node."""
+    that have other members, whose logs are applied as far as their snapshots; empty on a lone node. `departed`: what members promised that
+    were here and are no more. `chains`: the snapshots on the disk."""
 
     journal: Journal
     snapshots: SnapshotStore
     shard: Shard
     log_ms: int
     restored: dict[int, Restored] = {}
+    departed: dict[int, HardState] = {}
+    chains: dict[int, Chain] = {}
 
 
 def open_storage(  # noqa: PLR0913
@@ -48,36 +55,38 @@ def open_storage(  # noqa: PLR0913
     segment_bytes: int = JOURNAL_SEGMENT_BYTES,
     membership: Membership | None = None,
 ) -> Storage:
-    """Recover the groups `g % cores == core` (group 0, the meta group, included). Raises CorruptData with the place of the damage."""
-    journal_id = int(cluster_id[:14] or "0", 16) << 8 | core
-    journal = Journal.open(folder / "journal", journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+    """Recover the groups `g % cores == core` (group 0, the meta group, included), or those of them that have a replica here. Raises CorruptData
+    with the place of the damage."""
+    journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
         log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
     snapshots = SnapshotStore(folder / "snapshots", files=files)
     storage = Storage(journal, snapshots, Shard(), 0)
     try:
-        latest = snapshots.latest()
-        for number in range(core, groups + 1, cores):
-            _restore(storage, number, groups, latest.get(number))
+        numbers = range(core, groups + 1, cores)
         if membership is None:
+            for number in numbers:
+                _restore(storage, number, groups, snapshots.links(number))
             for entry in journal.entries():
                 _replay(storage, entry)
         else:
-            _recover(storage, membership, latest)
+            for recovery in _recoveries(journal, numbers).values():
+                _recover(storage, recovery, groups, membership)
     except BaseException:
         journal.close()
         raise
     return storage
 
 
-def _restore(storage: Storage, number: int, groups: int, snapshot: Snapshot | None) -> None:
-    if snapshot is None:
+def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> None:
+    if not links:
         storage.shard.groups[number] = Group(number, Machine(number, groups))
         return
     journal = storage.journal
 
-    machine = Machine.restore(snapshot.body, lambda place, uid: payload_at(journal, place, uid))
-    storage.shard.groups[number] = Group(number, machine, term=snapshot.term, index=snapshot.index)
+    machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
+    storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
+    storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
     storage.log_ms = max(storage.log_ms, latest_ms(machine))
 
 
@@ -96,34 +105,54 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
         storage.log_ms = max(storage.log_ms, getattr(command, "now_ms", 0))
 
 
-def _recover(storage: Storage, membership: Membership, latest: dict[int, Snapshot]) -> None:
-    """What the members of the groups start with: which entries behind the snapshots are committed, the others will tell."""
-    recoveries = {number: Recovery(number) for number in storage.shard.groups}
-    for frame in storage.journal.entries():
+def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
+    """What the journal has of each group."""
+    recoveries = {number: Recovery(number) for number in numbers}
+    for frame in journal.entries():
         recovery = recoveries.get(frame.group)
         if recovery is None:
             raise CorruptData(f"the journal holds group {frame.group}, which this core does not own")
-        if frame.kind == RaftKind.HARD_STATE:
+        if frame.kind in _ENTRIES:
+            recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
+        elif frame.kind == RaftKind.HARD_STATE:
             recovery.hard_state(HardState(frame.term, frame.index, frame.payload == FORGETFUL))
         elif frame.kind == RaftKind.RESET:
             recovery.reset(frame.index, frame.term)
-        elif frame.kind in _ENTRIES:
-            recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
+        elif frame.kind == RaftKind.CONFIGURED:
+            recovery.configured(frame.index, decode_configuration(frame.payload))
+        elif frame.kind == RaftKind.DROPPED:
+            recovery.dropped(HardState(frame.term, frame.index, frame.payload == FORGETFUL))
         elif frame.kind != KIND_COPY:
             raise CorruptData(
                 f"group {frame.group}: journal place {frame.place:#x} holds an entry of kind {frame.kind}, unknown to this release"
             )
-    voters = Configuration(tuple(sorted(membership.voters)))
-    for number, recovery in recoveries.items():
-        found, group = latest.get(number), storage.shard.groups[number]
-        snapshot = RaftSnapshot(0, 0, voters) if found is None or not found.index else snapshot_of(group, found, voters)
-        restored = recovery.result(snapshot)
-        if recovery.blank and found is None:  # a new member, or one that lost its disk
-            restored.hard_state = HardState(forgetful=True)
-        restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
-        storage.restored[number] = restored
+    return recoveries
 
 
-def snapshot_of(group: Group, found: Snapshot, voters: Configuration) -> RaftSnapshot:
-    """What the snapshot file of a group is called among its members."""
-    return RaftSnapshot(found.index, found.term, voters, transfer_size(len(found.body), group.machine), crc32c(found.body))
+def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership) -> None:
+    """What the member of a group starts with, if there is one here: which entries behind the snapshot are committed, the others will tell."""
+    number, born = recovery.group, membership.born_with(recovery.group)
+    if recovery.departed is not None:
+        storage.departed[number] = recovery.departed
+        storage.snapshots.remove(number)  # if that was cut short
+        return
+    links = storage.snapshots.links(number)
+    blank = recovery.blank and not links
+    if blank and membership.node not in born.members and number != META_GROUP:
+        return
+    _restore(storage, number, groups, links)
+    found = storage.chains.get(number)
+    if found is None or not found.index:
+        snapshot = RaftSnapshot(0, 0, recovery.configuration_at(0, born))
+    else:
+        snapshot = snapshot_of(found, recovery.configuration_at(found.index, born))
+    restored = recovery.result(snapshot)
+    if blank and born.votes(membership.node):  # a new member, or one that lost its disk
+        restored.hard_state = HardState(forgetful=True)
+    restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
+    storage.restored[number] = restored
+
+
+def snapshot_of(found: Chain, configuration: Configuration) -> RaftSnapshot:
+    """What the snapshot of a group is called among its members."""
+    return RaftSnapshot(found.index, found.links[-1].term, configuration, *found.transfer)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from polynya.node.core import KIND_COPY, MARK_SECONDS, CoreCounters, Moves, copy_of
-from polynya.raft import Effects, Kind, Raft
+from polynya.raft import Effects, HardState, Kind, Raft, Snapshot, encode_configuration
 from polynya.replica.member import Member
 from polynya.stream.model import HotBatch
 from polynya.wal import DiskFull, Journal, WriteBatch
@@ -95,12 +95,35 @@ class Writes:
         self._gathered.moves += [(batch, self._journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for batch in batches]
         return self._waiter()
 
-    def renew(self, members: Iterable[Member]) -> asyncio.Future[bool]:
-        """Terms and votes again."""
+    def renew(self, members: Iterable[Member], departed: Mapping[int, HardState]) -> asyncio.Future[bool]:
+        """What every member must not forget, again; and what those promised that are here no more."""
         for member in members:
-            raft = member.raft
-            self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, FORGETFUL if raft.forgetful else _NO_BYTES)
+            self._begin(member)
+        for group, state in departed.items():
+            self._departed(group, state)
         return self._waiter()
+
+    def begin(self, members: Iterable[Member]) -> asyncio.Future[bool]:
+        """They are here, with what they know of who belongs to their groups."""
+        return self.renew(members, {})
+
+    def configured(self, group: int, snapshot: Snapshot) -> asyncio.Future[bool]:
+        """Who belonged to the group at a snapshot: before that is on the disk."""
+        self._journal.stage(group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
+        return self._waiter()
+
+    def drop(self, group: int, state: HardState) -> asyncio.Future[bool]:
+        """Whatever is in the journal of the group so far is void, but for what its member promised."""
+        self._departed(group, state)
+        return self._waiter()
+
+    def _begin(self, member: Member) -> None:
+        raft, snapshot = member.raft, member.raft.snapshot
+        self._journal.stage(raft.group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
+        self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, FORGETFUL if raft.forgetful else _NO_BYTES)
+
+    def _departed(self, group: int, state: HardState) -> None:
+        self._journal.stage(group, state.term, state.vote, Kind.DROPPED, FORGETFUL if state.forgetful else _NO_BYTES)
 
     def flush(self) -> None:
         """At the end of a turn."""

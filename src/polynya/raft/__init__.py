@@ -13,8 +13,8 @@ It does not know what commands mean, keeps no bytes but those it still has to se
 tells), and does not decide who should lead or belong: it is told.
 """
 
-from polynya.raft.codec import decode_message, encode_block, encode_message
-from polynya.raft.configuration import Configuration
+from polynya.raft.codec import decode_message, encode_block, encode_message, group_of_message
+from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
 from polynya.raft.raft import Identity, Raft
@@ -45,7 +45,10 @@ __all__ = [
     "Snapshot",
     "SnapshotChunk",
     "Status",
+    "decode_configuration",
     "decode_message",
     "encode_block",
+    "encode_configuration",
     "encode_message",
+    "group_of_message",
 ]

@@ -15,6 +15,8 @@ class Kind:
     CONFIGURATION = 4
     HARD_STATE = 5
     RESET = 6
+    CONFIGURED = 7
+    DROPPED = 8
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -126,4 +128,7 @@ class Recall(Message, frozen=True, tag=12):
 
 
 class RecallAnswer(Message, frozen=True, tag=13):
+    """`members`: those that have a voice, or may get one, as far as the sender knows."""
+
     blank: bool = False
+    members: tuple[int, ...] = ()

@@ -74,6 +74,7 @@ class Raft:
         "configurations",  # (index, configuration), oldest first; the last is in effect
         "confirmed",  # the newest context that a majority answered
         "context",  # of the last heartbeat that wanted an answer
+        "departed",  # a leader: members that it has put out, and when
         "durable",
         "forgetful",
         "group",
@@ -102,6 +103,7 @@ class Raft:
         "reads",
         "ready",
         "recall_ms",
+        "recalled",  # all who were asked
         "recalled_term",
         "recount",
         "reset",
@@ -172,6 +174,7 @@ class Raft:
         self.own_term_index = self.next_beat_ms = 0
         self.transferee = self.transfer_ms = 0
         self.transfer_sent = False
+        self.departed: dict[int, int] = {}
         self.incoming: tuple[Snapshot, int] | None = None
         self.install: Snapshot | None = None
         self.installing: Snapshot | None = None
@@ -182,6 +185,7 @@ class Raft:
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
         self.unheard: set[int] = set()
+        self.recalled: set[int] = set()
         self.recalled_term = self.recall_ms = 0
         self.all_blank = False
         forgetting.start(self)
@@ -256,6 +260,9 @@ class Raft:
         if self.reads.applying:
             reading.release_applied(self)
             self.wake()
+        if self.transferee:
+            leading.hand_over(self)
+            self.wake()
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 
     def read(self, token: Any, now_ms: int) -> Refusal | None:
@@ -320,6 +327,10 @@ class Raft:
         self._at(now_ms)
         snapshots.chunk_missing(self, wanted)
 
+    def forget_incoming(self) -> None:
+        """What has arrived of a snapshot could not be kept: its next chunk is answered with 0, and it is sent from the start."""
+        self.incoming = None
+
     def installed(self, identity: int, now_ms: int) -> None:
         """The snapshot of `Effects.install` is durable, and is what is applied."""
         self._at(now_ms)
@@ -376,7 +387,8 @@ class Raft:
     def status(self) -> Status:
         peers = {node: PeerStatus(peer.match, peer.mode.name.lower(), peer.heard_ms, peer.lost) for node, peer in self.peers.items()}
         return Status(
-            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, self.log.bytes, peers
+            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, self.log.bytes, peers,
+            self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
         )  # fmt: skip
 
     # --- for the other files of this room --------------------------------------------------------------------------------------

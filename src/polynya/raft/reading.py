@@ -44,6 +44,11 @@ class Reads:
     def waiting(self) -> int:
         return len(self.new) + sum(len(reads) for _, _, reads in self.rounds) + len(self.fresh) + len(self.asked) + len(self.applying)
 
+    def tokens(self) -> list[Any]:
+        """All that wait here, for a member that is no more."""
+        reads = [*self.new, *self.fresh, *self.asked, *(each for _, _, some in self.rounds for each in some)]
+        return [*self.ready, *self.failed, *(each.token for each in reads if not each.origin), *(token for _, token in self.applying)]
+
 
 def read(raft: Raft, token: Any) -> Refusal | None:
     if raft.reads.waiting >= raft.settings.reads_max:

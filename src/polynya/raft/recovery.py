@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.raft.messages import Entry, HardState, Snapshot
+from polynya.raft.configuration import Configuration, decode_configuration
+from polynya.raft.messages import Entry, HardState, Kind, Snapshot
 
 
 class Restored(msgspec.Struct):
@@ -21,18 +22,32 @@ class Restored(msgspec.Struct):
 class Recovery:
     """Takes the frames of one group in the order of the journal, then gives the state."""
 
-    __slots__ = ("_base", "_entries", "_hard_state", "_seen", "group")
+    __slots__ = ("_base", "_configured", "_entries", "_hard_state", "_seen", "departed", "group")
 
     def __init__(self, group: int) -> None:
         self.group = group
         self._base: tuple[int, int] | None = None  # (index, term) of the last reset
         self._entries: list[Entry] = []
         self._hard_state = HardState()
+        self._configured: list[tuple[int, Configuration]] = []
         self._seen = False
+        self.departed: HardState | None = None  # there was a member here, and this is what it promised
 
     def hard_state(self, state: HardState) -> None:
         self._seen = True
         self._hard_state = state
+
+    def configured(self, index: int, configuration: Configuration) -> None:
+        """What was in effect at an index that is committed: that of a snapshot, or 0, with which a member begins."""
+        self._seen = True
+        self.departed = None
+        self._configured.append((index, configuration))
+
+    def dropped(self, state: HardState) -> None:
+        """There is no member here any more. What it promised counts if there is one again."""
+        self._base, self._entries, self._configured = None, [], []
+        self._seen = True
+        self._hard_state = self.departed = state
 
     def reset(self, index: int, term: int) -> None:
         self._seen = True
@@ -56,6 +71,15 @@ class Recovery:
     def blank(self) -> bool:
         """The journal has nothing of this group."""
         return not self._seen
+
+    def configuration_at(self, index: int, first: Configuration) -> Configuration:
+        """What was in effect at the snapshot's index; `first`: what the group began with, as far as the journal does not say."""
+        logged = ((entry.index, decode_configuration(entry.payload)) for entry in self._entries if entry.kind == Kind.CONFIGURATION)
+        newest = (0, first)
+        for found in (*logged, *self._configured):
+            if newest[0] <= found[0] <= index:
+                newest = found
+        return newest[1]
 
     def result(self, snapshot: Snapshot) -> Restored:
         """`snapshot`: the newest durable one, or that of a new group. Raises CorruptData when it does not reach what the journal begins with."""

@@ -29,6 +29,7 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     history: int = 0  # the cluster's; (uid, history) goes into ETags and SSE ids
     retention: Retention | None = None  # the stream's own
     stream_seq: str | None = None  # the last `Stream-Seq`
+    known: bool = True  # all that was acknowledged is in them; a local read of a replica cannot tell
 
 
 class Position:
@@ -50,6 +51,7 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False, array_like=True):
     touch: bool = True  # extends a sliding TTL
     whole_records: bool = False  # raw streams too: for SSE
     beyond_tail_waits: bool = False  # a larger record number than the tail's: an empty page at the tail instead of a refusal
+    local: bool = False  # what this node has, without asking the leader
 
 
 class Span(msgspec.Struct, gc=False, array_like=True):
@@ -69,7 +71,12 @@ class Page(msgspec.Struct, gc=False, array_like=True, tag=3):
     begin_byte: int
     record: int
     byte: int
-    up_to_date: bool  # the page reaches the tail
+    up_to_date: bool  # the page reaches the tail, as far as it is here
+
+    @property
+    def has_all(self) -> bool:
+        """There is nothing more, anywhere: what `Stream-Up-To-Date` says. A closed stream gets no longer."""
+        return self.up_to_date and (self.facts.known or self.facts.closed)
 
     @property
     def closed(self) -> bool:
@@ -121,6 +128,7 @@ class LiveEvent(msgspec.Struct, gc=False, array_like=True):
     gone: bool = False  # deleted or expired: no more will come
     cut: bool = False  # the feed broke (another core went away): end the answer so that the client resumes
     frames: dict[str, bytes] = {}  # noqa: RUF012 (msgspec copies mutable defaults)
+    known: bool = True  # nothing acknowledged follows, at this moment; a replica that does not lead cannot tell
 
 
 class Sink(Protocol):
@@ -132,6 +140,11 @@ class Sink(Protocol):
 class Service(Protocol):
     """The waist itself, one per core process."""
 
+    @property
+    def hint(self) -> Callable[[str], str] | None:
+        """In a cluster: the URL of the node that leads a stream's group, for smart clients; "" when that is this one, or nobody knows."""
+        ...
+
     def now_ms(self) -> int:
         """The log time that commands are stamped with."""
         ...
@@ -140,7 +153,9 @@ class Service(Protocol):
         """Facts when the stream's group is here and no create or delete of the name is in flight; None: ask `facts`."""
         ...
 
-    async def facts(self, name: str) -> Facts | Refusal: ...
+    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
+        """All that was acknowledged before the call is in them; `local`: what this node has, without asking the leader."""
+        ...
 
     def propose(self, name: str, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
         """Put a command of this stream through its group's log; `done` is called on the loop with the reply, or with Unavailable
@@ -153,8 +168,9 @@ class Service(Protocol):
 
     async def read(self, query: ReadQuery) -> Page | Refusal: ...
 
-    async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
-        """From now on `sink` gets every event after the returned tail, in order. Attach first, then read up to it, then go live."""
+    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+        """From now on `sink` gets every event after the returned tail, in order. Attach first, then read up to it, then go live.
+        `local`: as in `facts`."""
         ...
 
     def detach(self, uid: int, sink: Sink) -> None: ...
@@ -163,7 +179,7 @@ class Service(Protocol):
         """Create `command` (a `Create` without `fork`) as a fork; `record` -1 is the source's tail. The whole dance of F17."""
         ...
 
-    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]: ...
+    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]: ...
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
         """Forget what lies before a position."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from polynya.service.api import LiveEvent, Sink
 from polynya.stream.commands import Append, Command, Delete, Expire
@@ -39,12 +40,12 @@ class Feeds:
             if not sinks:
                 del self.sinks[uid]
 
-    def applied(self, command: Command, reply: Reply) -> None:
-        """Called for every applied command, before its writer is answered."""
+    def applied(self, command: Command, reply: Reply, known: Callable[[], bool] = lambda: True) -> None:
+        """Called for every applied command, before its writer is answered. `known`: whether nothing later is acknowledged anywhere."""
         if reply.uid not in self.sinks:
             return
         if isinstance(command, Append) and reply.code == Code.OK:
-            self._publish(_append_event(command, reply))
+            self._publish(_append_event(command, reply, known=known()))
         elif isinstance(command, Delete | Expire) and reply.code == Code.OK:
             self.end(reply.uid, reply.record, reply.byte)
 
@@ -75,10 +76,11 @@ class Feeds:
                 self.detach(event.uid, sink)
 
 
-def _append_event(command: Append, reply: Reply) -> LiveEvent:
+def _append_event(command: Append, reply: Reply, *, known: bool) -> LiveEvent:
     batch = command.batch
+    known = known or reply.closed
     if batch is None:
-        return LiveEvent(reply.uid, reply.record, reply.byte, reply.record, reply.byte, 0, b"", closed=reply.closed)
+        return LiveEvent(reply.uid, reply.record, reply.byte, reply.record, reply.byte, 0, b"", closed=reply.closed, known=known)
     return LiveEvent(
         reply.uid,
         reply.record - batch.records,
@@ -88,4 +90,5 @@ def _append_event(command: Append, reply: Reply) -> LiveEvent:
         batch.encoding,
         batch.payload,
         closed=reply.closed,
+        known=known,
     )

@@ -17,10 +17,14 @@ import msgspec
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.service import messages
+from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
+HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
+ELECTION_SECONDS = 1.0  # longer than most elections take
+NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
 Done = Callable[[Reply | BaseException], None]
@@ -39,6 +43,10 @@ class Leading(Protocol):
         """The node, 0 when it is not known."""
         ...
 
+    def fit(self, group: int) -> bool:
+        """Whether there is a replica of the group here that follows it, and so knows who leads as soon as anybody."""
+        ...
+
 
 class Way(Protocol):
     """Messages to other cores, of this node by their number, of others by address; see `polynya.transport`."""
@@ -54,10 +62,9 @@ class Way(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where this is: core `core` of `cores`, of node `node`; `others` are the nodes beside it."""
+    """Where this is: core `core` of `cores`, of node `node`."""
 
     node: int
-    others: tuple[int, ...]
     core: int
     cores: int
     groups: int
@@ -70,12 +77,14 @@ class _Attempt(msgspec.Struct):
     body: bytes  # empty until it first goes elsewhere
     done: Done
     deadline: float
+    hops: int = 0  # places where the group was not led
 
 
 class Forwarding:
     """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
-    waited, as log time never goes back (F14); `is_there` says whether a node is heard; `address(node, core)` is how the
-    transport calls it."""
+    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it, `cores_of(node)` how many there are.
+
+    Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it."""
 
     def __init__(
         self,
@@ -86,9 +95,10 @@ class Forwarding:
         *,
         stamped: Callable[[Command], Command],
         address: Callable[[int, int], int],
-        is_there: Callable[[int], bool],
+        whereabouts: Whereabouts,
     ) -> None:
         self.place = place
+        self.whereabouts = whereabouts
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
@@ -96,9 +106,13 @@ class Forwarding:
         self._here = here
         self._stamped = stamped
         self._address = address
-        self._is_there = is_there
+        self.cores_of: Callable[[int], int] = lambda node: place.cores
+        self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
+        self._nodes: dict[int, int] = {}  # of targets
+        self._leaderless: dict[int, float] = {}  # of this core's, and since when
+        self._turns: dict[int, int] = {}  # group → how often in vain somebody was asked who may lead it
         self._waiting: dict[int, deque[_Attempt]] = {}
         self._waiting_bytes = self._attempts = 0
         self._flying: dict[int, int] = {}  # group → attempts without an answer …
@@ -120,19 +134,51 @@ class Forwarding:
             for attempt in self._waiting.pop(group):
                 attempt.done(Unavailable("this node is stopping"))
 
+    def knows(self, group: int) -> bool:
+        """Whether a replica of this core tells who leads: one that belongs to its group, and has not been without a leader for longer than an
+        election takes. It may have been put out while it was away."""
+        if not self._leading.fit(group) or self.place.node not in self.whereabouts.map.replicas_of(group):
+            return False
+        return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
+
     def leads(self, group: int) -> bool:
         """Whether this core does."""
         return group in self._led
 
+    def elsewhere(self, group: int) -> int:
+        """The node that leads the group, if it is another and known; else 0."""
+        leader = 0 if group in self._led else self._leaders[group]
+        return 0 if leader == self.place.node else leader
+
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""
-        for node in self.place.others:
-            if self._is_there(node):
-                yield from (self._address(node, core) for core in range(self.place.cores))
+        for node in self.whereabouts.others():
+            yield from (self._address(node, core) for core in range(self.cores_of(node)))
+
+    def core_at(self, node: int, group: int) -> int:
+        """The core of another node that has the group, or would have it, as the transport calls it."""
+        return self._address(node, group % self.cores_of(node))
+
+    def to_read(self, group: int) -> list[int]:
+        """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node, of near ones, and once
+        more who is known to lead."""
+        place, core = self.place, group % self.place.cores
+        here = core != place.core and place.node in self.whereabouts.map.placed_on(group)
+        nodes, leader = self.whereabouts.near(group), self._leaders[group]
+        if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
+            nodes.append(leader)
+        return [core] * here + [self.core_at(node, group) for node in nodes]
+
+    def gone(self, group: int) -> None:
+        """The group has no replica on this core any more."""
+        self._leaders[group] = 0
+        self._leaderless.pop(group, None)
+        self._news.add(group)
+        self._loop.call_soon(self._tell)
 
     def home(self, group: int) -> int:
         """Where the group is led, as the transport calls it; the own core by its number. Raises NotLeader when there is nobody to ask."""
-        target = self._target_of(group)
+        target, _ = self._target_of(group)
         if target < 0:
             raise NotLeader(0)
         return target
@@ -154,7 +200,11 @@ class Forwarding:
     def led(self, group: int) -> None:
         """The replicas' news: part or leader of a group of this core may have changed."""
         leader = self.leader_here(group)
-        if leader != self._leaders[group]:
+        if leader:
+            self._leaderless.pop(group, None)
+        else:
+            self._leaderless.setdefault(group, self._loop.time())
+        if leader != self._leaders[group] and (leader or self.knows(group)):
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -169,23 +219,38 @@ class Forwarding:
         return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
 
     def _send(self, attempt: _Attempt) -> None:
-        group = attempt.group
-        target = self._target_of(group)
-        flying = self._flying.get(group, 0)
-        if target < 0 or group in self._waiting or (flying and self._target[group] != target):
+        target = self._free_target(attempt.group)
+        if target < 0 or attempt.group in self._waiting:
             self._wait(attempt)
         else:
             self._go(attempt, target)
 
-    def _target_of(self, group: int) -> int:
-        """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask."""
+    def _free_target(self, group: int) -> int:
+        """Where an attempt can go now; -1: it has to wait."""
+        target, known = self._target_of(group)
+        flying = self._flying.get(group, 0)
+        return -1 if flying and (not known or self._target[group] != target) else target
+
+    def _target_of(self, group: int) -> tuple[int, bool]:
+        """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask. And whether that is
+        known, and no guess."""
         place, core = self.place, group % self.place.cores
         if group in self._led:
-            return core
+            return core, True
         leader = self._leaders[group]
         if leader == place.node:
-            return core if core != place.core else -1  # elected, and not ready yet
-        return self._address(leader, core) if leader and self._is_there(leader) else -1
+            return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
+        if leader and self.whereabouts.is_there(leader):
+            return self._at(leader, group), True
+        if self.knows(group):
+            return -1, False
+        likely = self.whereabouts.likely(group, self._turns.get(group, 0))
+        return (self._at(likely, group) if likely else -1), False
+
+    def _at(self, node: int, group: int) -> int:
+        target = self.core_at(node, group)
+        self._nodes[target] = node
+        return target
 
     def _go(self, attempt: _Attempt, target: int) -> None:
         group = attempt.group
@@ -194,9 +259,15 @@ class Forwarding:
 
         def answered(answer: Reply | BaseException) -> None:
             self._flying[group] -= 1
-            if type(answer) is NotLeader and self._loop.time() < attempt.deadline:
-                self._learn(group, target, answer.node)
+            if type(answer) is not NotLeader:
+                self._found(group, target)
+                attempt.done(answer)
+            elif self._loop.time() < attempt.deadline:
+                learned = self.learn(group, target, answer.node)
                 self._wait(attempt)
+                attempt.hops += 1
+                if learned and attempt.hops <= HOPS_MAX:
+                    self._loop.call_soon(self._retry, group)
             else:
                 attempt.done(answer)
 
@@ -212,11 +283,25 @@ class Forwarding:
             attempt.body = messages.proposal(group, attempt.command)
         self._way.call_nowait(target, messages.PROPOSE, attempt.body, came)
 
-    def _learn(self, group: int, target: int, leader: int) -> None:
-        """Who was asked does not lead, and may know who does. The replicas of this core know their groups better."""
+    def _found(self, group: int, target: int) -> None:
+        """Whoever was asked has taken it."""
+        if not self._leaders[group] and target != self.place.core and not self.knows(group):
+            self._leaders[group] = self._nodes.get(target, 0)
+            if group in self._waiting:
+                self._loop.call_soon(self._retry, group)
+
+    def learn(self, group: int, target: int, leader: int) -> bool:
+        """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
         self.retried += 1
-        if group % self.place.cores != self.place.core and leader and leader != self._leaders[group]:
+        if self.knows(group):
+            return False
+        news = bool(leader and leader != self._nodes.get(target))
+        if news:
             self._leaders[group] = leader
+        else:
+            self._leaders[group] = 0
+            self._turns[group] = self._turns.get(group, 0) + 1
+        return news
 
     def _wait(self, attempt: _Attempt) -> None:
         size = len(attempt.body) or 1024
@@ -238,13 +323,12 @@ class Forwarding:
         waiting, now = self._waiting.get(group, deque()), self._loop.time()
         for _ in range(len(waiting)):  # what comes back at once waits for the next look
             attempt = waiting[0]
-            target = self._target_of(group)
-            free = target >= 0 and (not self._flying.get(group, 0) or self._target[group] == target)
-            if not free and attempt.deadline > now:
+            target = self._free_target(group)
+            if target < 0 and attempt.deadline > now:
                 return
             waiting.popleft()
             self._waiting_bytes -= len(attempt.body) or 1024
-            if free:
+            if target >= 0:
                 self._go(attempt, target)
             else:
                 self.refused += 1
@@ -260,12 +344,12 @@ class Forwarding:
     # --- who leads -------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
-        self._news.update(range(self.place.core, self.place.groups + 1, self.place.cores))
+        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
         self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:
-        """The other cores of this node have no replicas of these groups."""
+        """The other cores of this node have no replicas of these groups. What is not known is not told: they may know better."""
         news, self._news = self._news, set()
         if not news:
             return

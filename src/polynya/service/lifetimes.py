@@ -91,20 +91,23 @@ class Lifetimes:
         """To be called about every second. Logs the touches that are due; returns streams of one group, another each time, that have
         expired without anybody asking for them."""
         for uid in (*self._touched, *self._feeds.uids()):
-            stream = self._machines[uid >> 48].by_uid.get(uid)
+            machine = self._machines.get(uid >> 48)
+            stream = None if machine is None else machine.by_uid.get(uid)
             if stream is None or stream.ttl_seconds is None:
                 self.forget(uid)
             elif self._now_ms() - stream.activity_ms >= _patience_ms(stream.ttl_seconds) and uid not in self._logging:
                 self._log(uid >> 48, stream)
         group = next(self._rounds)
-        machine = self._machines[group]
+        machine = self._machines.get(group)
+        if machine is None:  # it has just left
+            return []
         timed = (stream for stream in machine.streams.values() if stream.ttl_seconds is not None or stream.expires_at_ms is not None)
         over = (stream for stream in timed if not stream.deleted and self.is_over(machine, stream))
         return [(group, stream) for stream in islice(over, EXPIRIES_MAX)]
 
     def _groups(self) -> Iterator[int]:
         while True:
-            yield from tuple(self._machines)
+            yield from tuple(self._machines) or (0,)
 
 
 def _patience_ms(ttl_seconds: int) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from msgspec import structs
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import PackGone
@@ -54,6 +55,10 @@ class Agreement(Protocol):
         """Until it may. Raises Unavailable."""
         ...
 
+    def fit(self, group: int) -> bool:
+        """Whether there is a replica here that follows its group: else it is better to ask elsewhere."""
+        ...
+
 
 class ColdReader(Protocol):
     """What the object tier offers a reader."""
@@ -71,19 +76,19 @@ class ParentReader(Protocol):
     """Reads the inherited part of a fork, wherever its source lives."""
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]: ...
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]: ...
 
 
 class LocalGroups:
-    """One per core. `machines` holds the machines of this core's groups by group number; `led`, those of the groups that this core may propose
+    """One per core. `machines` holds the machines of the groups that are here by group number; `led`, those of the groups that this core may propose
     for: all of them, unless they have other members (then there is an `agreement`). What has to happen once in a cluster happens there.
     """
 
     def __init__(
-        self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, hot_bytes_max: int, history: int
+        self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, groups: int, hot_bytes_max: int, history: int
     ) -> None:
         self.machines = self.led = machines
         self.agreement: Agreement | None = None
@@ -99,7 +104,7 @@ class LocalGroups:
         self._proposer = proposer
         self._group_hot_bytes_max = hot_bytes_max
         self._history = history
-        self._groups = next(iter(machines.values())).groups
+        self._groups = groups
         self._names = SortedNames(name for machine in machines.values() for name, stream in machine.streams.items() if not stream.deleted)
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
@@ -115,27 +120,46 @@ class LocalGroups:
         """Whether a read, or a refusal, may be told from the state that is here at this moment."""
         return self.agreement is None or self.agreement.readable(group)
 
+    def fit(self, group: int) -> bool:
+        """Whether reads of the group are answered here."""
+        return group in self.machines if self.agreement is None else self.agreement.fit(group)
+
     async def linearize(self, group: int) -> None:
         """Until it may. Raises Unavailable."""
         if self.agreement is not None:
             await self.agreement.linearize(group)
 
-    async def linearize_all(self) -> None:
-        """For what asks all groups of the core."""
-        if self.agreement is not None:
-            await asyncio.gather(*map(self.agreement.linearize, self.machines))
+    async def prepare(self, group: int, *, local: bool) -> None:
+        """Until a read may be answered here; `local`: of what is here, as soon as that is more than the beginning of a copy. Raises
+        Unavailable."""
+        if not local:
+            await self.linearize(group)
+        elif not self.fit(group):
+            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
 
-    def replace(self, group: int, machine: Machine) -> None:
-        """The state of a group came from another node: live readers resume from it."""
-        old = self.machines[group]
+    async def linearize_all(self, groups: Iterable[int]) -> None:
+        """For what asks many groups of the core."""
+        if self.agreement is not None:
+            await asyncio.gather(*map(self.agreement.linearize, groups))
+
+    def put(self, group: int, machine: Machine) -> None:
+        """The group is here now, or its state came from another node: live readers resume from it."""
+        self.remove(group)
         self.machines[group] = machine
+        for name, stream in machine.streams.items():
+            if not stream.deleted:
+                self._names.add(name)
+        self.turned()
+
+    def remove(self, group: int) -> None:
+        """The group is here no more."""
+        old = self.machines.pop(group, None)
+        if old is None:
+            return
         for name, stream in old.streams.items():
             if not stream.deleted:
                 self._names.discard(name)
             self.feeds.cut(stream.uid)
-        for name, stream in machine.streams.items():
-            if not stream.deleted:
-                self._names.add(name)
         self.turned()
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
@@ -144,9 +168,16 @@ class LocalGroups:
         """Whether committed state may refuse at once: nothing is in flight that creates or ends `name` (F14)."""
         return name not in self._unsettled
 
+    def here(self, group: int) -> Machine:
+        """Its machine. Raises Unavailable when the group has just left this node."""
+        machine = self.machines.get(group)
+        if machine is None:
+            raise Unavailable("the group has moved to other nodes; retry")
+        return machine
+
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """The live stream, or why there is none."""
-        machine = self.machines[group]
+        """The live stream, or why there is none. Raises Unavailable when the group has just left this node."""
+        machine = self.here(group)
         stream = machine.lookup(name)
         if stream is None:
             return _NOT_FOUND
@@ -156,11 +187,12 @@ class LocalGroups:
             return _NOT_FOUND
         return stream
 
-    def facts(self, group: int, name: str) -> Facts | Refusal:
+    def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
+        """`local`: nobody made sure that all that was acknowledged is here."""
         stream = self.find(group, name)
-        return self.facts_of(stream) if isinstance(stream, Stream) else stream
+        return self.facts_of(stream, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
 
-    def facts_of(self, stream: Stream) -> Facts:
+    def facts_of(self, stream: Stream, *, known: bool = True) -> Facts:
         return Facts(
             stream.uid,
             stream.name,
@@ -177,17 +209,19 @@ class LocalGroups:
             self._history,
             None if stream.front is None else stream.front.retention,
             stream.stream_seq,
+            known,
         )
 
-    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
-        """The first `limit` live streams of this core by name, after `after`, under `prefix`; streams may come and go meanwhile. All
-        that live throughout are among them."""
+    async def list_streams(self, prefix: str, after: str, limit: int, groups: Container[int]) -> list[Facts]:
+        """The first `limit` live streams of these groups of this core by name, after `after`, under `prefix`; streams may come and go
+        meanwhile. All that live throughout are among them. Raises Unavailable when one of the groups has left."""
         facts: list[Facts] = []
         while len(facts) < limit:
             wanted = min(limit - len(facts), LIST_STEP)
             names = self._names.page(prefix, after, wanted)
             for name in names:  # some may have expired without anybody having said so yet
-                entry = self.facts(group_of(name, self._groups), name)
+                group = group_of(name, self._groups)
+                entry = self.facts(group, name) if group in groups else None
                 if isinstance(entry, Facts):
                     facts.append(entry)
             if len(names) < wanted:
@@ -198,12 +232,13 @@ class LocalGroups:
 
     def tables(self) -> list[Table]:
         """On the core of the meta group."""
-        return list(self.machines[0].tables.values())
+        return list(self.here(0).tables.values())
 
     async def lags(self, query: LagQuery) -> list[Lag]:
         """Of each group; the loop goes on in between, as all streams are looked at."""
         found: dict[int, Lag] = {}
-        for group, machine in list(self.machines.items()):
+        for group in query.groups:
+            machine = self.here(group)
             for lag in lag_of(machine, query.table, query.prefix, query.without, query.committed):
                 found[group] = lag
                 await asyncio.sleep(0)
@@ -225,6 +260,9 @@ class LocalGroups:
         """Through the log, unless committed state refuses for certain."""
         if type(command) is Append:  # stamped in this pass of the loop
             self.propose_append(group, command, done)
+            return
+        if group not in self.machines:  # it has waited for something, and the group has left
+            done(NotLeader(0))
             return
         command = self.stamped(command)
         if isinstance(command, Create):
@@ -333,7 +371,7 @@ class LocalGroups:
         """After each applied command, before its writer is answered."""
         kind = type(command)
         if self.feeds.sinks:
-            self.feeds.applied(command, reply)
+            self.feeds.applied(command, reply, partial(self.readable, group))
         if kind is Append:
             return
         if kind is Create:
@@ -375,7 +413,7 @@ class LocalGroups:
             if type(piece) is not HotPiece:
                 return None
             spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
-        return self._page(stream, plan, spans)
+        return self._page(stream, plan, spans, known=not query.local or self.readable(group))
 
     async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
         try:
@@ -393,8 +431,10 @@ class LocalGroups:
         if isinstance(planned, Refusal):
             return planned
         stream, plan = planned
-        page = self._page(stream, plan, [])  # the facts as of the plan: what comes meanwhile is the next page's
-        spans, end = await self._materialise(plan, min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records)
+        page = self._page(
+            stream, plan, [], known=not query.local or self.readable(group)
+        )  # the facts as of the plan: what comes meanwhile is the next page's
+        spans, end = await self._materialise(plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local)
         page.spans = spans
         if spans:
             page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
@@ -403,26 +443,26 @@ class LocalGroups:
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
         """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
         try:
-            return await self._read_uid(uid, at, until, limits)
+            return await self._read_uid(uid, at, until, limits, local=local)
         except PackGone:
-            return await self._read_uid(uid, at, until, limits)
+            return await self._read_uid(uid, at, until, limits, local=local)
 
     async def _read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool
     ) -> tuple[list[Span], tuple[int, int]]:
         bytes_max, whole = limits
-        machine = self.machines[uid >> 48]
+        machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
         if isinstance(plan, Refused):
             raise Unavailable(f"the source of this fork cannot be read at record {at[0]}")
-        return await self._materialise(plan, bytes_max, whole)
+        return await self._materialise(plan, limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
         """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
@@ -434,7 +474,7 @@ class LocalGroups:
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
         """The same by uid, trimmed records included; `until`: for forks, as in `read_uid`."""
-        machine = self.machines[uid >> 48]
+        machine = self.here(uid >> 48)
         stream = machine.by_uid.get(uid)
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
@@ -467,11 +507,12 @@ class LocalGroups:
             return Refusal(plan.code, plan.record, plan.byte)
         return stream, plan
 
-    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span]) -> Page:
-        return Page(self.facts_of(stream), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
+    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
+        return Page(self.facts_of(stream, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
 
-    async def _materialise(self, plan: ReadPlan, bytes_max: int, whole: bool) -> tuple[list[Span], tuple[int, int]]:
+    async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
         """The plan's spans, and where they end: a piece that comes back short ends the page there."""
+        bytes_max, whole = limits
         spans: list[Span] = []
         end = (plan.begin_record, plan.begin_byte)
         for piece in plan.pieces:
@@ -489,7 +530,7 @@ class LocalGroups:
                 assert type(piece) is Inherited and self.parents is not None
                 goal = (piece.to_record, piece.to_byte)
                 left = bytes_max - sum(len(span.payload) for span in spans)
-                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole))
+                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local)
             spans += found
             if end != goal:
                 break
@@ -497,17 +538,18 @@ class LocalGroups:
 
     # --- live ------------------------------------------------------------------------------------------------------------------
 
-    def attach(self, group: int, name: str, sink: Sink) -> Facts | Refusal:
+    def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
         self.lifetimes.touch(group, stream)
         self.feeds.attach(stream.uid, sink)
-        return self.facts_of(stream)
+        return self.facts_of(stream, known=not local or self.readable(group))
 
     def detach(self, uid: int, sink: Sink) -> None:
         self.feeds.detach(uid, sink)
-        stream = self.machines[uid >> 48].by_uid.get(uid)
+        machine = self.machines.get(uid >> 48)
+        stream = None if machine is None else machine.by_uid.get(uid)
         if stream is not None:
             self.lifetimes.touch(uid >> 48, stream)  # it was read until now
 

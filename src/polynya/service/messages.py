@@ -31,6 +31,7 @@ class ReadUid(msgspec.Struct, array_like=True, gc=False):
     at: tuple[int, int]
     until: tuple[int, int]
     limits: tuple[int, bool]
+    local: bool = False
 
 
 class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
@@ -43,6 +44,8 @@ class ListQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     after: str
     limit: int
+    local: bool = False
+    groups: list[int] = []  # which are asked for
 
 
 class LagQuery(msgspec.Struct, array_like=True, gc=False):
@@ -50,6 +53,7 @@ class LagQuery(msgspec.Struct, array_like=True, gc=False):
     prefix: str
     without: list[str]
     committed: int
+    groups: list[int] = []
 
 
 class Flush(msgspec.Struct, array_like=True, gc=False):
@@ -59,6 +63,7 @@ class Flush(msgspec.Struct, array_like=True, gc=False):
 class Attach(msgspec.Struct, array_like=True, gc=False):
     group: int
     name: str
+    local: bool = False
 
 
 class Query(msgspec.Struct, array_like=True, gc=False):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command
 from polynya.service import messages
@@ -16,6 +19,7 @@ from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Tri
 from polynya.service.forks import create_fork
 from polynya.service.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.local import LocalGroups
+from polynya.service.places import Places
 from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Append, Command, Create, Retention
@@ -47,9 +51,13 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
+        self.hint: Callable[[str], str] | None = None  # the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
+        self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
         self._forwarding: Forwarding | None = None
+        self._machines = local.machines  # of the groups that are here
+        self._places = Places(local, core, cores)
         local.parents = self
         if transport is not None:
             self._register(transport)
@@ -57,6 +65,7 @@ class NodeService:
     def join(self, forwarding: Forwarding) -> None:
         """This node is one of a cluster: groups are led here, or elsewhere."""
         self._forwarding = forwarding
+        self._places.join(forwarding)
 
     def group_of(self, name: str) -> int:
         group = self._routes.get(name)
@@ -70,16 +79,13 @@ class NodeService:
 
     def facts_nowait(self, name: str) -> Facts | Refusal | None:
         group = self.group_of(name)
-        if group % self._cores != self._core or not self.local.settled(name) or not self.local.readable(group):
+        if group not in self._machines or not self.local.settled(name) or not self.local.readable(group):
             return None
         return self.local.facts(group, name)
 
-    async def facts(self, name: str) -> Facts | Refusal:
+    async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
-        if group % self._cores == self._core:
-            await self.local.linearize(group)
-            return self.local.facts(group, name)
-        found: Facts | Refusal = await self._ask(group, messages.FACTS, messages.Attach(group, name))
+        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, messages.Attach(group, name, local), self._facts_here)
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
@@ -116,12 +122,7 @@ class NodeService:
         """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
         taken for done that was not."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply | BaseException) -> None:
-            if not future.done():
-                _settle(future, reply)
-
-        self.propose_to(group, command, done)
+        self.propose_to(group, command, partial(settle, future))
         reply = await future
         if reply.code == Code.DISK_FULL:
             raise DiskFull("the journal's disk has no room; nothing was applied")
@@ -129,48 +130,48 @@ class NodeService:
 
     def read_nowait(self, query: ReadQuery) -> Page | Refusal | None:
         group = self.group_of(query.name)
-        if group % self._cores != self._core or not self.local.readable(group):
+        if group not in self._machines or not (self.local.fit(group) if query.local else self.local.readable(group)):
             return None
         return self.local.read_nowait(group, query)
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
-        if group % self._cores == self._core:
-            return await self._read_here(messages.Query(group, query))
-        page: Page | Refusal = await self._ask(group, messages.READ, messages.Query(group, query))
+        page: Page | Refusal = await self._at_replica(group, messages.READ, messages.Query(group, query), self._read_here)
         return page
 
     async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool]
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
-        group = uid >> 48
-        if group % self._cores == self._core:
-            return await self._read_uid_here(messages.ReadUid(uid, at, until, limits))
-        spans: tuple[list[Span], tuple[int, int]] = await self._ask(group, messages.READ_UID, messages.ReadUid(uid, at, until, limits))
+        question = messages.ReadUid(uid, at, until, limits, local)
+        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(uid >> 48, messages.READ_UID, question, self._read_uid_here)
         return spans
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
         """For forks: where in the source, before the fork point `until`, a time is."""
-        group = uid >> 48
-        if group % self._cores == self._core:
-            return await self._place_of_time_here(messages.TimeOfUid(uid, time_ms, until))
-        found: tuple[int, int] = await self._ask(group, messages.PLACE_OF_TIME, messages.TimeOfUid(uid, time_ms, until))
+        question = messages.TimeOfUid(uid, time_ms, until)
+        found: tuple[int, int] = await self._at_replica(uid >> 48, messages.PLACE_OF_TIME, question, self._place_of_time_here)
         return found
 
-    async def attach(self, name: str, sink: Sink) -> Facts | Refusal:
+    async def attach(self, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
-        if group % self._cores == self._core:
-            await self.local.linearize(group)
-            return self.local.attach(group, name, sink)
-        assert self._tails is not None
-        return await self._tails.attach(group % self._cores, group, name, sink)
+
+        async def here() -> Facts | Refusal:
+            await self.local.prepare(group, local=local)
+            return self.local.attach(group, name, sink, local=local)
+
+        async def there(place: int) -> Facts | Refusal:
+            tails = self._local_tails if local else self._tails
+            assert tails is not None
+            return await tails.attach(place, group, name, sink)
+
+        return await self._places.ask(group, here, there)
 
     def detach(self, uid: int, sink: Sink) -> None:
-        if (uid >> 48) % self._cores == self._core:
+        for tails in (self._tails, self._local_tails):
+            if tails is not None:
+                tails.detach(uid, sink)
+        if uid >> 48 in self._machines:
             self.local.detach(uid, sink)
-        else:
-            assert self._tails is not None
-            self._tails.detach(uid, sink)
 
     async def fork(self, command: Command, source: str, record: int, byte: int, sub_offset: int) -> Reply:
         assert isinstance(command, Create)
@@ -179,19 +180,16 @@ class NodeService:
         except DiskFull:
             return Reply(Code.DISK_FULL)
 
-    async def list_streams(self, prefix: str, after: str, limit: int) -> list[Facts]:
-        query = messages.ListQuery(prefix, after, limit)
-        found = await self._list_here(query)
-        for core in range(self._cores):
-            if core != self._core:
-                found += await self._ask(core, messages.LIST, query)
-        return sorted(found, key=lambda facts: facts.name)[:limit]
+    async def list_streams(self, prefix: str, after: str, limit: int, *, local: bool = False) -> list[Facts]:
+        def question(groups: list[int]) -> messages.ListQuery:
+            return messages.ListQuery(prefix, after, limit, local, groups)
+
+        parts = await self.of_groups(range(1, self.groups + 1), messages.LIST, question, self._list_here)
+        return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[:limit]
 
     async def ask_tables(self) -> list[Table]:
         """The tables, from the meta group."""
-        if self._core == 0:
-            return await self._tables_here(messages.Flush(""))
-        tables: list[Table] = await self._ask(0, messages.TABLES, messages.Flush(""))
+        tables: list[Table] = await self._at_replica(0, messages.TABLES, messages.Flush(""), self._tables_here)
         return tables
 
     async def trim(self, query: TrimQuery) -> Trimmed | Refusal:
@@ -202,19 +200,17 @@ class NodeService:
 
     async def buckets(self) -> dict[str, Retention]:
         """The retention of buckets, from the meta group."""
-        if self._core == 0:
-            await self.local.linearize(0)
-            return dict(self.local.machines[0].buckets)
-        found: dict[str, Retention] = await self._ask(0, messages.BUCKETS, messages.Flush(""))
+        found: dict[str, Retention] = await self._at_replica(0, messages.BUCKETS, messages.Flush(""), self._buckets_here)
         return found
 
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
-        """A table's lag in each group of the node."""
-        lags = await self._lags_here(query)
-        for core in range(self._cores):
-            if core != self._core:
-                lags += await self._ask(core, messages.LAG, query)
-        return lags
+        """A table's lag in each group."""
+
+        def question(groups: list[int]) -> messages.LagQuery:
+            return structs.replace(query, groups=groups)
+
+        parts = await self.of_groups(range(1, self.groups + 1), messages.LAG, question, self._lags_here)
+        return [lag for part in parts for lag in part]
 
     async def flush(self, prefix: str) -> None:
         """Everything hot under a prefix of canonical names becomes cold, on every core; returns when it is published."""
@@ -232,10 +228,13 @@ class NodeService:
         NotLeader only if it has done nothing."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
+            place = -1
             try:
                 place = self.home_of(group)
                 return await (handle(question) if place == self._core else self._ask_at(place, kind, question))
-            except NotLeader:
+            except NotLeader as fault:
+                if self._forwarding is not None and place >= 0:
+                    self._forwarding.learn(group, place, fault.node)
                 if asyncio.get_running_loop().time() > patience:
                     raise
                 await asyncio.sleep(LOOK_SECONDS)
@@ -264,11 +263,20 @@ class NodeService:
         if self._transport is not None:
             self._on_async(self._transport, kind, shape, handle)
 
+    async def of_groups(
+        self, groups: Iterable[int], kind: int, question: Callable[[list[int]], Any], handle: Callable[[Any], Awaitable[Any]]
+    ) -> list[Any]:
+        """What `question` of many groups is answered with, in parts: by `handle` for those with a replica on this core, and as it is served
+        elsewhere for the others. Each group is in one part. Raises Unavailable."""
+        return await self._places.ask_all(
+            groups, lambda some: handle(question(some)), lambda place, some: self._ask_at(place, kind, question(some))
+        )
+
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, group: int, kind: int, question: Any) -> Any:
-        """The core of this node that has the group."""
-        return await self._ask_at(group % self._cores, kind, question)
+    async def _at_replica(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The answer of a replica: from `handle` if there is one here, or as it is served elsewhere."""
+        return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question))
 
     async def _ask_at(self, place: int, kind: int, question: Any) -> Any:
         assert self._transport is not None
@@ -277,8 +285,7 @@ class NodeService:
         def answered(body: bytes | BaseException) -> None:
             if isinstance(body, OutcomeUnknown):
                 body = Unavailable(f"{body}; ask again")  # a question changes nothing
-            if not future.done():
-                _settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
+            settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
         self._transport.call_nowait(place, kind, messages.encode(question), answered)
         return await future
@@ -297,12 +304,12 @@ class NodeService:
         self._on_async(transport, messages.FLUSH, messages.Flush, lambda question: self.flush_here(question.prefix))
 
     async def _read_here(self, question: messages.Query) -> Page | Refusal:
-        await self.local.linearize(question.group)
+        await self.local.prepare(question.group, local=question.query.local)
         return await self.local.read(question.group, question.query)
 
     async def _read_uid_here(self, question: messages.ReadUid) -> tuple[list[Span], tuple[int, int]]:
-        await self.local.linearize(question.uid >> 48)
-        return await self.local.read_uid(question.uid, question.at, question.until, question.limits)
+        await self.local.prepare(question.uid >> 48, local=question.local)
+        return await self.local.read_uid(question.uid, question.at, question.until, question.limits, local=question.local)
 
     async def _place_of_time_here(self, question: messages.TimeOfUid) -> tuple[int, int]:
         await self.local.linearize(question.uid >> 48)
@@ -313,19 +320,23 @@ class NodeService:
         return self.local.tables()
 
     async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
-        return await self.buckets()
+        await self.local.linearize(0)
+        return dict(self.local.here(0).buckets)
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
-        await self.local.linearize_all()
+        await self.local.linearize_all(question.groups)
         return await self.local.lags(question)
 
     async def _facts_here(self, question: messages.Attach) -> Facts | Refusal:
-        await self.local.linearize(question.group)
-        return self.local.facts(question.group, question.name)
+        await self.local.prepare(question.group, local=question.local)
+        return self.local.facts(question.group, question.name, local=question.local)
 
     async def _list_here(self, question: messages.ListQuery) -> list[Facts]:
-        await self.local.linearize_all()
-        return await self.local.list_streams(question.prefix, question.after, question.limit)
+        await asyncio.gather(*(self.local.prepare(group, local=question.local) for group in question.groups))
+        for group in question.groups:
+            self.local.here(group)
+        groups = frozenset(question.groups)
+        return await self.local.list_streams(question.prefix, question.after, question.limit, groups)
 
     def _on_async(self, transport: CoreTransport, kind: int, shape: Any, handle: Callable[[Any], Any]) -> None:
         decoder = msgspec.msgpack.Decoder(shape)
@@ -358,10 +369,3 @@ class NodeService:
 
 async def _nothing_to_flush(prefix: str) -> None:
     """Without an object tier everything stays hot."""
-
-
-def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -52,7 +52,8 @@ class Settler:
                     await self._settle_pin(group, uid, attempt, pin.target_name)
 
     def _send_all(self, group: int, messages: list[int]) -> None:
-        outbox = self._service.local.machines[group].outbox
+        machine = self._service.local.machines.get(group)
+        outbox = {} if machine is None else machine.outbox
         for message in messages:
             if message in outbox and (group, message) not in self._sending:
                 self._sending.add((group, message))

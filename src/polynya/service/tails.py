@@ -50,8 +50,10 @@ class _Tail:
 class RemoteTails:
     """The tails that this core follows on others."""
 
-    def __init__(self, transport: TailTransport) -> None:
+    def __init__(self, transport: TailTransport, *, local: bool = False) -> None:
+        """`local`: what the core there has when it attaches is not asked of its group's leader."""
         self._transport = transport
+        self._local = local
         self._tails: dict[str, _Tail] = {}
         self._names: dict[int, str] = {}
         self._feeds = Feeds()
@@ -66,7 +68,7 @@ class RemoteTails:
         if tail is None:
             tail = self._tails[name] = _Tail()
             tail.waiting.append((future, sink))
-            body = messages.encode(messages.Attach(group, name))
+            body = messages.encode(messages.Attach(group, name, self._local))
             tail.subscription = self._transport.subscribe(
                 core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
             )
@@ -153,7 +155,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
 
     def attach(question: messages.Attach, push: Push) -> None:
         sink = _PushSink(push)
-        found = local.attach(question.group, question.name, sink)
+        found = local.attach(question.group, question.name, sink, local=question.local)
         if isinstance(found, Facts):
             uid = found.uid
             push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may be the one too many
@@ -166,15 +168,14 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         assert task is not None
         push.on_cancel = task.cancel
         try:
-            await local.linearize(question.group)
+            await local.prepare(question.group, local=question.local)
+            attach(question, push)
         except Unavailable as fault:
             push.end(fault)
-        else:
-            attach(question, push)
 
     def subscribed(body: bytes, push: Push, peer: int) -> None:
         question = msgspec.msgpack.decode(body, type=messages.Attach)
-        if local.readable(question.group):
+        if local.fit(question.group) if question.local else local.readable(question.group):
             attach(question, push)
         else:
             task = asyncio.get_running_loop().create_task(attach_later(question, push))

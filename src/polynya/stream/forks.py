@@ -51,6 +51,7 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
             stream.pins = {}
         stream.pins[command.attempt] = pin
         machine.unconfirmed[command.attempt] = stream.uid
+        machine.changes.streams.add(stream.uid)
     reply = tail_reply(Code.OK, stream)
     lifetime = [stream.ttl_seconds, stream.expires_at_ms]
     first = min((stream.first_record, stream.first_byte), (pin.record, pin.byte))
@@ -149,6 +150,7 @@ def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Repl
     if stream is None or pin is None:
         return Reply(Code.NOT_FOUND)
     pin.confirmed = True
+    machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     return tail_reply(Code.OK, stream)
 
@@ -158,6 +160,7 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     if stream is None or not stream.pins or command.attempt not in stream.pins:
         return Reply(Code.OK)
     del stream.pins[command.attempt]
+    machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
     if not stream.pins:
@@ -182,4 +185,5 @@ def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -
 
 def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
     machine.outbox.pop(command.message, None)
+    machine.changes.messages.add(command.message)
     return Reply(Code.OK)

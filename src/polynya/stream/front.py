@@ -40,6 +40,7 @@ def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, 
         if found is None:
             return None
         stream.first_record, stream.first_byte = found
+        machine.changes.streams.add(uid)
         if stream.links is not None:
             note_trim(machine.subscriptions, stream)
         release_front(machine, stream, now_ms)

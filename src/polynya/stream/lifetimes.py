@@ -74,11 +74,13 @@ def apply_touch(machine: Machine, command: Touch, place: int) -> Reply:
         stream = machine.by_uid.get(uid)
         if stream is not None:
             stream.activity_ms = max(stream.activity_ms, min(read_ms, command.now_ms))
+            machine.changes.streams.add(uid)
     return Reply(Code.OK)
 
 
 def let_go(machine: Machine, stream: Stream, now_ms: int) -> None:
     """Delete the stream: softly while forks need it, else at once."""
+    machine.changes.streams.add(stream.uid)
     if stream.links is not None:
         forget_stream(machine.subscriptions, stream)
     if stream.pins:
@@ -116,6 +118,7 @@ def remove(machine: Machine, stream: Stream, now_ms: int) -> None:
     assert not stream.pins
     del machine.streams[stream.name]
     del machine.by_uid[stream.uid]
+    machine.changes.gone(stream.uid)
     if stream.hot:
         machine.hot_bytes -= stream.next_byte - stream.hot[0].byte
         del machine.hot[stream.uid]

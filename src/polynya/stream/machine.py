@@ -7,6 +7,7 @@ from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import forks, front, lifetimes, reading, retention, snapshots, subscriptions_links, tables, tier, writes
+from polynya.stream.changes import Changes
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -47,7 +48,8 @@ class Machine:
 
     Invariants: `streams` and `by_uid` hold the same streams in the same order; `hot` holds those of them with hot batches; `hot_bytes`
     is the sum of their payloads; `retaining` holds those with a retention of their own; every pack in `held` is named by `slices` entries
-    of the streams' indexes and pasts, and no other is; `pack_keys` has their numbers.
+    of the streams' indexes and pasts, and no other is; `pack_keys` has their numbers; `changes` names whatever the rules have changed since
+    `take_changes`, but for the small parts that are in every snapshot.
     """
 
     def __init__(self, group: int, groups: int = 1) -> None:
@@ -74,6 +76,7 @@ class Machine:
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
+        self.changes = Changes()
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next entry of the log; `place` is its place in the journal."""
@@ -126,6 +129,11 @@ class Machine:
         """The machine of a snapshot. `read_payload(place, uid)` gives a hot batch's payload back from the journal."""
         return snapshots.decode(cls, data, read_payload)
 
+    def take_changes(self) -> Changes:
+        """What changed since the last call; from now on it is gathered anew."""
+        changes, self.changes = self.changes, Changes(self.uid_counter)
+        return changes
+
     # What the rules change beside streams.
 
     def next_uid(self) -> int:
@@ -137,10 +145,12 @@ class Machine:
         """Put an idempotent command for another group (or this one) into the outbox."""
         self.message_counter += 1
         self.outbox[self.message_counter] = (group, command)
+        self.changes.messages.add(self.message_counter)
 
     def refuse_attempt(self, attempt: str) -> None:
         """Remember that this fork attempt must not be carried out from now on."""
-        _remember(self.attempts, attempt)
+        if _remember(self.attempts, attempt):
+            self.changes.remember(self.changes.attempts, attempt)
 
     def hold_slice(self, pack: str, home_group: int) -> int:
         """One reference more; the number of the pack."""
@@ -150,6 +160,7 @@ class Machine:
             held = self.held[pack] = Held(home_group, 0, self.pack_counter)
             self.pack_keys[held.number] = pack
         held.slices += 1
+        self.changes.held.add(pack)
         return held.number
 
     def drop_slice(self, number: int, now_ms: int) -> None:
@@ -157,20 +168,26 @@ class Machine:
         pack = self.pack_keys[number]
         held = self.held[pack]
         held.slices -= 1
+        self.changes.held.add(pack)
         if held.slices == 0:
             del self.held[pack], self.pack_keys[number]
             self.release_pack(pack, held.home_group, now_ms)
 
     def release_pack(self, pack: str, home_group: int, now_ms: int) -> None:
         """Tell the pack's home group that this group does not need it, and never will."""
-        _remember(self.released, pack)
+        if _remember(self.released, pack):
+            self.changes.remember(self.changes.released, pack)
         self.send(home_group, ReleasePack(pack, self.group, now_ms))
 
 
-def _remember(known: dict[str, None], key: str) -> None:
+def _remember(known: dict[str, None], key: str) -> bool:
+    """Whether it was not known."""
+    if key in known:
+        return False
     known[key] = None
     if len(known) > ATTEMPTS_REMEMBERED_MAX:
         del known[next(iter(known))]
+    return True
 
 
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {

@@ -45,6 +45,7 @@ def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> 
     if command.uid and command.uid != stream.uid:
         return tail_reply(Code.INCARNATION, stream)
     set_retention(machine, stream, command.retention)
+    machine.changes.streams.add(stream.uid)
     return tail_reply(Code.OK, stream)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from sys import intern
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Raw
 
 from polynya.base.errors import CorruptData
 from polynya.stream import index, subscriptions_links
@@ -46,46 +47,78 @@ class Image(msgspec.Struct, array_like=True, gc=False):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Image)
+_PARTS = msgspec.msgpack.Decoder(list[Raw])
+_STREAM = msgspec.msgpack.Decoder(Stream)
+_STREAMS = Image.__struct_fields__.index("streams")
 
 
 def encode(machine: Machine) -> bytes:
     """The snapshot's bytes: a function of the state alone."""
-    image = Image(
+    image = image_of(machine)
+    image.outbox = outbox_of(machine)
+    image.attempts, image.released = list(machine.attempts), list(machine.released)
+    image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
+    image.streams = [without_payload(stream) for stream in machine.streams.values()]
+    image.subscriptions = subscriptions_links.encode_image(machine.subscriptions)
+    return _ENCODER.encode(image)
+
+
+def image_of(machine: Machine) -> Image:
+    """The small parts of the state. To be encoded at once: the machine goes on to change them."""
+    return Image(
         version=VERSION,
         group=machine.group,
         groups=machine.groups,
         uid_counter=machine.uid_counter,
         message_counter=machine.message_counter,
-        outbox=[(message, group, command) for message, (group, command) in machine.outbox.items()],  # type: ignore[misc]
-        attempts=list(machine.attempts),
-        held=machine.held,
-        packs=machine.packs,
-        released=list(machine.released),
+        outbox=[],
+        attempts=[],
+        held={},
+        packs={},
+        released=[],
+        streams=[],
         tables=list(machine.tables.values()),
         claimed_jobs=machine.claimed_jobs,
-        subscriptions=subscriptions_links.encode_image(machine.subscriptions),
         meta=machine.meta,
         pack_counter=machine.pack_counter,
         entry_bytes=index.ENTRY_BYTES,
         buckets=machine.buckets,
-        streams=[_without_payload(stream) if stream.hot else stream for stream in machine.streams.values()],
     )
+
+
+def places_of(data: bytes) -> set[int]:
+    """The journal places that a snapshot names. Raises CorruptData."""
+    return {batch.place for stream in decode_image(data).streams for batch in stream.hot or ()}
+
+
+def with_places(data: bytes, moved: dict[int, int]) -> bytes:
+    """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
+    image = decode_image(data)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            if batch.place not in moved:
+                raise CorruptData(f"stream {stream.name}: the journal does not have the batch at {batch.place:#x} that its snapshot names")
+            batch.place = moved[batch.place]
     return _ENCODER.encode(image)
 
 
-def _without_payload(stream: Stream) -> Stream:
-    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot or ()]
+def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
+    """All messages, or these, as they are written."""
+    items = machine.outbox.items()
+    return [(message, group, command) for message, (group, command) in items if messages is None or message in messages]  # type: ignore[misc]
+
+
+def without_payload(stream: Stream) -> Stream:
+    """As it is written: hot payload stays in the journal."""
+    if not stream.hot:
+        return stream
+    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot]
     return msgspec.structs.replace(stream, hot=hot)
 
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
     """The machine again. Raises CorruptData when `data` or a payload is not what was written."""
-    try:
-        image = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
-        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
-    if image.version != VERSION:
-        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    image = decode_image(data)
     machine = machine_type(image.group, image.groups)
     machine.uid_counter = image.uid_counter
     machine.message_counter = image.message_counter
@@ -98,22 +131,42 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.released = dict.fromkeys(image.released)
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
-    if image.entry_bytes not in (48, index.ENTRY_BYTES):
-        raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
     machine.buckets = image.buckets
     for stream in image.streams:
-        if image.entry_bytes == 48:
-            _widen(stream)
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
         subscriptions_links.decode_image(machine, image.subscriptions)
     machine.meta = image.meta
+    machine.take_changes()
     return machine
 
 
-def _widen(stream: Stream) -> None:
-    if stream.cold is not None:
-        stream.cold = index.widened(stream.cold, stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+def decode_image(data: bytes) -> Image:
+    """What was written, its streams without payload. One stream after the other: a thread that does this leaves room for others. Raises
+    CorruptData."""
+    try:
+        parts = _PARTS.decode(data)
+        streams = _PARTS.decode(parts[_STREAMS])
+        parts[_STREAMS] = Raw(b"\x90")
+        image = _DECODER.decode(_ENCODER.encode(parts))
+        image.streams = [_STREAM.decode(stream) for stream in streams]
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
+    if image.version != VERSION:
+        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+    return widened(image)
+
+
+def widened(image: Image) -> Image:
+    """The same, with entries of indexes as they are now. Raises CorruptData for entries of an unknown length."""
+    if image.entry_bytes not in (48, index.ENTRY_BYTES):
+        raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
+    if image.entry_bytes == 48:
+        image.entry_bytes = index.ENTRY_BYTES
+        for stream in image.streams:
+            if stream.cold is not None:
+                stream.cold = index.widened(stream.cold, stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+    return image
 
 
 def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:

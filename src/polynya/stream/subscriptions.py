@@ -52,12 +52,14 @@ def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
         if known.config != command.config:
             return Reply(Code.EXISTS_DIFFERENT, known.uid)
         known.base_url = command.base_url
+        machine.changes.homes.add(command.id)
         return Reply(Code.EXISTS, known.uid)
     if len(homes) >= SUBSCRIPTIONS_PER_GROUP_MAX:
         return Reply(Code.TOO_MANY)
     streams = dict.fromkeys(command.config.streams)
     subscription = Subscription(command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams)
     homes[command.id] = subscription
+    machine.changes.homes.add(command.id)
     return Reply(Code.CREATED, subscription.uid)
 
 
@@ -75,6 +77,7 @@ def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) ->
     if streams.keys() == subscription.streams.keys():
         return Reply(Code.EXISTS, subscription.uid)
     subscription.streams = streams
+    machine.changes.homes.add(command.id)
     subscription.revision += 1
     return Reply(Code.OK, subscription.uid)
 
@@ -84,6 +87,8 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
     subscription = state.homes.pop(command.id, None)
     if subscription is None:
         return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
+    machine.changes.watched = True
     state.awake.pop(command.id, None)
     state.graves[subscription.uid] = Grave(command.id, subscription.uid)
     while len(state.graves) > ATTEMPTS_REMEMBERED_MAX:
@@ -94,10 +99,12 @@ def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> R
 def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> Reply:
     state = machine.subscriptions
     if state.graves.pop(command.uid, None) is not None:
+        machine.changes.watched = True
         return Reply(Code.OK, command.uid)
     subscription = state.homes.get(command.id)
     if subscription is None or subscription.uid != command.uid:
         return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
     subscription.linked = max(subscription.linked, command.revision)
     return Reply(Code.OK, command.uid)
 
@@ -109,6 +116,7 @@ def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Rep
     subscription = state.homes.get(command.id)
     if subscription is None or (command.uid and command.uid != subscription.uid):
         return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
     if command.event not in _UNFENCED and (command.generation, command.wake_id) != (subscription.generation, subscription.wake_id):
         code = Code.FENCED
     else:

@@ -42,8 +42,10 @@ def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply
             for stream in machine.streams.values():
                 if not stream.deleted and watch.matches(stream.name):
                     _link(watch, stream, GLOB)
+                    machine.changes.streams.add(stream.uid)
     elif command.revision <= watch.registration.revision:
         return Reply(Code.OK, command.uid)
+    machine.changes.watched = True
     watch.registration.revision = command.revision
     _set_streams(machine, watch, dict.fromkeys(command.streams))
     return Reply(Code.OK, command.uid)
@@ -57,16 +59,19 @@ def _set_streams(machine: Machine, watch: Watch, wanted: dict[str, None]) -> Non
         stream = machine.streams.get(name)
         if stream is not None and stream.links and key in stream.links:
             _unlink(watch, stream, EXPLICIT)
+            machine.changes.streams.add(stream.uid)
     for name in wanted:
         stream = machine.streams.get(name)
         if name not in known:
             state.by_name.setdefault(name, {})[key] = None
             if stream is not None and not stream.deleted:
                 _link(watch, stream, EXPLICIT)
+                machine.changes.streams.add(stream.uid)
 
 
 def apply_unlink(machine: Machine, command: UnlinkSubscription, place: int) -> Reply:
     state = machine.subscriptions
+    machine.changes.watched = True
     state.dropped[command.uid] = None
     if len(state.dropped) > ATTEMPTS_REMEMBERED_MAX:
         del state.dropped[next(iter(state.dropped))]
@@ -89,6 +94,7 @@ def apply_ack(machine: Machine, command: AckLinks, place: int) -> Reply:
             refused.append(name)
         elif (record, byte) > (link.record, link.byte):
             link.record, link.byte = record, min(byte, stream.next_byte)
+            machine.changes.streams.add(uid)
             if record == stream.next_record:
                 link.byte = stream.next_byte
                 watch.pending.pop(stream.uid, None)
@@ -263,6 +269,7 @@ def _drop(machine: Machine, watch: Watch) -> None:
     state, registration = machine.subscriptions, watch.registration
     for uid in watch.linked:
         _forget_link(machine.by_uid[uid], registration.id)
+        machine.changes.streams.add(uid)
     del state.watches[registration.id]
     state.wakes.pop(registration.id, None)
     if registration.pattern:

@@ -145,6 +145,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
         claim = stream.tables.get(command.table) if stream.tables else None
         member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
         if claim is not None and claim.job != command.job:
+            machine.changes.streams.add(stream.uid)
             if claim.job <= command.committed:
                 claim.published, claim.skipped, claim.skipping = claim.claimed, claim.skipped + claim.skipping, 0
             elif member:
@@ -157,6 +158,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
             if not member or left <= 0 or not command.fresh:
                 continue
             claim = _claim(stream, command, claim)
+            machine.changes.streams.add(stream.uid)
         first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
         taken = machine.index_of(stream)[first:end]
         if taken:

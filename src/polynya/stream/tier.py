@@ -41,6 +41,7 @@ def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice
     if covered == 0:
         return False
     assert stream.hot is not None
+    machine.changes.streams.add(uid)
     machine.hot_bytes -= cold.length
     cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
     largest_ms = max(stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
@@ -99,6 +100,7 @@ def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice
     largest_ms = index.time_ms_max(stream.cold, end - 1)
     old = index.pack_numbers(stream.cold, begin, end)
     number = machine.hold_slice(cold.pack, command.home_group)
+    machine.changes.streams.add(uid)
     stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
     for each in old:
         machine.drop_slice(each, command.now_ms)
@@ -127,6 +129,7 @@ def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Re
     if command.pack in machine.packs:
         return Reply(Code.EXISTS)
     groups = sorted(set(command.groups))
+    machine.changes.packs.add(command.pack)
     machine.packs[command.pack] = Pack(groups, command.now_ms, 0 if groups else command.now_ms)
     return Reply(Code.CREATED)
 
@@ -138,6 +141,7 @@ def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Re
         return Reply(Code.NOT_FOUND, detail=0)
     if command.group in pack.groups:
         pack.groups.remove(command.group)
+        machine.changes.packs.add(command.pack)
         if not pack.groups:
             pack.condemned_ms = max(command.now_ms, pack.written_ms)
     return Reply(Code.OK, detail=pack.condemned_ms)
@@ -150,4 +154,5 @@ def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Re
     if pack.groups:
         return Reply(Code.NOT_YET)
     del machine.packs[command.pack]
+    machine.changes.packs.add(command.pack)
     return Reply(Code.OK)

@@ -48,6 +48,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
         reply = accept_producer(stream, producer, now_ms, record, 0 if batch is None else batch.records)
         if reply is not None:
             return reply
+    machine.changes.streams.add(stream.uid)
     if batch is not None:
         add_batch(machine, stream, command, place)
     if stream_seq is not None:
@@ -185,6 +186,7 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
         set_retention(machine, stream, command.retention)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
+    machine.changes.streams.add(stream.uid)
     if machine.subscriptions.watches:
         link_created(machine.subscriptions, stream)
     return stream

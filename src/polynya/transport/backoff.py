@@ -1,13 +1,18 @@
-"""How long to wait before the next attempt to connect: longer each time, and not all at once."""
+"""Connecting again and again: how long to wait before the next attempt, longer each time, and not all at once."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+
+from polynya.transport.link import Link
 
 SECONDS = 0.01
 SECONDS_MAX = 0.5
+Connect = Callable[[], Awaitable[Link]]
+"""A new connection, greeted and ready; raises OSError (which TimeoutError is)."""
 
 
 class Backoff:
@@ -35,3 +40,18 @@ class Backoff:
     def hurry(self) -> None:
         """Whoever waits need not: the next attempt is likely to succeed."""
         self._hurry.set()
+
+
+async def keep_connected(connect: Connect, begin: Callable[[Link], bool], lost: asyncio.Event, backoff: Backoff) -> None:
+    """Until cancelled. `begin` takes a new connection and says whether it is still up; the owner sets `lost` when that is over."""
+    while True:
+        lost.clear()
+        try:
+            link = await connect()
+        except OSError:
+            await backoff.wait()
+            continue
+        if begin(link):
+            backoff.connected()
+            await lost.wait()
+        await backoff.wait()

@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from polynya.base.limits import MIB
-from polynya.transport.backoff import Backoff
+from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.link import Link, Type
-from polynya.transport.peer import Connect
 from polynya.transport.pulse import Pulse
 
 QUEUE_BYTES_MAX = (
@@ -56,19 +55,8 @@ class Lane:
 
     async def keep(self) -> None:
         """Stay connected until cancelled."""
-        backoff = Backoff()
         try:
-            while True:
-                self._lost.clear()
-                try:
-                    link = await self._connect()
-                except OSError:
-                    await backoff.wait()
-                    continue
-                if self._begin(link):
-                    backoff.connected()
-                    await self._lost.wait()
-                await backoff.wait()
+            await keep_connected(self._connect, self._begin, self._lost, Backoff())
         finally:
             self.drop()
 

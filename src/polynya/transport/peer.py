@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.transport.backoff import Backoff
+from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.errors import decode_error
 from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, Link, Type
 from polynya.transport.pulse import Pulse
@@ -15,8 +15,6 @@ from polynya.transport.pulse import Pulse
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
 Done = Callable[[bytes | BaseException], None]
-Connect = Callable[[], Awaitable[Link]]
-"""A new connection, greeted and ready; raises OSError (which TimeoutError is)."""
 
 
 class Subscription:
@@ -98,17 +96,7 @@ class Peer:
     async def keep(self) -> None:
         """Stay connected until cancelled."""
         try:
-            while True:
-                self._lost.clear()
-                try:
-                    link = await self._connect()
-                except OSError:
-                    await self._backoff.wait()
-                    continue
-                if self._begin(link):
-                    self._backoff.connected()
-                    await self._lost.wait()
-                await self._backoff.wait()
+            await keep_connected(self._connect, self._begin, self._lost, self._backoff)
         finally:
             if self._link is not None:
                 self._link.close()

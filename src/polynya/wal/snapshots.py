@@ -1,19 +1,23 @@
-"""The store of group snapshots: one durable file per group (docs/formats/snapshots.md)."""
+"""The store of group snapshots: for each group a chain of durable files, a root and what builds on it (docs/formats/snapshots.md)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from struct import Struct
 
 import msgspec
-from google_crc32c import value
+from google_crc32c import extend, value
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal.errors import DiskFull, is_full
 from polynya.wal.files import Files, OsFiles
+from polynya.wal.scratch import Scratch
 
-KIND_BASE = 1  # 2 delta and 3 tombstone are reserved
+KIND_BASE = 1
+KIND_DELTA = 2
 FORMAT_VERSION = 1
 HEADER_BYTES = 64
 
@@ -23,51 +27,132 @@ _NAME = re.compile(r"g(\d{5})-(\d{20})\.snap", re.ASCII)
 _TEMPORARY = ".tmp"
 
 
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """One file of a chain, as its header tells it: the state after the entry (`term`, `index`), or what of it changed since `base`."""
+
+    group: int
+    term: int
+    index: int
+    length: int  # of the body
+    crc: int  # of the body
+    delta: bool = False
+    base: int = 0  # index of the one that a delta builds on; 0: on none, as a base
+
+    @property
+    def root(self) -> bool:
+        return not self.base
+
+
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """The state of a group after the entry (`term`, `index`)."""
+    """A link with its body."""
 
     group: int
     term: int
     index: int
     body: bytes
+    delta: bool = False
+    base: int = 0
+
+
+Merge = Callable[[Sequence[Snapshot]], bytes]
 
 
 class SnapshotStore:
-    """Blocking; calls for different groups may run in different threads."""
+    """Blocking; calls for different groups may run in different threads.
 
-    def __init__(self, directory: Path, *, files: Files | None = None) -> None:
-        """Makes the folder and removes what a crash left half-written. Raises `OSError`."""
+    Invariant: the newest file of a group and those that it builds on, down to a root, are all there; others are remnants."""
+
+    def __init__(self, directory: Path, *, files: Files | None = None, tidy: bool = True) -> None:
+        """Makes the folder and, if `tidy`, removes what a crash left half-written. Raises `OSError`."""
         self._folder = directory
         self._files = OsFiles() if files is None else files
+        self._scratches = count(1)
         self._files.make_folder(directory)
-        for name in self._files.names(directory):
+        for name in self._files.names(directory) if tidy else ():
             if name.endswith(_TEMPORARY):
                 self._files.unlink(directory / name)
 
-    def write(self, group: int, term: int, index: int, body: bytes) -> None:
-        """Durable when it returns; then the group's older ones are gone. Raises `DiskFull` (the old one stays) and `OSError`."""
-        path = self._folder / f"g{group:05d}-{index:020d}.snap"
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def write(self, group: int, term: int, index: int, body: bytes) -> Link:
+        """A base. Durable when it returns; then the group's older ones are gone. Raises `DiskFull` (the old ones stay) and `OSError`."""
+        link = Link(group, term, index, len(body), value(body))
+        self._put(link, [body])
+        return link
+
+    def write_delta(self, group: int, term: int, index: int, body: Sequence[bytes], base: int) -> Link:
+        """What builds on the snapshot at `base`; with base 0 on none, and then older ones go as by `write`. The body in pieces."""
+        crc = 0
+        for piece in body:
+            crc = extend(crc, piece)
+        link = Link(group, term, index, sum(map(len, body)), crc, delta=True, base=base)
+        self._put(link, body)
+        return link
+
+    def fold(self, group: int, parts: int, merge: Merge) -> Link:
+        """Put one file in the place of the last `parts` of the chain: it has the newest's index and builds on what the oldest of them built
+        on. A crash leaves the chain of before or the new one."""
+        chain = self.chain(group)[-parts:]
+        oldest, newest = chain[0], chain[-1]
+        body = merge(chain)
+        link = Link(group, newest.term, newest.index, len(body), value(body), delta=bool(oldest.base), base=oldest.base)
+        self._put(link, [body])
+        return link
+
+    def scratch(self) -> Scratch:
+        """A file beside the snapshots, on the same disk. Raises `DiskFull`, `OSError`."""
+        return Scratch(self._folder / f"scratch-{next(self._scratches)}{_TEMPORARY}", self._files)
+
+    def groups(self) -> list[int]:
+        """Those of which there is a snapshot."""
+        return sorted({group for group, _ in self._found()})
+
+    def links(self, group: int) -> list[Link]:
+        """The chain, root first; [] if there is none. Raises `CorruptData` when a part is missing or its header damaged: an older chain
+        would not fit the journal."""
+        indexes = {index for other, index in self._found() if other == group}
+        links: list[Link] = []
+        index = max(indexes, default=0)
+        while index in indexes:
+            links.insert(0, self._read_header(group, index))
+            if links[0].root:
+                return links
+            index = links[0].base
+        if links:
+            raise _corrupt(self._path(group, index), f"it is missing, but the snapshot at {links[0].index} builds on it")
+        return []
+
+    def chain(self, group: int) -> list[Snapshot]:
+        """The same with the bodies. Raises `CorruptData`, and `OSError`."""
+        return [self._read(link) for link in self.links(group)]
+
+    def read(self, link: Link, offset: int, length: int) -> bytes:
+        """Some of a body. Raises `OSError` when the file is gone."""
+        return self._bytes(self._path(link.group, link.index), HEADER_BYTES + offset, min(length, link.length - offset))
+
+    def _put(self, link: Link, body: Sequence[bytes]) -> None:
+        path = self._path(link.group, link.index)
         temporary = path.with_name(path.name + _TEMPORARY)
         try:
-            self._write_new(temporary, [pack_header(group, term, index, body), body])
+            self._write_new(temporary, [pack_header(link), *body])
         except OSError as error:
             if is_full(error):
                 raise DiskFull(f"no room for a snapshot in {self._folder}: {error.strerror}") from error
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
-        self._remove_older(group, index)
-
-    def latest(self) -> dict[int, Snapshot]:
-        """The newest snapshot of each group, by group. Raises `CorruptData` when one is damaged: an older one would not fit the journal."""
-        newest: dict[int, int] = {}
         for group, index in self._found():
-            newest[group] = max(index, newest.get(group, -1))
-        return {group: self._read(group, index) for group, index in newest.items()}
+            if group == link.group and index < link.index and (link.root or index > link.base):
+                self._files.unlink(self._path(group, index))
 
-    def read(self, group: int, index: int) -> Snapshot:
-        """One that `write` was given. Raises `OSError` when it is gone, `CorruptData`."""
-        return self._read(group, index)
+    def remove(self, group: int) -> None:
+        """All of the group's are gone, durably, when it returns. Raises `OSError`."""
+        for other, index in sorted(self._found(), reverse=True):  # what a crash leaves is a chain
+            if other == group:
+                self._files.unlink(self._path(group, index))
+        self._files.sync_folder(self._folder)
 
     def _write_new(self, path: Path, buffers: list[bytes]) -> None:
         if path.name in self._files.names(self._folder):
@@ -82,11 +167,6 @@ class SnapshotStore:
         finally:
             self._files.close(fd)
 
-    def _remove_older(self, group: int, index: int) -> None:
-        for other, older in self._found():
-            if other == group and older < index:
-                self._files.unlink(self._path(group, older))
-
     def _found(self) -> list[tuple[int, int]]:
         matches = (_NAME.fullmatch(name) for name in self._files.names(self._folder))
         return [(int(match[1]), int(match[2])) for match in matches if match]
@@ -94,49 +174,58 @@ class SnapshotStore:
     def _path(self, group: int, index: int) -> Path:
         return self._folder / f"g{group:05d}-{index:020d}.snap"
 
-    def _read(self, group: int, index: int) -> Snapshot:
-        path = self._path(group, index)
+    def _bytes(self, path: Path, offset: int, length: int | None = None) -> bytes:
         fd = self._files.open(path)
         try:
-            data = self._files.read(fd, self._files.size(fd), 0)
+            return self._files.read(fd, self._files.size(fd) if length is None else length, offset)
         finally:
             self._files.close(fd)
-        snapshot = parse_snapshot(data)
-        if isinstance(snapshot, int):
+
+    def _read_header(self, group: int, index: int) -> Link:
+        path = self._path(group, index)
+        link = parse_header(self._bytes(path, 0, HEADER_BYTES))
+        if isinstance(link, int):
             raise ConfigError(
-                f"{path} has snapshot format {snapshot}; this release reads format {FORMAT_VERSION}: use the release that wrote it"
+                f"{path} has snapshot format {link}; this release reads format {FORMAT_VERSION}: use the release that wrote it"
             )
-        if isinstance(snapshot, str):
-            raise _corrupt(path, snapshot)
-        if (snapshot.group, snapshot.index) != (group, index):
-            raise _corrupt(path, f"it is the snapshot of group {snapshot.group} at {snapshot.index} under another name")
-        return snapshot
+        if isinstance(link, str):
+            raise _corrupt(path, link)
+        if (link.group, link.index) != (group, index):
+            raise _corrupt(path, f"it is the snapshot of group {link.group} at {link.index} under another name")
+        return link
+
+    def _read(self, link: Link) -> Snapshot:
+        path = self._path(link.group, link.index)
+        body = self._bytes(path, HEADER_BYTES)
+        if len(body) != link.length:
+            raise _corrupt(path, f"its body has {len(body)} bytes instead of {link.length}")
+        if value(body) != link.crc:
+            raise _corrupt(path, "the checksum of its body is wrong")
+        return Snapshot(link.group, link.term, link.index, body, link.delta, link.base)
 
 
-def pack_header(group: int, term: int, index: int, body: bytes) -> bytes:
+def pack_header(link: Link) -> bytes:
     """The 64 bytes before the body."""
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, KIND_BASE, 0, group, value(body), term, index, 0, len(body), 0)
+    kind = KIND_DELTA if link.delta else KIND_BASE
+    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, kind, 0, link.group, link.crc, link.term, link.index, link.base, link.length, 0)
     return head + int(value(head)).to_bytes(4, "little")
 
 
-def parse_snapshot(data: bytes) -> Snapshot | int | str:
-    """The snapshot; the version when it is sound but not ours; or what is wrong."""
+def parse_header(data: bytes) -> Link | int | str:
+    """What the header says; the version when it is sound but not ours; or what is wrong."""
     head = data[: HEADER_BYTES - 4]
     if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
         return "it has no header of a snapshot"
     if value(head) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         return "the checksum of its header is wrong"
-    _, version, kind, _, group, body_crc, term, index, _, length, _ = _HEADER.unpack(head)
+    _, version, kind, _, group, crc, term, index, base, length, _ = _HEADER.unpack(head)
     if version != FORMAT_VERSION:
         return int(version)
-    if kind != KIND_BASE:
+    if kind not in (KIND_BASE, KIND_DELTA):
         return f"it is of kind {kind}, which this release does not write"
-    body = data[HEADER_BYTES:]
-    if len(body) != length:
-        return f"its body has {len(body)} bytes instead of {length}"
-    if value(body) != body_crc:
-        return "the checksum of its body is wrong"
-    return Snapshot(group, term, index, body)
+    if base >= index > 0 or (base and kind == KIND_BASE):
+        return f"the snapshot at {index} cannot build on one at {base}"
+    return Link(group, term, index, length, crc, kind == KIND_DELTA, base)
 
 
 def _corrupt(path: Path, why: str) -> CorruptData:

@@ -11,7 +11,7 @@ from polynya.service.api import Facts
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
-    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-retained-offset, stream-ttl, "
+    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
     "producer-seq, producer-expected-seq, producer-received-seq, stream-seq, etag, location, content-type, content-encoding, "
     "retry-after, vary, x-request-id"
@@ -42,14 +42,20 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     return text.encode("latin-1", "replace")
 
 
+def owner_line(url: str) -> bytes:
+    """Tells a smart client which node to ask the next time."""
+    return f"Stream-Owner: {url}\r\n".encode("latin-1")
+
+
 def has_body(status: int) -> bool:
     return status not in (204, 304) and status >= 200
 
 
 def etag_of(facts: Facts, begin: tuple[int, int], end: tuple[int, int], *, variant: str = "") -> str:
     """Strong: a stream's bytes between two offsets never change in one life of it. Whether they reach its tail (`:t`), or its end (`:c`),
-    is part of the tag: a kept answer that says so is not renewed after more was appended. `variant` is the rendering."""
+    is part of the tag: a kept answer that says so is not renewed after more was appended. What reaches a tail that may be none any more
+    does not say so. `variant` is the rendering."""
     text = f"{facts.uid:x}.{facts.history:x}-{format_token(*begin)}-{format_token(*end)}{variant}"
-    if end == (facts.record, facts.byte):
+    if end == (facts.record, facts.byte) and (facts.known or facts.closed):
         text += ":c" if facts.closed else ":t"
     return f'"{text}"'

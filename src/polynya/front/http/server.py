@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
+from polynya.front.http.assurance import Assurance
 from polynya.front.http.connection import Connection
 from polynya.front.http.cors import Cors
 from polynya.front.http.counters import HttpCounters
@@ -73,6 +74,7 @@ class HttpFront:
         self.live: dict[Any, None] = {}  # SSE subscribers …
         self.metered: dict[Any, None] = {}  # … and those of them whose callers have a limit of bytes
         self.waiters: set[Any] = set()  # long-polls
+        self.assurance = Assurance(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -112,6 +114,7 @@ class HttpFront:
             timer.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self.assurance.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

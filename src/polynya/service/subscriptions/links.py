@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
+
 from polynya.base.errors import Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
@@ -87,17 +89,19 @@ class Links:
 
     async def _ask(self, question: LinksQuestion) -> list[LinkInfo]:
         service = self._service
-        found = await self._answer(question)
-        others = service.other_cores
-        for part in await asyncio.gather(*(service.ask_core(core, messages.LINKS, question) for core in others)):
-            found += part
-        return found
+
+        def of(groups: list[int]) -> LinksQuestion:
+            return structs.replace(question, groups=tuple(groups))
+
+        parts = await service.of_groups(range(1, service.groups + 1), messages.LINKS, of, self._answer)
+        return [info for part in parts for info in part]
 
     async def _answer(self, question: LinksQuestion) -> list[LinkInfo]:
-        await self._service.local.linearize_all()
+        local = self._service.local
+        await local.linearize_all(question.groups)
         found: list[LinkInfo] = []
         key, uid, limit = question.id, question.uid, question.limit
-        for machine in self._service.local.machines.values():
+        for machine in map(local.here, question.groups):
             if question.names is not None:
                 here = [name for name in question.names if self._service.group_of(name) == machine.group]
                 found += named_links(machine, key, uid, here)

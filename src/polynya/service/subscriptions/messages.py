@@ -68,7 +68,7 @@ class Answer(msgspec.Struct, array_like=True, gc=False):
 
 
 class LinksQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Links of a subscription in one core's groups: named ones; or, by name, those after `after`; or, without either, pending ones
+    """Links of a subscription in some groups: named ones; or, by name, those after `after`; or, without either, pending ones
     first, the longest waiting first."""
 
     id: str
@@ -76,6 +76,7 @@ class LinksQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
     limit: int
     after: str | None = None
     names: list[str] | None = None
+    groups: tuple[int, ...] = ()
 
 
 class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -85,11 +86,12 @@ class News(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ListQuestion(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Subscriptions whose home is on one core, by id: those after `after` that begin with `prefix`. The answer: their shapes."""
+    """Subscriptions whose home is one of the groups, by id: those after `after` that begin with `prefix`. The answer: their shapes."""
 
     prefix: str
     after: str
     limit: int
+    groups: tuple[int, ...] = ()
 
 
 Over = list[tuple[str, int]]

@@ -83,11 +83,12 @@ class Subscriptions:
     async def listed(self, prefix: str, after: str, limit: int) -> Answer:
         """A page of all subscriptions, by id. `next` is the `after` of the page that follows. Raises `Unavailable`."""
         service = self._service
-        question = ListQuestion(prefix, after, limit + 1)
-        found = await self._list(question)
-        for part in await asyncio.gather(*(service.ask_core(core, messages.LIST, question) for core in service.other_cores)):
-            found += part
-        found.sort(key=itemgetter("id"))
+
+        def question(groups: list[int]) -> ListQuestion:
+            return ListQuestion(prefix, after, limit + 1, tuple(groups))
+
+        parts = await service.of_groups(range(1, service.groups + 1), messages.LIST, question, self._list)
+        found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
         shown = found[:limit]
         return Answer(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
 
@@ -132,8 +133,8 @@ class Subscriptions:
 
     async def _list(self, question: ListQuestion) -> Shapes:
         local = self._service.local
-        await local.linearize_all()
-        homes = {key: home for machine in local.machines.values() for key, home in machine.subscriptions.homes.items()}
+        await local.linearize_all(question.groups)
+        homes = {key: home for machine in map(local.here, question.groups) for key, home in machine.subscriptions.homes.items()}
         keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
         return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
 

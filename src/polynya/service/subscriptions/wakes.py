@@ -58,8 +58,8 @@ class Wakes:
 
     def find(self, key: str, uid: int = 0) -> Subscription | None:
         """The subscription whose home is on this core; `uid` 0 takes any life of it."""
-        machine = self.service.local.machines[self.home_of(key)]
-        subscription = machine.subscriptions.homes.get(key)
+        machine = self.service.local.machines.get(self.home_of(key))
+        subscription = None if machine is None else machine.subscriptions.homes.get(key)
         return subscription if subscription is not None and uid in (0, subscription.uid) else None
 
     async def event(

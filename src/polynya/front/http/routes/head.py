@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from polynya.base.offsets import format_token
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import NO_STORE, etag_of
+from polynya.front.http.routes.positions import is_local
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import Facts, Refusal
@@ -18,15 +19,17 @@ if TYPE_CHECKING:
 
 
 def head(front: HttpFront, exchange: Exchange) -> None:
+    """Raises `Failure`."""
+    local = is_local(exchange)
     facts = front.service.facts_nowait(exchange.route.name)
     if facts is None:
-        exchange.spawn(_wait_facts(front, exchange), waits=True)
+        exchange.spawn(_wait_facts(front, exchange, local=local), waits=True)
     else:
         _answer(exchange, facts)
 
 
-async def _wait_facts(front: HttpFront, exchange: Exchange) -> None:
-    _answer(exchange, await front.service.facts(exchange.route.name))
+async def _wait_facts(front: HttpFront, exchange: Exchange, *, local: bool) -> None:
+    _answer(exchange, await front.service.facts(exchange.route.name, local=local))
 
 
 def _answer(exchange: Exchange, facts: Facts | Refusal) -> None:

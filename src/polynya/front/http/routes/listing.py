@@ -11,6 +11,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import NO_STORE
+from polynya.front.http.routes.positions import is_local
 from polynya.service.access import Principal
 from polynya.service.access.grants import Verb
 from polynya.service.api import Facts
@@ -33,12 +34,13 @@ def list_streams(front: HttpFront, exchange: Exchange) -> None:
         begin = canonical_name(after) if after else ""
     except BadName as bad:
         raise Failure("INVALID_PARAMETER", f"after: {bad}") from None
-    exchange.spawn(_list(front, exchange, begin, min(int(text), _LIMIT_MAX)), waits=True)
+    exchange.spawn(_list(front, exchange, begin, min(int(text), _LIMIT_MAX), local=is_local(exchange)), waits=True)
 
 
-async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int) -> None:
+async def _list(front: HttpFront, exchange: Exchange, after: str, limit: int, *, local: bool) -> None:
     prefix = exchange.query.get("prefix", "")
-    found = await _find(front, exchange.principal, prefix, after, limit + 1)
+    parts = [each for part in _parts(prefix) for each in _visible(exchange.principal, part)]
+    found = await _find(front, parts, after, limit + 1, local=local)
     shown = found[:limit]
     answer = {
         "streams": [_entry(facts) for facts in shown],
@@ -55,12 +57,16 @@ def _visible(principal: Principal | None, prefix: str) -> list[str]:
     return [max(prefix, each, key=len) for each in granted if each.startswith(prefix) or prefix.startswith(each)]
 
 
-async def _find(front: HttpFront, principal: Principal | None, prefix: str, after: str, limit: int) -> list[Facts]:
-    """A prefix counts for canonical names, and for those in the bucket `default` without it. All parts come in one order."""
+def _parts(prefix: str) -> tuple[str, ...]:
+    """A prefix counts for canonical names, and for those in the bucket `default` without it."""
+    return (prefix, f"{DEFAULT_BUCKET}/{prefix}") if prefix else ("",)
+
+
+async def _find(front: HttpFront, prefixes: list[str], after: str, limit: int, *, local: bool) -> list[Facts]:
+    """The streams under any of the prefixes, in one order."""
     found: list[Facts] = []
-    for part in (prefix, f"{DEFAULT_BUCKET}/{prefix}") if prefix else ("",):
-        for visible in _visible(principal, part):
-            found += await front.service.list_streams(visible, after, limit)
+    for prefix in prefixes:
+        found += await front.service.list_streams(prefix, after, limit, local=local)
     by_name = {facts.name: facts for facts in found}
     return [by_name[name] for name in sorted(by_name)][:limit]
 

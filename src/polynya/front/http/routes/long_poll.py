@@ -12,7 +12,7 @@ from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import CACHE_LONG_POLL, NO_STORE, etag_of
 from polynya.front.http.routes.pages import page_headers, render
-from polynya.front.http.routes.positions import has_position, page_bytes, parse_position, timeout_seconds
+from polynya.front.http.routes.positions import has_position, is_local, page_bytes, parse_position, timeout_seconds
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.service.api import LiveEvent, Page, Position, ReadQuery, Refusal
@@ -30,7 +30,7 @@ def long_poll(front: HttpFront, exchange: Exchange) -> None:
         raise Failure("OFFSET_REQUIRED")
     record, byte = parse_position(exchange, front.service.now_ms())
     timeout = timeout_seconds(exchange, front.settings.long_poll_seconds)
-    query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), beyond_tail_waits=True)
+    query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), beyond_tail_waits=True, local=is_local(exchange))
     front.counters.long_polls += 1
     if record != Position.NOW:
         page = front.service.read_nowait(query)
@@ -61,7 +61,7 @@ class _Waiter:
 
 async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds: float) -> None:
     waiter = _Waiter()
-    facts = await front.service.attach(query.name, waiter)  # before the read, so that nothing falls between them
+    facts = await front.service.attach(query.name, waiter, local=query.local)  # before the read, so that nothing falls between them
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
@@ -99,7 +99,9 @@ def _answer(front: HttpFront, exchange: Exchange, page: Page | Refusal) -> None:
     live: Headers = [("Stream-Cursor", str(cursor))]
     lines = page.facts.encoding == Encoding.JSON and accepts_lines(exchange.head.headers.get("accept"))
     if not page.spans:
-        tail = [("Stream-Next-Offset", format_token(page.record, page.byte)), ("Stream-Up-To-Date", "true")]
+        tail = [("Stream-Next-Offset", format_token(page.record, page.byte))]
+        if page.has_all:
+            tail.append(("Stream-Up-To-Date", "true"))
         closed = [("Stream-Closed", "true")] if page.closed else live
         exchange.answer(204, [*tail, *closed, ("Stream-Incarnation", str(page.facts.uid)), ("Cache-Control", NO_STORE)])
         return

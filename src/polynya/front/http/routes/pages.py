@@ -29,7 +29,7 @@ def page_headers(page: Page, *, lines: bool) -> Headers:
         ("Stream-Next-Offset", format_token(page.record, page.byte)),
         ("Stream-Incarnation", str(facts.uid)),
     ]
-    if page.up_to_date:
+    if page.has_all:
         headers.append(("Stream-Up-To-Date", "true"))
         if facts.closed:
             headers.append(("Stream-Closed", "true"))

@@ -1,4 +1,4 @@
-"""Where a read begins, and how much it takes: the parameters `offset`, `from_time`, `max_bytes` and `timeout_ms`."""
+"""Where a read begins, how much it takes and how new it is: `offset`, `from_time`, `max_bytes`, `timeout_ms` and `consistency`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ def _at_time(text: str, now_ms: int) -> tuple[int, int]:
         return Position.AT_TIME, parse_time_ms(text, now_ms)
     except BadField as bad:
         raise Failure("INVALID_PARAMETER", f"from_time: {bad}") from None
+
+
+def is_local(exchange: Exchange) -> bool:
+    """Whether the read is to be of what this node has (`consistency=local`), and not of all that was acknowledged anywhere. Raises
+    `Failure`."""
+    text = exchange.query.get("consistency")
+    if text is None or text == "leader":
+        return False
+    if text == "local":
+        return True
+    raise Failure("INVALID_PARAMETER", "consistency is leader (the default: all that was acknowledged) or local (what this node has)")
 
 
 def page_bytes(exchange: Exchange) -> int:

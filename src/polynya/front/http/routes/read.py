@@ -9,7 +9,7 @@ from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import CACHE_PAGE, NO_CACHE, NO_STORE, etag_of
 from polynya.front.http.routes.long_poll import long_poll
 from polynya.front.http.routes.pages import page_headers, render
-from polynya.front.http.routes.positions import page_bytes, parse_position
+from polynya.front.http.routes.positions import is_local, page_bytes, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
 from polynya.front.http.routes.sse import open_sse
@@ -28,7 +28,7 @@ def read(front: HttpFront, exchange: Exchange) -> None:
     live = exchange.query.get("live")
     if live is None:
         record, byte = parse_position(exchange, front.service.now_ms())
-        query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange))
+        query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), local=is_local(exchange))
         page = front.service.read_nowait(query)
         if page is None:
             exchange.spawn(_wait_page(front, exchange, query), waits=True)
@@ -68,5 +68,6 @@ def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:
 
 
 def _kept(query: ReadQuery, page: Page) -> str:
-    """What caches may do with the page. Where a time lies may change: the page is asked for again, by its tag."""
+    """What caches may do with the page. Where a time lies may change: the page is asked for again, by its tag. So is one that reaches the
+    tail that is known here."""
     return CACHE_PAGE if (page.closed or not page.up_to_date) and query.record != Position.AT_TIME else NO_CACHE

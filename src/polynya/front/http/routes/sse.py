@@ -17,7 +17,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import NO_CACHE
-from polynya.front.http.routes.positions import has_position, parse_position
+from polynya.front.http.routes.positions import has_position, is_local, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
 from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Refusal
@@ -50,7 +50,7 @@ def open_sse(front: HttpFront, exchange: Exchange) -> None:
         record, byte = parse_position(exchange, front.service.now_ms())
     else:
         raise Failure("OFFSET_REQUIRED")
-    query = ReadQuery(exchange.route.name, record, byte)
+    query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
     exchange.spawn(_open(front, exchange, query, life, told_end=told_end), waits=True)
 
 
@@ -66,8 +66,8 @@ async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tu
 
 
 async def _follow(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
-    subscriber = Subscriber(front, exchange)
-    facts = await front.service.attach(query.name, subscriber)
+    subscriber = Subscriber(front, exchange, local=query.local)
+    facts = await front.service.attach(query.name, subscriber, local=query.local)
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
@@ -103,15 +103,16 @@ class Subscriber:
 
     __slots__ = (
         "_byte", "_caught_up", "_charged", "_chunked", "_connection", "_cursor", "_encoding", "_ends_at", "_exchange", "_finished", "_front",
-        "_history", "_kept", "_kept_bytes", "_live", "_meter", "_name", "_page_bytes", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote",
+        "_history", "_kept", "_kept_bytes", "_live", "_local", "_meter", "_name", "_page_bytes", "_record", "_seen", "_shared", "_skip_to", "_uid", "_wrote",
         "_wrote_at"
     )  # fmt: skip
 
-    def __init__(self, front: HttpFront, exchange: Exchange) -> None:
+    def __init__(self, front: HttpFront, exchange: Exchange, *, local: bool = False) -> None:
         self._front = front
         self._exchange = exchange
         self._connection = exchange.connection
         self._name = exchange.route.name
+        self._local = local
         self._chunked = exchange.head.minor == 1
         self._cursor = next_cursor(exchange.query.get("cursor"), front.service.now_ms(), front.random.random())
         self._encoding = SseEncoding.BASE64
@@ -136,6 +137,10 @@ class Subscriber:
     @property
     def exchange(self) -> Exchange:
         return self._exchange
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     # --- opening and catching up -----------------------------------------------------------------------------------------------
 
@@ -167,7 +172,8 @@ class Subscriber:
         self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
-        query = ReadQuery(self._name, record, byte, self._page_bytes, whole_records=True, beyond_tail_waits=True)
+        place = (self._name, record, byte, self._page_bytes)
+        query = ReadQuery(*place, whole_records=True, beyond_tail_waits=True, local=self._local)
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
     async def run(self, page: Page | Refusal, *, asked: int = Position.START) -> None:
@@ -209,7 +215,7 @@ class Subscriber:
         payload = b"".join([span.payload for span in page.spans])
         if self._meter is not None:
             self._meter.charge(len(payload))
-        self._write(self._events(payload, (page.record, page.byte), up_to_date=page.up_to_date, closed=page.closed))
+        self._write(self._events(payload, (page.record, page.byte), up_to_date=page.has_all, closed=page.closed))
         if page.closed:
             self.finish()
 
@@ -241,6 +247,8 @@ class Subscriber:
                 connection.transport.write(frame)
                 self._record, self._byte = event.record, event.byte
                 self._wrote = True
+                if not event.known:
+                    self._doubt()
                 return
         if self._live:
             self._live_slowly(event)
@@ -270,6 +278,8 @@ class Subscriber:
         if event.record > self._skip_to or event.closed:
             transport.write(self._frame(event))
             self._wrote = True
+            if not event.known:
+                self._doubt()
         else:
             self._charged = event.byte
         if event.closed:
@@ -279,7 +289,7 @@ class Subscriber:
         """The event's bytes on the wire. Those of a plain event are kept with it for the other subscribers."""
         frame = event.frames.get(self._shared)
         if frame is None:
-            frame = self._events(event.payload, (event.record, event.byte), up_to_date=True, closed=event.closed)
+            frame = self._events(event.payload, (event.record, event.byte), up_to_date=event.known, closed=event.closed)
             if self._chunked:
                 frame = chunk(frame)
             if self._shared and not event.closed:
@@ -293,6 +303,17 @@ class Subscriber:
         told = event_id + _TOLD_END if closed else event_id
         control = control_event(told, format_token(*at), str(cursor), up_to_date=up_to_date, closed=closed)
         return data_event(event_id, payload, self._encoding) + control if payload else control
+
+    def _doubt(self) -> None:
+        """More may have been acknowledged than the replica here has heard of. Who wants no more than that is not told."""
+        if not self._local:
+            self._front.assurance.doubt(self)
+
+    def assure(self, facts: Facts | Refusal) -> None:
+        """These facts have all that was acknowledged. Who is not at their tail gets another event first."""
+        at = (self._record, self._byte)
+        if self._live and isinstance(facts, Facts) and facts.uid == self._uid and at == (facts.record, facts.byte):
+            self._write(self._events(b"", at, up_to_date=True, closed=False))
 
     def _keep(self, event: LiveEvent) -> None:
         self._kept.append(event)
@@ -377,6 +398,7 @@ class Subscriber:
         self._kept = []
         self._front.live.pop(self, None)
         self._front.metered.pop(self, None)
+        self._front.assurance.forget(self)
         self._front.service.detach(self._uid, self)
 
     def _write(self, data: bytes) -> None:

@@ -1,0 +1,25 @@
+"""Answers that come by a callback, for those who await them."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+Outcome = TypeVar("Outcome", contravariant=True)  # noqa: PLC0105  # one word
+
+
+class Awaited(Protocol[Outcome]):
+    """A future, of asyncio or like one: pure rooms import this module too."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Outcome, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+def settle(future: Awaited[Outcome], outcome: Outcome | BaseException) -> None:
+    """The future's result, or its exception; nothing when nobody waits any more."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,82 @@
+"""A group's state as the body of a snapshot, in slices between which the core's turns go on (F12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from polynya.replica import Group
+from polynya.stream import deltas
+from polynya.stream.changes import Changes
+from polynya.stream.machine import Machine
+
+SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
+PASSES = 4  # over what changed while the pass before went on; then the rest is taken at once
+BATCHES = 10_000  # hot batches looked at in one go
+
+
+class Delta(msgspec.Struct):
+    """The body at the group's (`term`, `index`), and the changes that it has."""
+
+    term: int
+    index: int
+    body: list[bytes]
+    changes: Changes
+
+
+async def encode_delta(group: Group, *, whole: bool) -> Delta:
+    """What changed since the last call, or all. The last slice and the small parts are taken in one go: they say what the state is. Whoever
+    does not write this down puts the changes back."""
+    machine = group.machine
+    changes = machine.take_changes()
+    body: list[bytes] = [b""]
+    uids = list(machine.by_uid) if whole else sorted(changes.streams)
+    count = 0
+    try:
+        for _ in range(PASSES):
+            count += await _slices(machine, uids, body)
+            if len(machine.changes.streams) <= len(uids) >> 6:
+                break
+            more = machine.take_changes()
+            uids = sorted(more.streams)
+            changes = _joined(changes, more)
+    except BaseException:
+        machine.changes.put_back(changes)
+        raise
+    last = machine.take_changes()
+    found, data = deltas.encode_streams(machine, iter(sorted(last.streams)))
+    changes = _joined(changes, last)
+    body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
+    body.append(data)
+    return Delta(group.term, group.applied_index, body, changes)
+
+
+async def lowest_place(machine: Machine, position: int) -> int:
+    """The lowest journal place that a hot batch of the machine needs when this returns, or one before it. `position`: the journal's end, behind
+    which all lies that is appended meanwhile."""
+    lowest, seen = position, 0
+    for stream in list(machine.hot.values()):
+        hot = stream.hot or ()
+        lowest = min(lowest, min([batch.place for batch in hot], default=lowest))
+        seen += len(hot)
+        if seen > BATCHES:
+            seen = 0
+            await asyncio.sleep(0)
+    return lowest
+
+
+async def _slices(machine: Machine, uids: list[int], body: list[bytes]) -> int:
+    left, count = iter(uids), 0
+    while True:
+        found, data = deltas.encode_streams(machine, left, SLICE_BYTES)
+        if not found:
+            return count
+        count += found
+        body.append(data)
+        await asyncio.sleep(0)
+
+
+def _joined(changes: Changes, later: Changes) -> Changes:
+    later.put_back(changes)
+    return later

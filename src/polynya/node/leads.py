@@ -1,0 +1,64 @@
+"""Leaderships of one core that go to other nodes: back to those that are to have them, and away before a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from polynya.raft import Configuration, Refusal
+
+if TYPE_CHECKING:
+    from polynya.node.replicated import ReplicatedCore
+
+GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
+GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
+
+
+class Leads:
+    """Of one core, from its beginning to `close`."""
+
+    def __init__(self, core: ReplicatedCore) -> None:
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._given_back: dict[int, float] = {}  # group -> when it was last tried
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def change(self, group: int, target: Configuration) -> Refusal | None:
+        """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
+        in flight loses its answer."""
+        core = self._core
+        raft = core.members[group].raft
+        if raft.configuration.votes(core.node) and core.node not in target.voters:
+            stay = [node for node in raft.configuration.voters if node in target.voters and not raft.peers[node].lost]
+            if stay:
+                core.transfer(group, max(stay, key=lambda node: (node == core.first_of(group), raft.peers[node].match)))
+                return Refusal.HANDING_OVER
+        refusal = raft.change(target, core.now_ms())
+        core.kick()
+        return refusal
+
+    def hand_over_all(self) -> None:
+        """Each led group goes to the voter that has most of its log and is there."""
+        core = self._core
+        for number in list(core.led):
+            raft = core.members[number].raft
+            present = [node for node, peer in raft.peers.items() if not peer.lost and node in raft.configuration.voters]
+            if present:
+                core.transfer(number, max(present, key=lambda node: raft.peers[node].match))
+
+    def _give_back(self) -> None:
+        """One group goes to the node that is to lead it, if that has all of it and nothing is in flight that would lose its answer."""
+        core = self._core
+        for number in core.led:
+            member, first = core.members[number], core.first_of(number)
+            peer = member.raft.peers.get(first)
+            if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
+                continue
+            if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
+                self._given_back[number] = self._loop.time()
+                core.transfer(number, first)
+                break
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)

@@ -1,0 +1,45 @@
+"""Files without a name: they are gone with the process that made them, however it ends. Blocking; calls of one file may not overlap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from polynya.wal.errors import DiskFull, is_full
+from polynya.wal.files import Files
+
+
+class Scratch:
+    """Grows at its end, and is read anywhere. Nothing in it is durable."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        """`path`: where it lies for the moment until its name is taken away; nothing may be there. Raises `DiskFull`, `OSError`."""
+        self.size = 0
+        self._files = files
+        try:
+            self._fd = files.create(path)
+        except OSError as error:
+            raise _told(error) from error
+        files.unlink(path)
+
+    def append(self, *buffers: bytes) -> None:
+        """Raises `DiskFull`, `OSError`."""
+        try:
+            self._files.write(self._fd, buffers, self.size)
+        except OSError as error:
+            raise _told(error) from error
+        self.size += sum(map(len, buffers))
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Raises `OSError`, `EOFError` when so much is not there."""
+        data = self._files.read(self._fd, length, offset)
+        if len(data) != length:
+            raise EOFError(f"{length} bytes at {offset} of {self.size}")
+        return data
+
+    def close(self) -> None:
+        """Its room is free again."""
+        self._files.close(self._fd)
+
+
+def _told(error: OSError) -> OSError | DiskFull:
+    return DiskFull(f"no room for what is sent between nodes: {error.strerror}") if is_full(error) else error
