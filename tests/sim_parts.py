@@ -33,7 +33,8 @@ class Stream:
 
     def forward(self, what: Callable[[], object]) -> None:
         loop, world = asyncio.get_running_loop(), self.here.world
-        self.ready = max(self.ready, loop.time() + world.random.uniform(*world.delay))
+        after = self.ready + 1e-6  # timers of the same moment have no order
+        self.ready = max(after, loop.time() + world.random.uniform(*world.delay))
         loop.call_at(self.ready, lambda: what() if self.alive() else None)
 
     def item(self, body: bytes) -> None:

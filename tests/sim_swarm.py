@@ -185,6 +185,8 @@ class SwarmEpisode(Episode):
             content += page[len(content) :]
             while node.life == life and node.alive and not self.over:
                 for event in ear.events:
+                    if event.cut:
+                        return  # told to come back
                     if event.byte > len(content):
                         assert event.begin_byte == len(content), f"{name}: a gap in what node {node.number} sends"
                         content += event.payload
