@@ -74,7 +74,7 @@ def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
 
 
 def _without_producers() -> Callable[[Stream], Stream]:
-    sound = stream_snapshots._without_payload
+    sound = stream_snapshots.without_payload
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
@@ -95,7 +95,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
-    "a snapshot leaves out who produced": (stream_snapshots, "_without_payload", _without_producers()),
+    "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
 }
 
 
@@ -116,8 +116,8 @@ CAUGHT_BY = {  # a world and a seed that are known to catch it, when none of the
     "a lease has no end": ("plain", 8),
     "proposals are taken before the own term's entry": ("plain", 12),
     "segments go that the log needs": ("plain", 14),
-    "a pack is named though the store did not answer": ("swarm", 3),
-    "a 409 is taken for one's own earlier try": ("swarm", 12),
+    "a pack is named though the store did not answer": ("swarm", 0),
+    "a 409 is taken for one's own earlier try": ("swarm", 4),
     "damage is cut as if it were a torn tail": ("swarm", 33),
     "packs are deleted that are needed": ("swarm", 0),
     "a snapshot leaves out who produced": ("swarm", 0),

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from commit_seed import commit_seed
 from missing import left_out
 from polling import wait_until
 
@@ -28,16 +29,10 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 
 
-def seed() -> int:
-    """Another with each commit."""
-    commit = os.environ.get("CI_COMMIT_SHA", "")
-    return int(commit[:7], 16) if commit else 7
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     report = tmp_path_factory.mktemp("chaos") / "outcome.json"
-    command = [sys.executable, "-m", "chaos", f"--seed={seed()}", "--seconds=0", f"--episodes={len(FAULTS)}", f"--report={report}"]
+    command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--seconds=0", f"--episodes={len(FAULTS)}", f"--report={report}"]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert report.exists(), done.stdout + done.stderr

@@ -10,24 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from commit_seed import commit_seed
 from sim_mutants import mutated
 from sim_shrink import as_test, shorten, shrink
 from sim_swarm import MISHAPS, Step, SwarmEpisode, run_swarm
 
 TESTS = Path(__file__).parent.parent
 SEEDS = 20
+FIRST = commit_seed()
 FOUND: list[tuple[int, list[Step]]] = []  # schedules that once failed, with the seeds of their worlds, as `make sim` prints them
-
-
-def first_seed() -> int:
-    """CI looks at other seeds with each commit, and at the same when it is asked again."""
-    commit = os.environ.get("CI_COMMIT_SHA", "")
-    return int(commit[:7], 16) if commit else 0
 
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_nothing_acknowledged_is_lost(tenth: int) -> None:
-    for seed in range(first_seed() + tenth * SEEDS // 10, first_seed() + (tenth + 1) * SEEDS // 10):
+    for seed in range(FIRST + tenth * SEEDS // 10, FIRST + (tenth + 1) * SEEDS // 10):
         try:
             run_swarm(seed)
         except Exception as fault:
@@ -80,7 +76,9 @@ def eval_as_list(text: str) -> tuple[int, list[Step]]:
 
     lines = [line for line in text.splitlines() if "Step(" in line]
     calls = [ast.parse(line.strip().rstrip(",")).body[0].value for line in lines]  # type: ignore[attr-defined]
-    return int(text.split("(")[1].split(",", maxsplit=1)[0]), [Step(*(ast.literal_eval(argument) for argument in call.args)) for call in calls]
+    return int(text.split("(")[1].split(",", maxsplit=1)[0]), [
+        Step(*(ast.literal_eval(argument) for argument in call.args)) for call in calls
+    ]
 
 
 def test_a_failing_seed_shrinks() -> None:
