@@ -74,6 +74,7 @@ class Episode:
         self.seed, self.mishaps = seed, mishaps
         self.random = self.draw = Random(f"episode {seed}")  # of clients, and of mishaps
         self.world = World(seed)
+        self.choices = MISHAPS
         self.histories = {name: History(name) for name in STREAMS}
         self.count = 0
         self.events: list[str] = []
@@ -81,7 +82,7 @@ class Episode:
         self.wiped: Node | None = None
         self.seconds = 0.0
         self.trace = ""
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Future[None]] = []
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
@@ -103,14 +104,12 @@ class Episode:
         await world.start()
         for name in STREAMS:
             await self._create(name)
-        self.tasks = [asyncio.ensure_future(self._append(number)) for number in range(3)]
-        self.tasks += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
-        self.tasks += [asyncio.ensure_future(self._read()) for _ in range(2)]
+        self.tasks = self.clients()
         await self._mishaps()
         await asyncio.gather(*self.tasks)
         await self._heal()
-        for name, history in self.histories.items():
-            history.finish(await world.nodes[self.random.choice(world.voters)].read(name))
+        for name in self.histories:
+            self.finish(name, await self.random.choice(world.alive()).read(name))
         await world.stop()
         self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
@@ -118,9 +117,22 @@ class Episode:
     async def _mishaps(self) -> None:
         for _ in range(self.mishaps):
             await asyncio.sleep(self.random.expovariate(1 / 0.7))
-            self.draw.choice(MISHAPS)(self)
+            self.draw.choice(self.choices)(self)
             self.world.check()
         self.over = True
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        """All that works meanwhile, until `over`."""
+        clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
+        clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
+        return clients + [asyncio.ensure_future(self._read()) for _ in range(2)]
+
+    async def settle(self) -> None:
+        """When all is well again."""
+
+    def finish(self, name: str, content: bytes) -> None:
+        """When all is over: the stream as it is read in the end."""
+        self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
         leader = self.world.leader(self.world.group_of(name))
@@ -131,7 +143,7 @@ class Episode:
         world.heal()
         for node in world.nodes.values():
             node.disk.capacity = 1 << 40
-            if not node.alive:
+            if not node.alive and not node.gone:
                 node.start()
         self.note("all is well")
         await world.wait_leaders()
@@ -142,6 +154,7 @@ class Episode:
                 await asyncio.sleep(0.1)
             else:
                 raise AssertionError(f"nothing can be appended to {name} though all is well")
+        await self.settle()
         await world.wait_equal()
 
     # --- clients
@@ -257,7 +270,7 @@ class Episode:
 
     def start(self) -> None:
         for node in self.world.nodes.values():
-            if not node.alive:
+            if not node.alive and not node.gone:
                 self.note(f"node {node.number} starts")
                 node.disk.capacity = 1 << 40
                 node.start()
