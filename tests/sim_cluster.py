@@ -37,9 +37,9 @@ from polynya.wal import DiskFull, Journal, WriteBatch
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
-PULSE_SECONDS = 0.2
-SILENCE_SECONDS = 0.7
-CALL_SECONDS = 2.0
+PULSE_SECONDS = 0.25
+SILENCE_SECONDS = 1.0
+CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
@@ -170,7 +170,11 @@ class Node:
         return core
 
     def now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000 * self.rate) + 5000 * self.number
+        return self.ms_of(asyncio.get_running_loop().time())
+
+    def ms_of(self, seconds: float) -> int:
+        """The loop's time by this node's clock."""
+        return int(seconds * 1000 * self.rate) + 5000 * self.number
 
     def start(self) -> None:
         world = self.world
@@ -265,7 +269,7 @@ class Node:
                 world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
-                    self.core.peer_lost(other.number)
+                    self.core.peer_lost(other.number, self.ms_of(self.heard[other.number]))
         loop.call_later(PULSE_SECONDS, self._pulse, life)
 
     def hear(self, peer: int, life: int) -> None:

@@ -31,6 +31,9 @@ class Acts:
     async def look(self) -> dict[str, Any]:
         return {"epoch": 6}
 
+    async def health(self) -> dict[str, Any]:
+        return {"epoch": 6}
+
     async def add(self, node: NewNode) -> dict[str, Any]:
         return self._note("add", node)
 

@@ -84,6 +84,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
     ),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
+    (c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]), "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0"),
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),

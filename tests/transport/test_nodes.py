@@ -70,7 +70,7 @@ class Node:
             made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
             assert made.raft is not None
             made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
-            made.raft.on_lost = lambda node, shared: self.seen.append(f"lost {node}")
+            made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
             made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
             self.transports.append(made)
         for made in self.transports:

@@ -30,6 +30,9 @@ class Acts:
     async def look(self) -> dict[str, Any]:
         return await self._view.look()
 
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
+
     async def add(self, node: NewNode) -> dict[str, Any]:
         """A node more, or one in the place of another."""
         now, seen = await self._see()
@@ -129,6 +132,9 @@ class NoCluster:
 
     async def look(self) -> dict[str, Any]:
         return await self._view.look()
+
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
 
     async def add(self, node: NewNode) -> dict[str, Any]:
         raise _alone()

@@ -20,6 +20,7 @@ from polynya.transport import Reply, Transport, address
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+HEALTH_SECONDS = 0.5  # an answer about health is this old at most
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
 KNOWS_MAPS = 1  # this release keeps a map
 CAUGHT_UP_ENTRIES = Settings().caught_up_entries
@@ -63,6 +64,8 @@ class ClusterView:
         self._replicas = replicas
         self._maps = maps
         self.lost: Callable[[], list[int]] = list
+        self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
+        self._asked = 0.0
         if transport is not None:
             transport.on(KIND_STATUSES, self._hear)
 
@@ -78,8 +81,17 @@ class ClusterView:
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": list(problems(now, nodes, groups))}
 
+    async def health(self) -> dict[str, Any]:
+        """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
+        moment."""
+        loop = asyncio.get_running_loop()
+        if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
+            self._asking, self._asked = loop.create_task(self.look()), loop.time()
+        told = await asyncio.shield(self._asking)
+        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"]}
+
     async def gather(self) -> ByCore:
-        """All cores of all nodes are asked."""
+        """All cores of all nodes are asked; those that do not answer are left out."""
         start = self._start
         own = start.birth.node
         told = {(own, start.core): self._told()}

@@ -158,9 +158,9 @@ class Joined:
         if made is not None and self._tls is not None:
             self._tls.server, self._tls.client = made.server, made.client
 
-    def _lost(self, node: int, shared: Callable[[int], bool]) -> None:
+    def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
         self._core.unreachable(node, shared)
-        self._core.peer_lost(node, shared=shared)
+        self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
         without = [number for number in self._core.members if not self._core.leader_of(number)]

@@ -145,7 +145,7 @@ SETTINGS = (
         "cores",
         parse_count,
         None,
-        "Processes that share the port. Default: half of the CPUs, at least 1; fixed when the data folder is born.",
+        "Processes that share the port. Default: half of the CPUs, at least 1, when the data folder is born; then as before. At most as many as groups.",
         low=1,
         high=GROUPS_MAX,
     ),

@@ -483,6 +483,15 @@ class SetBalancing(Command, tag=88, frozen=True, gc=False):
     replicas: int = 0
 
 
+class MetaChange(Command, tag=89, frozen=True, gc=False):
+    """In the meta group: change keys of a scope together (None: take away), if nobody has since its version was `version`. The reply's detail is
+    the version from now on."""
+
+    scope: str
+    version: int
+    changes: list[tuple[str, bytes | None]]
+
+
 AnyCommand = (
     Create
     | Append
@@ -524,4 +533,5 @@ AnyCommand = (
     | PlaceGroup
     | GroupPlaced
     | SetBalancing
+    | MetaChange
 )

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, front, lifetimes, placement, reading, retention, snapshots, subscriptions_links, tables, tier, writes
+from polynya.stream import (
+    forks,
+    front,
+    lifetimes,
+    meta,
+    placement,
+    reading,
+    retention,
+    snapshots,
+    subscriptions_links,
+    tables,
+    tier,
+    writes,
+)
 from polynya.stream.changes import Changes
 from polynya.stream.commands import (
     Acknowledge,
@@ -218,4 +231,5 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     ClaimRanges: tables.apply_claim,
     **subscriptions_links.RULES,
     **placement.RULES,
+    **meta.RULES,
 }

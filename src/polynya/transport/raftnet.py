@@ -47,7 +47,7 @@ class RaftNet:
         self._running = False
         self.group_of: Callable[[bytes], int] = lambda message: 0
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
-        self.on_lost: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
         self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
         for node in self._nodes:
@@ -176,9 +176,10 @@ class RaftNet:
         def lost() -> None:
             for hear in self.on_gone:
                 hear(node, core)
-            self.on_lost(node, shared)
+            self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
 
-        return Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+        return lane
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
         """By the core of another node that they are for."""

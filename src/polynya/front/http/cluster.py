@@ -69,6 +69,8 @@ class ClusterActs(Protocol):
 
     async def look(self) -> dict[str, Any]: ...
 
+    async def health(self) -> dict[str, Any]: ...
+
     async def add(self, node: NewNode) -> dict[str, Any]: ...
 
     async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]: ...
@@ -91,6 +93,13 @@ class ClusterRoutes:
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         return _json(await self._acts.look())
+
+    async def health(self, request: Request) -> Response:
+        """Raises `Failure`."""
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
+        told = await self._acts.health()
+        return Response(200 if told["healthy"] else 503, msgspec.json.encode(told), headers=_NO_STORE)
 
     async def handle(self, request: Request) -> Response:
         """Raises `Failure`."""
