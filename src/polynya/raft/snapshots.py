@@ -56,6 +56,8 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
+    if lost and message.received:  # whoever lost what it had begins with nothing: this is an answer that was overtaken
+        return
     peer.chunk_acked, peer.chunk_ms = message.received, raft.now_ms
     peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
 
