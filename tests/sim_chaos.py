@@ -295,7 +295,7 @@ class Episode:
         if alive:
             node = self.random.choice(alive)
             self.note(f"node {node.number} hands over")
-            node.core.hand_over_all()
+            node.core.leadership.hand_over_all()
 
 
 MISHAPS: tuple[Callable[[Episode], None], ...] = (

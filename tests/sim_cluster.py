@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,18 @@ from typing import Any
 import msgspec
 from fake_disk import FakeDisk
 from service_world import json_batch, raw_batch
+from sim_parts import SimMap, Stream
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.folding import fold_here
+from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
+from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
-from polynya.raft import Role, Settings
+from polynya.raft import Configuration, Role, Settings
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
@@ -50,6 +53,7 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
         log_bytes_max=8192,
         chunk_bytes=1024,
         chunk_window_bytes=4096,
+        rejoin_ms=1000,
     )
 
 
@@ -105,16 +109,20 @@ class Way:
     def __init__(self, node: Node, life: int) -> None:
         self.node, self.life = node, life
         self.others: list[int] = []
+        self.streams: dict[int, Any] = {}
         self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
 
     def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
         self.handlers[kind] = handler
 
     def on_stream(self, kind: int, handler: Any) -> None:
-        """Tails are followed on the own replica."""
+        self.streams[kind] = handler
 
-    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Any:
-        raise AssertionError("all groups are here")
+    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
+        stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
+        self.node.world.open.append(stream)
+        stream.forward(lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
+        return stream
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         return False
@@ -143,6 +151,7 @@ class Node:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.disk = FakeDisk(Random(world.random.random()))
+        self.folder = Path("/core-0")
         self.life = 0
         self.alive = False
         self.rate = 1.0  # of its clock
@@ -167,9 +176,10 @@ class Node:
         world = self.world
         self.life += 1
         self.alive = True
-        membership = Membership(self.number, world.voters)
+        born = self.number in world.born
+        membership = Membership(self.number, world.born if born else (), world.placed if born else {})
         storage = open_storage(
-            Path("/core-0"), core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
+            self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
         self.way = Way(self, self.life)
         cluster = Cluster(membership, Links(self, self.life), GROUPS, self.now_ms, lambda: world.random.getrandbits(64), world.settings)
@@ -193,14 +203,20 @@ class Node:
             self.engine.local.propose,
             stamped=self.engine.local.stamped,
             address=address,
-            whereabouts=Whereabouts(self.number, BirthMap(world.voters), lambda node: node not in self.lost),
+            whereabouts=Whereabouts(self.number, BirthMap(world.born, world.placed), lambda node: node not in self.lost),
         )
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
+        assert self.engine.residence is not None
+        self.core.on_dropped.append(self.forwarding.gone)
+        self.steering = Steering(self.engine.service, self.core)
+        self.placing = Placing(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
+        self.spawn(self.placing.run())
+        world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
-        self.heard = dict.fromkeys(world.voters, loop.time())
+        self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps = set(), {}, {}
         self._pulse(self.life)
 
@@ -243,10 +259,11 @@ class Node:
         if life != self.life or not self.alive:
             return
         loop, world = asyncio.get_running_loop(), self.world
-        for other in world.nodes.values():
+        world.open = [stream for stream in world.open if stream.look()]
+        for other in list(world.nodes.values()):
             if other is not self:
                 world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
-                if other.number not in self.lost and loop.time() - self.heard[other.number] > SILENCE_SECONDS:
+                if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
                     self.core.peer_lost(other.number)
         loop.call_later(PULSE_SECONDS, self._pulse, life)
@@ -297,9 +314,18 @@ class Node:
     def snapshot_soon(self) -> None:
         """Beside everything else, if none is under way."""
         if not self.engine.snapshotter.lock.locked():
-            task = asyncio.ensure_future(self._try_snapshot())
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self.spawn(self._try_snapshot())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """For as long as this life."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.faults.append(task.exception())  # type: ignore[arg-type]
 
     async def _try_snapshot(self) -> None:
         with suppress(Unavailable, DiskFull):
@@ -311,11 +337,17 @@ class Node:
 
 
 class World:
-    """Nodes 1 to `count`, and the network between them."""
+    """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
 
-    def __init__(self, seed: int = 0, count: int = 3) -> None:
+    def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0) -> None:
         self.random = Random(seed)
-        self.voters = tuple(range(1, count + 1))
+        self.born = tuple(range(1, count + 1))
+        self.placed: dict[int, tuple[int, ...]] = {}
+        if replicas:
+            self.placed = {group: tuple(sorted(self.born[(group + n) % count] for n in range(replicas))) for group in range(GROUPS + 1)}
+        voters = {group: self.placed.get(group, self.born) for group in range(GROUPS + 1)}
+        self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
+        self.open: list[Stream] = []
         self.segment_bytes = 1 << 14
         self.keep_bytes = 1 << 15
         self.snapshot_bytes = 1 << 13
@@ -325,13 +357,96 @@ class World:
         self.delay = (0.0005, 0.002)
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
-        self.nodes = {number: Node(self, number) for number in self.voters}
+        self.nodes = {number: Node(self, number) for number in self.born}
 
     async def start(self) -> World:
         for node in self.nodes.values():
             node.start()
         await self.wait_leaders()
         return self
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """All nodes that there are."""
+        return tuple(self.nodes)
+
+    def tell(self, node: Node) -> None:
+        """The node hears of the map, sooner or later."""
+        newest, life = self.map, node.life
+
+        def hear() -> None:
+            if node.alive and node.life == life:
+                node.placing.adopt(newest)
+
+        if newest.epoch:
+            asyncio.get_running_loop().call_later(self.random.expovariate(10), hear)
+
+    def redraw(self, **fields: Any) -> None:
+        """Another map."""
+        self.map = msgspec.structs.replace(self.map, epoch=self.map.epoch + 1, **fields)
+        for node in self.alive():
+            self.tell(node)
+
+    def aim(self, group: int, goal: Iterable[int]) -> None:
+        """The group is to have these voters."""
+        self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
+
+    def add_node(self) -> Node:
+        """A new one, with a number of its own."""
+        number = max(self.nodes) + 1
+        node = self.nodes[number] = Node(self, number)
+        node.start()
+        self.redraw(members=(*self.map.members, number))
+        return node
+
+    async def steer(self, group: int, node: Node) -> bool:
+        """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
+        and OutcomeUnknown."""
+        goal = self.map.goals[group]
+        status = await node.steering.status(group)
+        known = status.configuration
+        if goal != self.map.goals[group] or not status.settled:
+            return False
+        readers = tuple(sorted(set(self.map.members) - set(goal))) if group == 0 else ()
+        if (known.voters, known.learners, known.readers) == (goal, (), readers):
+            if self.map.voters[group] != goal:
+                self.redraw(voters={**self.map.voters, group: goal})
+            return True
+        new = set(goal) - set(known.voters)
+        if new - set(known.learners):
+            stay = tuple(each for each in readers if each in known.readers and each not in new)
+            await node.steering.change(group, Configuration(known.voters, (), tuple(new), stay))
+        else:
+            readers = tuple(each for each in readers if each not in goal)
+            await node.steering.change(group, Configuration(goal, (), (), readers))
+        return False
+
+    async def wait_placed(self, seconds: float = 60.0) -> None:
+        """Until every group is where it is to be, and nowhere else."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        for group in range(GROUPS + 1):
+            while not await self._try_steer(group):
+                assert loop.time() < deadline, f"group {group} does not come to {self.map.goals[group]}: {self.told(group)}"
+                await asyncio.sleep(0.05)
+
+        def placed() -> bool:
+            return all(
+                node.core.has(group) == (node.number in self.map.replicas_of(group))
+                for node in self.alive()
+                for group in range(1, GROUPS + 1)
+            )
+
+        await self.wait(placed, seconds)
+
+    async def _try_steer(self, group: int) -> bool:
+        with suppress(Unavailable, OutcomeUnknown):
+            return await self.steer(group, self.random.choice(self.alive()))
+        return False
+
+    def told(self, group: int) -> str:
+        """For people."""
+        return "; ".join(f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive())
 
     def alive(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.alive]
@@ -340,8 +455,9 @@ class World:
         return self.random.uniform(*self.disk_delay)
 
     def carry(self, sender: Node, to: int, messages: list[bytes]) -> None:
-        node = self.nodes[to]
-        self.deliver(sender, to, lambda: node.core.received(messages))
+        node = self.nodes.get(to)
+        if node is not None:
+            self.deliver(sender, to, lambda: node.core.received(messages))
 
     def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
         """After a while, if nothing is in the way then and now."""
@@ -384,13 +500,19 @@ class World:
     async def wait_equal(self) -> None:
         """Until all that are alive have applied the same."""
 
+        def members(group: int) -> list[Node]:
+            return [node for node in self.alive() if node.number in self.map.replicas_of(group)]
+
         def equal() -> bool:
-            indexes = [{n: g.applied_index for n, g in node.core.shard.groups.items()} for node in self.alive()]
-            return all(each == indexes[0] for each in indexes)
+            return all(
+                len({node.core.shard.groups[group].applied_index if node.core.has(group) else -1 for node in members(group)}) == 1
+                for group in range(GROUPS + 1)
+            )
 
         await self.wait(equal)
-        states = [node.state() for node in self.alive()]
-        assert all(state == states[0] for state in states), "the replicas differ"
+        for group in range(GROUPS + 1):
+            states = [node.state()[group] for node in members(group)]
+            assert all(state == states[0] for state in states), "the replicas differ"
 
     def check(self) -> None:
         for node in self.nodes.values():
@@ -399,6 +521,8 @@ class World:
     async def stop(self) -> None:
         self.check()
         for node in self.alive():
+            for task in node.tasks:
+                task.cancel()
             node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()

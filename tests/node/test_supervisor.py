@@ -233,7 +233,7 @@ def test_what_was_fixed_at_birth_stays(tmp_path):
         node.wait()
     born = json.loads((tmp_path / "node.json").read_text())
     assert (born["groups"], born["cores"], born["history"], len(born["cluster_id"])) == (4, 2, 1, 32)
-    for flags, word in (({"cores": "1"}, "was written by 2 cores"), ({"groups": "5"}, "has 4 groups")):
+    for flags, word in (({"cores": "5"}, "more than the 4 groups"), ({"groups": "5"}, "has 4 groups")):
         with running(tmp_path, **flags) as node:
             assert node.wait() == 78
             assert word in node.err[0]

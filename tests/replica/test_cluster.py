@@ -127,7 +127,7 @@ async def test_a_hand_over_moves_the_lead_at_once(world: World) -> None:
     assert old is not None
     await old.create(A)
     began = asyncio.get_running_loop().time()
-    old.core.hand_over_all()
+    old.core.leadership.hand_over_all()
     await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
     assert asyncio.get_running_loop().time() - began < 0.1
     assert not old.core.led

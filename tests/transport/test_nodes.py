@@ -70,8 +70,8 @@ class Node:
             made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
             assert made.raft is not None
             made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
-            made.raft.on_lost = lambda node: self.seen.append(f"lost {node}")
-            made.raft.on_found = lambda node: self.seen.append(f"found {node}")
+            made.raft.on_lost = lambda node, shared: self.seen.append(f"lost {node}")
+            made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
             self.transports.append(made)
         for made in self.transports:
             await made.start()
@@ -170,6 +170,54 @@ def test_messages_of_groups_reach_the_same_core_a_frame_for_each_turn(tmp_path):
     run(story())
 
 
+def test_nodes_with_other_numbers_of_cores_send_each_group_to_the_core_that_has_it(tmp_path):
+    async def story():
+        one, two = Node(tmp_path, 1, cores=2), Node(tmp_path, 2, cores=3)
+        await two.start({1: one.port}, groups=12)
+        await one.start({2: two.port}, groups=12)
+        for node in (one, two):
+            for made in node.transports:
+                made.raft.group_of = lambda message: message[0]
+
+        def joined(*nodes: Node) -> bool:
+            lanes = [
+                lane for node in nodes for made in node.transports for other in made.raft._nodes.values() for lane in other.lanes.values()
+            ]
+            return all(lane.connected for lane in lanes) and len(lanes) == len(nodes) * one.cores * two.cores
+
+        await until(lambda: joined(one, two))
+        assert one.raft.cores_of(2) == 3 and two.raft.cores_of(1) == 2 and one.raft.there == 1
+
+        async def exchange() -> None:
+            for sender, receiver in ((one, two), (two, one)):
+                receiver.heard.clear()
+                for core, made in enumerate(sender.transports):
+                    groups = [bytes([group]) for group in range(core, 13, sender.cores)]
+                    made.raft.send(receiver.number, groups)
+                    made.raft.send_bulk(receiver.number, groups)
+                await until(lambda: sum(len(messages) for _, _, messages in receiver.heard) == 26)  # noqa: B023
+                assert all(message[0] % receiver.cores == core for core, _, messages in receiver.heard for message in messages)
+
+        await exchange()
+        assert await one.transports[1].call(address(2, 2), ECHO, b"hi") == b"1.2: hi"
+        await two.stop()
+        await until(lambda: one.raft.there == 0)
+        two.cores = 1  # another life, of fewer
+        await two.start({1: one.port}, groups=12, life="second")
+        for made in two.transports:
+            made.raft.group_of = lambda message: message[0]
+        await until(lambda: joined(one, two))
+        assert all(made.raft.cores_of(2) == 1 for made in one.transports)
+        await exchange()
+        assert not [place for made in one.transports for place in made._peers if place >> 8 == 2 and place & 0xFF]
+        await one.stop()
+        await two.stop()
+        one.held.close()
+        two.held.close()
+
+    run(story())
+
+
 def test_bulk_goes_another_way_and_arrives_too(tmp_path):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
@@ -259,7 +307,7 @@ def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anythin
 
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
-            sent = one.raft._lanes[2]
+            sent = one.raft._nodes[2].lanes[0]
             proxy.stopped = True
             for number in range(400):
                 one.raft.send(2, [b"%06d" % number + bytes(1 << 16)])
@@ -287,7 +335,7 @@ OWN = Hello(1, 1, "c", 1, 4, 1, 0, 1, "s", "9.9")
         (Hello(2, 3, "c", 1, 4, 2, 0, 1, "t", "11.0"), None, "it speaks protocol 2 to 3, this node 1 (release 11.0 and 9.9)"),
         (Hello(1, 1, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
         (Hello(1, 1, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
-        (Hello(1, 1, "c", 1, 4, 2, 0, 2, "t"), None, "it has 2 cores, this node 1"),
+        (Hello(1, 1, "c", 1, 4, 2, 5, 7, "t"), None, ""),
         (Hello(1, 1, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, where node 2 should be"),
         (Hello(1, 1, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
         (Hello(1, 1, "c", 1, 4, 2, 1, 1, "t"), None, "it says that it is core 1 of 1"),

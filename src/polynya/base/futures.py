@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from asyncio import Future
-
-Outcome = TypeVar("Outcome")
+Outcome = TypeVar("Outcome", contravariant=True)  # noqa: PLC0105  # one word
 
 
-def settle(future: Future[Outcome], outcome: Outcome | BaseException) -> None:
+class Awaited(Protocol[Outcome]):
+    """A future, of asyncio or like one: pure rooms import this module too."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Outcome, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+def settle(future: Awaited[Outcome], outcome: Outcome | BaseException) -> None:
     """The future's result, or its exception; nothing when nobody waits any more."""
     if future.done():
         return

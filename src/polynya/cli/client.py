@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import click
 from polynya.cli import exits, output
 from polynya.cli.completing import complete_context
 from polynya.cli.targets import SERVER_DEFAULT, Target, find_target
-from polynya.cli.urls import is_loopback, server_url
+from polynya.cli.urls import is_loopback, server_urls
 
 if TYPE_CHECKING:
     import ssl
@@ -32,7 +33,11 @@ NAMES_LOOKED_AT = 1000  # for a suggestion
 def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command `--server`, `--context` and `--token`, and in their place a `Client` as first argument."""
 
-    @click.option("--server", metavar="URL", help=f"The node to talk to. Default: that of the context in use, else {SERVER_DEFAULT}.")
+    @click.option(
+        "--server",
+        metavar="URL",
+        help=f"The node to talk to, or several of a cluster: A,B,C. Default: that of the context in use, else {SERVER_DEFAULT}.",
+    )
     @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
     @click.option("--token", metavar="TOKEN", help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.")
     @wraps(command)
@@ -68,15 +73,19 @@ def is_json(content_type: str) -> bool:
 
 
 class Client:
-    """One server. Calls block; failures are `exits.Ended`."""
+    """One server, or the nodes of a cluster. Calls block; failures are `exits.Ended`."""
 
     def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server") -> None:
-        self.server = server_url(server, origin)
+        from polynya.client.compass import Compass
+
+        self.compass = Compass(server_urls(server, origin), with_token=bool(token))
+        self.server = self.compass.servers[0]
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        if token and not is_loopback(self.server) and self.server.startswith("http://"):
-            output.notice(f"the token goes to {self.server} unencrypted: whoever is on the way can read and use it")
+        for url in self.compass.servers if token else ():
+            if not is_loopback(url) and url.startswith("http://"):
+                output.notice(f"the token goes to {url} unencrypted: whoever is on the way can read and use it")
         self._http = self.connections()
         self._wire: Wire | None = None
 
@@ -90,7 +99,7 @@ class Client:
             verify=self.verify,
             timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
             # A proxy of the environment cannot reach this machine's loopback.
-            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
+            trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
     @property
@@ -104,10 +113,8 @@ class Client:
 
     def admin(self) -> Client:
         """For the node's admin port, which it tells, on the same host. Raises `exits.Ended`."""
-        told = self.call("GET", "/v1/node").json()
-        import httpx
-
-        url = httpx.URL(self.server)
+        answer = self.call("GET", "/v1/node")
+        told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
         admin = url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"])
         return Client(str(admin), token=self.token, ca_file=self.ca_file, origin=self.origin)
 
@@ -121,7 +128,43 @@ class Client:
 
     def send(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
         """The answer, whatever its status. Raises httpx.TransportError."""
-        return self._http.request(method, path, headers=headers, content=content)
+        return self._tried(method, path, headers=headers, content=content)
+
+    def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """By the node that owns the stream or one that answers; by the next as long as nothing could be sent. Raises httpx.TransportError."""
+        import httpx
+
+        from polynya.client.compass import NEXT_SECONDS, OWNER_SECONDS
+
+        wanted = options.pop("seconds", ANSWER_SECONDS)
+        options["timeout"] = httpx.Timeout(wanted, connect=CONNECT_SECONDS)
+        ways = self.compass.ways(path, time.monotonic())
+        for left, server in reversed(list(enumerate(reversed(ways)))):
+            if len(ways) > 1:
+                seconds = OWNER_SECONDS if self.compass.owns(server, path) else ANSWER_SECONDS
+                options = {**options, "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS)}
+            try:
+                answer = self._http.request(method, server + path, **options)
+            except httpx.TransportError as error:
+                self.compass.heard(server, path, None, time.monotonic())
+                if not left or not never_sent(error):
+                    raise
+                continue
+            if self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic()):
+                self._meet(server)
+                self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic())
+            return answer
+        raise AssertionError("there is always a way")
+
+    def _meet(self, server: str) -> None:
+        """Ask a server which nodes there are."""
+        import httpx
+
+        try:
+            told = self._http.request("GET", f"{server}/v1/node", timeout=CONNECT_SECONDS)
+            self.compass.met(told.json().get("nodes", {}).values() if told.is_success else ())
+        except (httpx.TransportError, ValueError):
+            return
 
     def call(
         self,
@@ -137,9 +180,8 @@ class Client:
         """A successful answer; `stream` is the name to look for others like it when there is none. Raises `exits.Ended`."""
         import httpx
 
-        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         try:
-            answer = self._http.request(method, path, headers=headers, content=content, params=params, timeout=timeout)
+            answer = self._tried(method, path, headers=headers, content=content, params=params, seconds=seconds)
         except httpx.TransportError as error:
             raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
         if answer.is_success:
@@ -152,7 +194,7 @@ class Client:
         if self._wire is None:
             from polynya.client.wires import Options, Wire
 
-            self._wire = Wire(Options(server=self.server, token=self.token, verify=self.verify))
+            self._wire = Wire(Options(servers=self.compass.servers, token=self.token, verify=self.verify))
         return self._wire
 
     def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from polynya.cli.targets import Target, contexts_path, find_target, load_contexts
-from polynya.cli.urls import server_url
+from polynya.cli.urls import server_urls
 
 ANSWER_SECONDS = 0.7  # nobody waits longer for a list
 NAMES_MAX = 100
@@ -64,7 +64,7 @@ def _got(target: Target, path: str) -> Any:
     import http.client
     import ssl
 
-    url = urlsplit(server_url(target.server))
+    url = urlsplit(server_urls(target.server)[0])
     host = url.hostname or ""
     connection = http.client.HTTPConnection(host, url.port or 80, timeout=ANSWER_SECONDS)
     if url.scheme == "https":

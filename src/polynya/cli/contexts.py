@@ -24,7 +24,7 @@ from polynya.cli.targets import (
     read_token,
     save_contexts,
 )
-from polynya.cli.urls import server_url
+from polynya.cli.urls import server_urls
 
 
 @click.group("context")
@@ -48,7 +48,7 @@ def context_add_command(name: str, server: str, token_file: str | None, ca_file:
     """
     if not NAME.fullmatch(name):
         raise exits.Misused(f"'{name}' is no name of a context: letters, digits, '_', '-' and '.', 64 at most")
-    context = Context(server_url(server), _file(token_file), _file(ca_file))
+    context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
     if context.token_file:
         read_token(context.token_file)
         _warn_of_readers(context.token_file)

@@ -23,6 +23,16 @@ def server_url(server: str, origin: str = "--server") -> str:
     return url.rstrip("/")
 
 
+def server_urls(servers: str, origin: str = "--server") -> list[str]:
+    """The same of one or several, with commas between them. Raises click.UsageError."""
+    found = list(dict.fromkeys(server_url(part.strip(), origin) for part in servers.split(",") if part.strip()))
+    if not found:
+        raise click.UsageError(f"{origin} names no server; it looks like {SERVER_DEFAULT}")
+    if len({urlsplit(url).scheme for url in found}) > 1:
+        raise click.UsageError(f"{origin}: nodes that act as one are all https, or all http")
+    return found
+
+
 def is_loopback(url: str) -> bool:
     """Whether the URL names this machine."""
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

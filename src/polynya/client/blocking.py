@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -120,17 +120,20 @@ class Stream(Subject):
 
 
 class Client:
-    """A server. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
+    """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
+    another when one is away. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
 
     `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
     False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
 
-    def __init__(self, server: str = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True) -> None:
+    def __init__(
+        self, server: str | Sequence[str] = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True
+    ) -> None:
         from polynya.client.wires import Wire, options_of  # httpx is loaded with the first client
 
         options = options_of(server, token, verify)
-        self.server = options.server
         self._wire = Wire(options)
+        self.server = options.servers[0]
         self._retry = retry or Retry()
 
     def __enter__(self) -> Client:

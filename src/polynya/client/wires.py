@@ -6,36 +6,43 @@ and connection pools. What the session sends is few and large (pages, batches), 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
 import msgspec
 
 import polynya
+from polynya.client.compass import NEXT_SECONDS, OWNER_SECONDS, Compass, is_loopback, server_list
 from polynya.client.messages import CONNECT_SECONDS, Answer, Broken, Request
 from polynya.client.values import SERVER_DEFAULT
 
 KEEP_SECONDS = 30.0  # an idle connection; the server keeps it longer, so that it is not closed just as it is used
 KEPT_MAX = 32
-_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+NODE = Request("GET", "/v1/node", silence_seconds=NEXT_SECONDS)
 
 # Raised before anything reached the server, so that nothing can have been applied.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and as whom. `verify`: whether the server's certificate is checked, or an `ssl.SSLContext`."""
+    """Where and as whom: `servers` are nodes that act as one. `verify`: whether the server's certificate is checked, or an `ssl.SSLContext`."""
 
-    server: str
+    servers: tuple[str, ...]
     token: str = ""
     verify: Any = True
 
     def settings(self) -> dict[str, Any]:
         """The arguments of both of httpx's clients. Raises ValueError when the server is no URL."""
-        url = httpx.URL(self.server)
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ValueError(f"{self.server!r} is no server's URL; it looks like {SERVER_DEFAULT}")
+        if not self.servers:
+            raise ValueError(f"no server's URL is given; it looks like {SERVER_DEFAULT}")
+        for server in self.servers:
+            url = httpx.URL(server)
+            if url.scheme not in ("http", "https") or not url.host:
+                raise ValueError(f"{server!r} is no server's URL; it looks like {SERVER_DEFAULT}")
+        if len({httpx.URL(server).scheme for server in self.servers}) > 1:
+            raise ValueError("servers that act as one are all https, or all http")
         headers = {"user-agent": f"polynya-python/{polynya.__version__}", "accept": "*/*", "accept-encoding": "identity"}
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
@@ -43,19 +50,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "headers": headers,
             "verify": self.verify,
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEEP_SECONDS),
-            "trust_env": url.host not in _LOOPBACK,  # a proxy of the environment cannot reach this machine's loopback
+            "trust_env": not all(map(is_loopback, self.servers)),  # a proxy of the environment cannot reach this machine's loopback
         }
 
 
-def options_of(server: str, token: str, verify: Any) -> Options:
-    return Options(server=(server if "://" in server else f"http://{server}").rstrip("/"), token=token, verify=verify)
+class _Node(msgspec.Struct):
+    nodes: dict[str, str] = {}
+
+
+def options_of(server: str | Sequence[str], token: str, verify: Any) -> Options:
+    return Options(servers=tuple(server_list(server)), token=token, verify=verify)
 
 
 class Wire:
     """Blocking. Calls may come from any thread."""
 
     def __init__(self, options: Options) -> None:
-        self._server = options.server
+        self.compass = Compass(options.servers, with_token=bool(options.token))
         self._http = httpx.Client(**options.settings())
         del self._http.headers["connection"]  # keep-alive goes without saying, and the server knows an append's head by its bytes
 
@@ -63,24 +74,46 @@ class Wire:
         self._http.close()
 
     def send(self, request: Request) -> Answer | Broken:
-        try:
-            return _answer(self._http.send(self._built(request)))
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error)
+        return self._tried(request, self._send)
 
     def open(self, request: Request) -> tuple[Answer | Broken, Opened | None]:
         """The head, and what follows it when it is that of a success."""
-        try:
-            response = self._http.send(self._built(request), stream=True)
-            if response.status_code == 200:
-                return _head(response), Opened(response)
-            response.read()
-            return _answer(response), None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error), None
+        opened: list[Opened] = []
 
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(request.method, self._server + request.target, **_parts(request))
+        def once(built: httpx.Request) -> Answer | Broken:
+            try:
+                response = self._http.send(built, stream=True)
+                if response.status_code == 200:
+                    opened.append(Opened(response))
+                    return _head(response)
+                response.read()
+                return _answer(response)
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                return _broken(error)
+
+        answer = self._tried(request, once)
+        return answer, opened[0] if opened else None
+
+    def _send(self, built: httpx.Request) -> Answer | Broken:
+        try:
+            return _answer(self._http.send(built))
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            return _broken(error)
+
+    def _tried(self, request: Request, once: Callable[[httpx.Request], Answer | Broken]) -> Answer | Broken:
+        """By the best way, and by the next as long as nothing could be sent."""
+        compass = self.compass
+        ways = compass.ways(request.target, time.monotonic())
+        for number, server in enumerate(ways, 1):
+            parts = _parts(request, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            what = once(self._http.build_request(request.method, server + request.target, **parts))
+            if compass.heard(server, request.target, _told(what), time.monotonic()):
+                nodes = self._send(self._http.build_request("GET", server + NODE.target, **_parts(NODE)))
+                compass.met(_nodes(nodes))
+                compass.heard(server, request.target, _told(what), time.monotonic())
+            if number == len(ways) or not isinstance(what, Broken) or what.sent:
+                break
+        return what
 
 
 class Opened:
@@ -105,7 +138,7 @@ class AsyncWire:
     """The same without blocking."""
 
     def __init__(self, options: Options) -> None:
-        self._server = options.server
+        self.compass = Compass(options.servers, with_token=bool(options.token))
         self._http = httpx.AsyncClient(**options.settings())
         del self._http.headers["connection"]
 
@@ -113,23 +146,44 @@ class AsyncWire:
         await self._http.aclose()
 
     async def send(self, request: Request) -> Answer | Broken:
+        return await self._tried(request, self._send)
+
+    async def open(self, request: Request) -> tuple[Answer | Broken, AsyncOpened | None]:
+        opened: list[AsyncOpened] = []
+
+        async def once(built: httpx.Request) -> Answer | Broken:
+            try:
+                response = await self._http.send(built, stream=True)
+                if response.status_code == 200:
+                    opened.append(AsyncOpened(response))
+                    return _head(response)
+                await response.aread()
+                return _answer(response)
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                return _broken(error)
+
+        answer = await self._tried(request, once)
+        return answer, opened[0] if opened else None
+
+    async def _send(self, built: httpx.Request) -> Answer | Broken:
         try:
-            return _answer(await self._http.send(self._built(request)))
+            return _answer(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
             return _broken(error)
 
-    async def open(self, request: Request) -> tuple[Answer | Broken, AsyncOpened | None]:
-        try:
-            response = await self._http.send(self._built(request), stream=True)
-            if response.status_code == 200:
-                return _head(response), AsyncOpened(response)
-            await response.aread()
-            return _answer(response), None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error), None
-
-    def _built(self, request: Request) -> httpx.Request:
-        return self._http.build_request(request.method, self._server + request.target, **_parts(request))
+    async def _tried(self, request: Request, once: Callable[[httpx.Request], Awaitable[Answer | Broken]]) -> Answer | Broken:
+        compass = self.compass
+        ways = compass.ways(request.target, time.monotonic())
+        for number, server in enumerate(ways, 1):
+            parts = _parts(request, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            what = await once(self._http.build_request(request.method, server + request.target, **parts))
+            if compass.heard(server, request.target, _told(what), time.monotonic()):
+                nodes = await self._send(self._http.build_request("GET", server + NODE.target, **_parts(NODE)))
+                compass.met(_nodes(nodes))
+                compass.heard(server, request.target, _told(what), time.monotonic())
+            if number == len(ways) or not isinstance(what, Broken) or what.sent:
+                break
+        return what
 
 
 class AsyncOpened:
@@ -149,10 +203,25 @@ class AsyncOpened:
         await self._response.aclose()
 
 
-def _parts(request: Request) -> dict[str, Any]:
-    timeout = httpx.Timeout(request.silence_seconds, connect=CONNECT_SECONDS)
+def _parts(request: Request, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
+    """`alone`: there is no other way; `owner`: the node is asked because it owns the stream."""
+    short = owner and "live=" not in request.target
+    seconds = min(request.silence_seconds, OWNER_SECONDS) if short else request.silence_seconds
+    timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS if alone else NEXT_SECONDS)
     content = request.body if request.body or request.method in ("POST", "PUT") else None
     return {"headers": request.headers, "content": content, "timeout": timeout}
+
+
+def _told(what: Answer | Broken) -> tuple[int, dict[str, str]] | None:
+    return (what.status, what.headers) if isinstance(what, Answer) else None
+
+
+def _nodes(what: Answer | Broken) -> list[str]:
+    """The nodes of the cluster, as `/v1/node` names them."""
+    try:
+        return list(msgspec.json.decode(what.body, type=_Node).nodes.values()) if isinstance(what, Answer) and what.status == 200 else []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
 
 
 def _head(response: httpx.Response) -> Answer:

@@ -49,6 +49,11 @@ def birth_of(config: Config) -> Birth:
     return birth
 
 
+def journal_id_of(cluster_id: str, core: int) -> int:
+    """Which journal a core's is, so that a folder in the wrong place is noticed."""
+    return int(cluster_id[:14] or "0", 16) << 8 | core
+
+
 def _bear(path: Path, config: Config) -> Birth:
     strangers = sorted(entry.name for entry in path.parent.iterdir() if entry.name not in _BEFORE_BIRTH and entry.name[0] != ".")
     if strangers:
@@ -76,10 +81,10 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
             f"{path}: the data has format {birth.format_version}, this release reads up to {FORMAT_VERSION}; use a newer release"
         )
     _check_cluster(birth, config, path)
-    if config.cores is not None and config.cores != birth.cores:
+    if config.cores is not None and config.cores > birth.groups:
         raise ConfigError(
-            f"cores: the data in {path.parent} was written by {birth.cores} cores, each with its own journal, and this release cannot "
-            f"share them out anew; start with --cores {birth.cores} (or without the setting), or copy the streams to a new data folder"
+            f"cores: {config.cores} are more than the {birth.groups} groups of the data in {path.parent}, and a core without a group would have "
+            f"nothing to do; start with at most --cores {birth.groups}"
         )
     if config.groups is not None and config.groups != birth.groups:
         raise ConfigError(

@@ -72,7 +72,7 @@ class ClusterView:
         raft = self._transport.raft
         for node in start.config.cluster.others:
             if raft is not None and raft.is_there(node.id):
-                places |= {(node.id, core): address(node.id, core) for core in range(start.cores)}
+                places |= {(node.id, core): address(node.id, core) for core in range(raft.cores_of(node.id))}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             try:

@@ -15,6 +15,7 @@ from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
+from polynya.raft import group_of_message
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.transport import Cluster as Links
@@ -80,11 +81,16 @@ class Joined:
             address=address,
             whereabouts=Whereabouts(own, BirthMap(nodes), transport.raft.is_there),
         )
-        engine.service.join(self.forwarding)
+        service = engine.service
+        service.join(self.forwarding)
+        self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
+        service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
+        self._raft.group_of = group_of_message
+        self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
 
     def replicas(self) -> list[Replica]:
@@ -111,7 +117,7 @@ class Joined:
 
     async def hand_over(self) -> None:
         """Before a stop: others lead what this core leads, if they can."""
-        self._core.hand_over_all()
+        self._core.leadership.hand_over_all()
         deadline = asyncio.get_running_loop().time() + HAND_OVER_SECONDS
         while self._core.led and self._raft.there and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
@@ -126,9 +132,9 @@ class Joined:
         if made is not None and self._tls is not None:
             self._tls.server, self._tls.client = made.server, made.client
 
-    def _lost(self, node: int) -> None:
-        self._core.unreachable(node)
-        self._core.peer_lost(node)
+    def _lost(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._core.unreachable(node, shared)
+        self._core.peer_lost(node, shared=shared)
 
     def _leaderless(self) -> str | None:
         without = [number for number in self._core.members if not self._core.leader_of(number)]

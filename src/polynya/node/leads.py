@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from polynya.raft import Configuration, Refusal
+
 if TYPE_CHECKING:
     from polynya.node.replicated import ReplicatedCore
 
@@ -23,6 +25,20 @@ class Leads:
 
     def close(self) -> None:
         self._timer.cancel()
+
+    def change(self, group: int, target: Configuration) -> Refusal | None:
+        """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
+        in flight loses its answer."""
+        core = self._core
+        raft = core.members[group].raft
+        if raft.configuration.votes(core.node) and core.node not in target.voters:
+            stay = [node for node in raft.configuration.voters if node in target.voters and not raft.peers[node].lost]
+            if stay:
+                core.transfer(group, max(stay, key=lambda node: (node == core.first_of(group), raft.peers[node].match)))
+                return Refusal.HANDING_OVER
+        refusal = raft.change(target, core.now_ms())
+        core.kick()
+        return refusal
 
     def hand_over_all(self) -> None:
         """Each led group goes to the voter that has most of its log and is there."""

@@ -53,6 +53,12 @@ from polynya.stream.replies import Code, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
+Shared = Callable[[int], bool]
+
+
+def _all_groups(group: int) -> bool:
+    return True
+
 
 class ReplicatedCore:
     """Has the surface of `polynya.node.core.Core`. All methods are called on the loop.
@@ -101,7 +107,7 @@ class ReplicatedCore:
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
-        self.leads_kept = Leads(self)
+        self.leadership = Leads(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -148,17 +154,13 @@ class ReplicatedCore:
         self._kick_soon()
         return await waiter
 
-    def tune(self) -> None:
-        """Who is to lead what, and how many groups share the memory, is not what it was."""
-        for number, member in self.members.items():
-            member.raft.settings = self._settings(number)
-
-    def _settings(self, number: int) -> Settings:
+    def settings_of(self, number: int) -> Settings:
+        """They change with who is to lead the group, and with how many share the memory."""
         return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
 
     def _join(self, number: int, restored: Restored) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
-        raft = Raft(identity, restored, self._settings(number), now_ms=self._now_ms(), ready=self._ready)
+        raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
         self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
@@ -280,24 +282,27 @@ class ReplicatedCore:
             self._die(fault)
         self._kick_soon()
 
-    def unreachable(self, node: int) -> None:
-        """What was sent there lately may be lost."""
+    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
+        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.unreachable(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.unreachable(node, now_ms)
         self._kick_soon()
 
-    def peer_lost(self, node: int, heard_ms: int | None = None) -> None:
+    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
         """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
         self._kick_soon()
 
-    def peer_found(self, node: int) -> None:
+    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
         now_ms = self._now_ms()
-        for member in self.members.values():
-            member.raft.peer_found(node, now_ms)
+        for group, member in self.members.items():
+            if shared(group):
+                member.raft.peer_found(node, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------
@@ -322,10 +327,6 @@ class ReplicatedCore:
         refusal = self.members[group].raft.transfer(node, self._now_ms())
         self._kick_soon()
         return refusal
-
-    def hand_over_all(self) -> None:
-        """Before a stop: each led group goes to the member that has most of its log and is there."""
-        self.leads_kept.hand_over_all()
 
     def statuses(self) -> dict[int, Status]:
         return {number: member.raft.status() for number, member in self.members.items()}
@@ -365,7 +366,7 @@ class ReplicatedCore:
     def close(self) -> None:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
-        self.leads_kept.close()
+        self.leadership.close()
         self._deadlines.close()
         self._writes.close()
 
@@ -422,7 +423,7 @@ class ReplicatedCore:
             now_ms = self._now_ms()
             for raft in rafts:
                 raft.unwritten(now_ms)
-            self.hand_over_all()
+            self.leadership.hand_over_all()
             self._turn()
 
     def room(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.node.birth import journal_id_of
 from polynya.node.chains import Chain, hot_bytes_of
 from polynya.node.cluster import META_GROUP, Membership
 from polynya.node.core import KIND_COPY
@@ -56,8 +57,7 @@ def open_storage(  # noqa: PLR0913
 ) -> Storage:
     """Recover the groups `g % cores == core` (group 0, the meta group, included), or those of them that have a replica here. Raises CorruptData
     with the place of the damage."""
-    journal_id = int(cluster_id[:14] or "0", 16) << 8 | core
-    journal = Journal.open(folder / "journal", journal_id=journal_id, segment_bytes=segment_bytes, files=files)
+    journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
         log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
     snapshots = SnapshotStore(folder / "snapshots", files=files)

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +30,7 @@ from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import lake_command, lake_environment
 from polynya.node.ports import spelled, take_port
+from polynya.node.resharing import finish, reshare
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, READY, CoreStart
 from polynya.node.tls import prepare as prepare_tls
 
@@ -70,7 +72,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     """All that must be ours before a process starts; `held` gives it back."""
     lock_fd = lock_folder(config.data, held)
-    birth = birth_of(config)
+    birth = _birth(config)
     host, port = split_listen(config.listen)
     host = resolve(host)[0]
     base = held.enter_context(take_port(host, port, name="listen"))
@@ -106,6 +108,14 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         report_fd=-1,
     )
     return _Prepared(start, lock_fd, notice or "")
+
+
+def _birth(config: Config) -> Birth:
+    """The identity of the data, whose cores are as many as are wanted now."""
+    data = Path(config.data)
+    finish(data)
+    birth = birth_of(config)
+    return birth if config.cores in (None, birth.cores) else reshare(data, birth, config.cores)
 
 
 def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:

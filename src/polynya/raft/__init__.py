@@ -13,7 +13,7 @@ It does not know what commands mean, keeps no bytes but those it still has to se
 tells), and does not decide who should lead or belong: it is told.
 """
 
-from polynya.raft.codec import decode_message, encode_block, encode_message
+from polynya.raft.codec import decode_message, encode_block, encode_message, group_of_message
 from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
@@ -50,4 +50,5 @@ __all__ = [
     "encode_block",
     "encode_configuration",
     "encode_message",
+    "group_of_message",
 ]

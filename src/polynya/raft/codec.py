@@ -67,6 +67,21 @@ def encode_message(message: Message, block: bytes | None = None) -> bytes:
     return _encode(_AppendFrame(*head, message.prev_index, message.prev_term, message.commit, raw))
 
 
+class _Head(msgspec.Struct, array_like=True):
+    tag: int
+    to: int
+    sender: int
+    group: int
+
+
+_decode_head: Callable[[bytes], _Head] = msgspec.msgpack.Decoder(_Head).decode
+
+
+def group_of_message(data: bytes) -> int:
+    """Of an encoded message."""
+    return _decode_head(data).group
+
+
 def decode_message(data: bytes) -> Message:
     """Raises msgspec.ValidationError, or msgspec.DecodeError, when `data` is no message."""
     frame = _decoder.decode(data)

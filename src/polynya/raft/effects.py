@@ -30,6 +30,7 @@ class Refusal(IntEnum):
     NOT_A_VOTER = 7
     NO_LEADER = 8  # known for too long a time
     INVALID = 9
+    JUST_LEFT = 10  # what a member to be said when it was one before may still be on its way
 
 
 class ChunkWanted(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +86,7 @@ class Effects(msgspec.Struct):
     load: Load | None = None
 
 
-class PeerStatus(msgspec.Struct, frozen=True):
+class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
     match: int
     state: str
     heard_ms: int

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 def start(raft: Raft) -> None:
     """Ask all others before anything else."""
-    others = set(raft.configuration.members) - {raft.node}
+    others = set(_members(raft)) - {raft.node}
     raft.forgetful = raft.forgetful and not membership.is_alone(raft)
     raft.unheard = others if raft.forgetful else set()
+    raft.recalled = set(raft.unheard)
     raft.recalled_term = raft.term
     raft.recall_ms = raft.now_ms
     raft.all_blank = is_blank(raft)
@@ -47,11 +48,21 @@ def concerns(message: Message) -> bool:
 
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
-        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft)))
+        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft)))
         if message.blank:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):
+        if message.sender in raft.unheard:  # it may know of members that have come since
+            new = set(message.members) - raft.recalled - {raft.node}
+            raft.unheard |= new
+            raft.recalled |= new
         _heard(raft, message.sender, message.term, blank=message.blank)
+
+
+def _members(raft: Raft) -> tuple[int, ...]:
+    """Of all configurations that may be in effect; readers never vote, and have nothing to tell."""
+    known = membership.possible(raft)
+    return tuple(sorted({node for each in known for node in (*each.voters, *each.outgoing, *each.learners)}))
 
 
 def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:

@@ -24,7 +24,7 @@ def become_leader(raft: Raft) -> None:
     raft.lease_begin_ms = -NEVER
     raft.transferee, raft.transfer_sent = 0, False
     raft.loading = 0
-    raft.peers = {}
+    raft.peers, raft.departed = {}, {}
     membership.keep_peers(raft)
     append(raft, [Entry(b"", Kind.NOOP)])
     raft.own_term_index = raft.log.last
@@ -79,7 +79,7 @@ def transfer(raft: Raft, target: int) -> Refusal | None:
     raft.transferee, raft.transfer_ms = target, raft.now_ms
     raft.last_active_ms = raft.now_ms
     sleeping.wake_leader(raft)
-    _hand_over(raft)
+    hand_over(raft)
     return None
 
 
@@ -150,7 +150,7 @@ def _matched(raft: Raft, peer: Progress, match: int) -> None:
         elif peer.match >= peer.snapshot.index:  # what it needs next was compacted while it got this one
             peer.send_snapshot(raft.snapshot, raft.now_ms)
     if raft.transferee:
-        _hand_over(raft)
+        hand_over(raft)
 
 
 def _held(peer: Progress, message: HeartbeatAnswer) -> None:
@@ -178,10 +178,12 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
     peer.probe(index + 1)
 
 
-def _hand_over(raft: Raft) -> None:
-    """Once the target has everything. From here on there is no lease in this term."""
+def hand_over(raft: Raft) -> None:
+    """Once the target has everything, and all is applied here, so that whoever proposed it has an answer; for half of the time there is, as a
+    disk may be full. From here on there is no lease in this term."""
     peer = raft.peers.get(raft.transferee)
-    if peer is not None and peer.match == raft.log.last:
+    answered = raft.applied == raft.log.last or raft.now_ms - raft.transfer_ms >= raft.settings.election_ms // 2
+    if peer is not None and peer.match == raft.log.last and answered:
         raft.transfer_sent = True
         raft.send(TimeoutNow(raft.transferee, raft.node, raft.group, raft.term))
 
@@ -198,7 +200,7 @@ def beat(raft: Raft) -> None:
     if raft.transferee and now_ms - raft.transfer_ms >= settings.election_ms:
         raft.transferee = 0
     if raft.transferee:
-        _hand_over(raft)
+        hand_over(raft)
     snapshots.beat(raft)
     sleeping.try_sleep(raft)
     if not raft.sleeping and raft.peers:

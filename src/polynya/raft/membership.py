@@ -73,6 +73,7 @@ def committed(raft: Raft) -> None:
 def keep_peers(raft: Raft) -> None:
     """The members to lead are those of the configuration in effect."""
     members = set(raft.configuration.members) - {raft.node}
+    raft.departed |= dict.fromkeys(raft.peers.keys() - members, raft.now_ms)
     raft.peers = {node: raft.peers.get(node) or Progress(raft.log.last + 1, raft.now_ms) for node in sorted(members)}
 
 
@@ -85,6 +86,9 @@ def _refusal(raft: Raft, target: Configuration) -> Refusal | None:
         return Refusal.NOT_READY
     if raft.configuration.joint or raft.configurations[-1][0] > raft.commit:
         return Refusal.CHANGE_IN_FLIGHT
+    back = [raft.departed[node] for node in {*target.members} - {*raft.configuration.members} if node in raft.departed]
+    if back and raft.now_ms - max(back) < raft.settings.rejoin_ms:
+        return Refusal.JUST_LEFT
     new = set(target.voters) - set(raft.configuration.voters)
     return None if all(_caught_up(raft, node) for node in new) else Refusal.NOT_CAUGHT_UP
 

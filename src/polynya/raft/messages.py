@@ -128,4 +128,7 @@ class Recall(Message, frozen=True, tag=12):
 
 
 class RecallAnswer(Message, frozen=True, tag=13):
+    """`members`: those that have a voice, or may get one, as far as the sender knows."""
+
     blank: bool = False
+    members: tuple[int, ...] = ()

@@ -74,6 +74,7 @@ class Raft:
         "configurations",  # (index, configuration), oldest first; the last is in effect
         "confirmed",  # the newest context that a majority answered
         "context",  # of the last heartbeat that wanted an answer
+        "departed",  # a leader: members that it has put out, and when
         "durable",
         "forgetful",
         "group",
@@ -102,6 +103,7 @@ class Raft:
         "reads",
         "ready",
         "recall_ms",
+        "recalled",  # all who were asked
         "recalled_term",
         "recount",
         "reset",
@@ -172,6 +174,7 @@ class Raft:
         self.own_term_index = self.next_beat_ms = 0
         self.transferee = self.transfer_ms = 0
         self.transfer_sent = False
+        self.departed: dict[int, int] = {}
         self.incoming: tuple[Snapshot, int] | None = None
         self.install: Snapshot | None = None
         self.installing: Snapshot | None = None
@@ -182,6 +185,7 @@ class Raft:
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
         self.unheard: set[int] = set()
+        self.recalled: set[int] = set()
         self.recalled_term = self.recall_ms = 0
         self.all_blank = False
         forgetting.start(self)
@@ -255,6 +259,9 @@ class Raft:
         self.applied = index
         if self.reads.applying:
             reading.release_applied(self)
+            self.wake()
+        if self.transferee:
+            leading.hand_over(self)
             self.wake()
         self.log.evict(min(index, self.durable), self.settings.log_bytes_max)
 

@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rounds_max: int = 16  # of heartbeats for reads, in flight; later reads join the next one
     chunk_bytes: int = 256 * KIB  # of a snapshot
     chunk_window_bytes: int = 2 * MIB  # asked for and not acknowledged
+    rejoin_ms: int = 15_000  # a leader does not take a member back before so long: longer than a message can be on its way
     caught_up_entries: int = 1000  # a learner this close to the end may become a voter
 
     def __post_init__(self) -> None:

@@ -48,6 +48,8 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
         progress = raft.peers.get(peer)
         if progress is not None:
             progress.lost = True
+            if not raft.configuration.votes(peer):
+                progress.match = 0  # it may come back with nothing
             leading.unreachable(raft, peer)
             wake_leader(raft)
     elif raft.leader == peer and raft.sleeping:

@@ -140,6 +140,11 @@ class Sink(Protocol):
 class Service(Protocol):
     """The waist itself, one per core process."""
 
+    @property
+    def hint(self) -> Callable[[str], str] | None:
+        """In a cluster: the URL of the node that leads a stream's group, for smart clients; "" when that is this one, or nobody knows."""
+        ...
+
     def now_ms(self) -> int:
         """The log time that commands are stamped with."""
         ...

@@ -23,6 +23,8 @@ from polynya.stream.replies import Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
+ELECTION_SECONDS = 1.0  # longer than most elections take
+NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
 Done = Callable[[Reply | BaseException], None]
@@ -80,7 +82,7 @@ class _Attempt(msgspec.Struct):
 
 class Forwarding:
     """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
-    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it.
+    waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it, `cores_of(node)` how many there are.
 
     Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it."""
 
@@ -104,10 +106,12 @@ class Forwarding:
         self._here = here
         self._stamped = stamped
         self._address = address
-        self._fit = leading.fit
+        self.cores_of: Callable[[int], int] = lambda node: place.cores
+        self._leading = leading
         self._loop = asyncio.get_running_loop()
         self._leaders = dict.fromkeys(range(place.groups + 1), 0)
         self._nodes: dict[int, int] = {}  # of targets
+        self._leaderless: dict[int, float] = {}  # of this core's, and since when
         self._turns: dict[int, int] = {}  # group → how often in vain somebody was asked who may lead it
         self._waiting: dict[int, deque[_Attempt]] = {}
         self._waiting_bytes = self._attempts = 0
@@ -130,14 +134,30 @@ class Forwarding:
             for attempt in self._waiting.pop(group):
                 attempt.done(Unavailable("this node is stopping"))
 
+    def knows(self, group: int) -> bool:
+        """Whether a replica of this core tells who leads: one that belongs to its group, and has not been without a leader for longer than an
+        election takes. It may have been put out while it was away."""
+        if not self._leading.fit(group) or self.place.node not in self.whereabouts.map.replicas_of(group):
+            return False
+        return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
+
     def leads(self, group: int) -> bool:
         """Whether this core does."""
         return group in self._led
 
+    def elsewhere(self, group: int) -> int:
+        """The node that leads the group, if it is another and known; else 0."""
+        leader = 0 if group in self._led else self._leaders[group]
+        return 0 if leader == self.place.node else leader
+
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""
         for node in self.whereabouts.others():
-            yield from (self._address(node, core) for core in range(self.place.cores))
+            yield from (self._address(node, core) for core in range(self.cores_of(node)))
+
+    def core_at(self, node: int, group: int) -> int:
+        """The core of another node that has the group, or would have it, as the transport calls it."""
+        return self._address(node, group % self.cores_of(node))
 
     def to_read(self, group: int) -> list[int]:
         """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node, of near ones, and once
@@ -147,11 +167,12 @@ class Forwarding:
         nodes, leader = self.whereabouts.near(group), self._leaders[group]
         if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
             nodes.append(leader)
-        return [core] * here + [self._address(node, core) for node in nodes]
+        return [core] * here + [self.core_at(node, group) for node in nodes]
 
     def gone(self, group: int) -> None:
         """The group has no replica on this core any more."""
         self._leaders[group] = 0
+        self._leaderless.pop(group, None)
         self._news.add(group)
         self._loop.call_soon(self._tell)
 
@@ -179,7 +200,11 @@ class Forwarding:
     def led(self, group: int) -> None:
         """The replicas' news: part or leader of a group of this core may have changed."""
         leader = self.leader_here(group)
-        if leader != self._leaders[group] and (leader or self._fit(group)):
+        if leader:
+            self._leaderless.pop(group, None)
+        else:
+            self._leaderless.setdefault(group, self._loop.time())
+        if leader != self._leaders[group] and (leader or self.knows(group)):
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -216,14 +241,14 @@ class Forwarding:
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
         if leader and self.whereabouts.is_there(leader):
-            return self._at(leader, core), True
-        if core == place.core and self._fit(group):
+            return self._at(leader, group), True
+        if self.knows(group):
             return -1, False
         likely = self.whereabouts.likely(group, self._turns.get(group, 0))
-        return (self._at(likely, core) if likely else -1), False
+        return (self._at(likely, group) if likely else -1), False
 
-    def _at(self, node: int, core: int) -> int:
-        target = self._address(node, core)
+    def _at(self, node: int, group: int) -> int:
+        target = self.core_at(node, group)
         self._nodes[target] = node
         return target
 
@@ -260,7 +285,7 @@ class Forwarding:
 
     def _found(self, group: int, target: int) -> None:
         """Whoever was asked has taken it."""
-        if not self._leaders[group] and target != self.place.core and not self._fit(group):
+        if not self._leaders[group] and target != self.place.core and not self.knows(group):
             self._leaders[group] = self._nodes.get(target, 0)
             if group in self._waiting:
                 self._loop.call_soon(self._retry, group)
@@ -268,7 +293,7 @@ class Forwarding:
     def learn(self, group: int, target: int, leader: int) -> bool:
         """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
         self.retried += 1
-        if self._fit(group):
+        if self.knows(group):
             return False
         news = bool(leader and leader != self._nodes.get(target))
         if news:
@@ -319,7 +344,7 @@ class Forwarding:
     # --- who leads -------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
-        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self._fit(group))
+        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
         self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 

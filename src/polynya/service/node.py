@@ -51,6 +51,7 @@ class NodeService:
         self._cores = cores
         self._transport = transport
         self._routes: dict[str, int] = {}
+        self.hint: Callable[[str], str] | None = None  # the URL of the node that leads a stream's group, unless it is this one
         self.flush_here: Callable[[str], Awaitable[None]] = _nothing_to_flush
         self._tails = RemoteTails(transport) if transport is not None else None
         self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
@@ -227,11 +228,12 @@ class NodeService:
         NotLeader only if it has done nothing."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
+            place = -1
             try:
                 place = self.home_of(group)
                 return await (handle(question) if place == self._core else self._ask_at(place, kind, question))
             except NotLeader as fault:
-                if self._forwarding is not None:
+                if self._forwarding is not None and place >= 0:
                     self._forwarding.learn(group, place, fault.node)
                 if asyncio.get_running_loop().time() > patience:
                     raise

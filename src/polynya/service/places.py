@@ -29,18 +29,21 @@ class Places:
         """Raises what the last place did, or Unavailable when there is none for a while."""
         if self._forwarding is None:
             return await (here() if group in self._local.machines else there(group % self._cores))
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while not (places := self._of(group)):
-            if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable("no node with a replica of the group can be reached; retry, or ask another node")
-            await asyncio.sleep(LOOK_SECONDS)
-        for place in places[:-1]:
+        loop = asyncio.get_running_loop()
+        begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group can be reached; retry")
+        while loop.time() - begin <= PATIENCE_SECONDS:  # with what is asked last there may be as much again
+            place = next((place for place in self._of(group) if place not in asked), None)
+            if place is None and asked:
+                break
+            if place is None:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            asked.add(place)
             try:
                 return await (here() if place == HERE else there(place))
-            except Unavailable:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-        return await (here() if places[-1] == HERE else there(places[-1]))
+            except Unavailable as found:
+                fault = found
+        raise fault
 
     async def ask_all(
         self,

@@ -12,6 +12,11 @@ class Node(Protocol):
     @property
     def zone(self) -> str: ...
 
+    @property
+    def peer(self) -> str:
+        """HOST:PORT of its peer port; empty when it has none any more."""
+        ...
+
 
 class Map(Protocol):
     """What the meta group says; a new one for each change, with a larger epoch."""
@@ -35,6 +40,10 @@ class Map(Protocol):
 
     def placed_on(self, group: int) -> tuple[int, ...]:
         """Those of them that have a voice, or are to have one."""
+        ...
+
+    def learners_of(self, group: int) -> tuple[int, ...]:
+        """Those of them that are not known to have a voice yet."""
         ...
 
     def first_of(self, group: int) -> int:
@@ -63,6 +72,9 @@ class BirthMap(msgspec.Struct, frozen=True):
     def placed_on(self, group: int) -> tuple[int, ...]:
         return self.placed.get(group, self.numbers)
 
+    def learners_of(self, group: int) -> tuple[int, ...]:
+        return ()
+
     def first_of(self, group: int) -> int:
         nodes = self.placed_on(group)
         return nodes[group % len(nodes)] if nodes else 0
@@ -74,6 +86,9 @@ class Whereabouts:
     def __init__(self, node: int, known: Map, is_there: Callable[[int], bool]) -> None:
         self.node, self.map = node, known
         self.is_there = is_there
+
+    def first_of(self, group: int) -> int:
+        return self.map.first_of(group)
 
     def others(self) -> Iterator[int]:
         """The other nodes that are there."""

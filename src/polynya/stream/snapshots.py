@@ -86,6 +86,22 @@ def image_of(machine: Machine) -> Image:
     )
 
 
+def places_of(data: bytes) -> set[int]:
+    """The journal places that a snapshot names. Raises CorruptData."""
+    return {batch.place for stream in decode_image(data).streams for batch in stream.hot or ()}
+
+
+def with_places(data: bytes, moved: dict[int, int]) -> bytes:
+    """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
+    image = decode_image(data)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            if batch.place not in moved:
+                raise CorruptData(f"stream {stream.name}: the journal does not have the batch at {batch.place:#x} that its snapshot names")
+            batch.place = moved[batch.place]
+    return _ENCODER.encode(image)
+
+
 def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
     """All messages, or these, as they are written."""
     items = machine.outbox.items()

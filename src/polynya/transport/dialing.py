@@ -106,13 +106,13 @@ class Dialer:
         except msgspec.DecodeError:
             raise Refused("it does not speak this protocol") from None
         if type_ == Type.REFUSED:
-            if not judge(self._own, other, expected=self.node, certified=None):
-                self._on_hello(other)  # how many cores it has may be what it refused for
             raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self._own, other, expected=self.node, certified=certified_names(link))
-        if type_ != Type.WELCOME or reason or other.core != core:
-            raise Refused(reason or f"core {other.core} answered for core {core}")
+        if type_ != Type.WELCOME or reason:
+            raise Refused(reason or "it does not speak this protocol")
         self._on_hello(other)
+        if other.core != core:
+            raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
     def _note(self, trouble: str) -> None:
         if trouble == self._trouble:

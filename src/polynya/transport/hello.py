@@ -10,6 +10,7 @@ PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks â
 PROTOCOL_MAX = 1  # â€¦ and the newest
 MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
+CORES_MAX = 256  # of a node: see `address`
 LANE_ASK = 0  # calls, subscriptions, bulk
 LANE_RAFT = 1  # nothing large goes before a heartbeat
 
@@ -56,9 +57,7 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
         return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"
     if other.groups != own.groups:
         return f"it has {other.groups} groups, this node {own.groups}; the number is the same on all nodes of a cluster"
-    if other.cores != own.cores:
-        return f"it has {other.cores} cores, this node {own.cores}; the number is the same on all nodes of a cluster"
-    if not 0 <= other.core < other.cores:
+    if not 0 <= other.core < other.cores <= CORES_MAX:
         return f"it says that it is core {other.core} of {other.cores}"
     if certified is not None and node_name(other.node) not in certified:
         return f"its certificate is for {', '.join(certified) or 'nobody'}, not for {node_name(other.node)}"

@@ -1,85 +1,168 @@
-"""The messages of groups between nodes, core to same core; and who is there at all."""
+"""The messages of groups between nodes, from core to the core that has the group there; and who is there at all.
+
+A group is on core `group % cores` of each node, and nodes may have other numbers of cores. So this core has a lane to each core of another
+node with which it shares groups: to that of its own number alone where both have as many. How many there are is told by the greeting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from math import gcd
 
 from polynya.transport.backoff import Connect
 from polynya.transport.hello import Hello
 from polynya.transport.lane import Lane, join_messages, messages_of
 
+Shared = Callable[[int], bool]  # of a group: whether it is on that core of the other node
 log = logging.getLogger("polynya.transport")
 
 
-class RaftNet:
-    """Of one core. Whoever replicates sets the callbacks; they are called on the loop. All nodes of a cluster have as many cores."""
+class _Node:
+    """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
 
-    def __init__(self, connect: Mapping[int, Connect], bulk: Callable[[int, bytes], bool]) -> None:
-        self._lanes = {node: self._lane(node, to) for node, to in connect.items()}
+    __slots__ = ("connect", "cores", "lanes", "life", "tasks")
+
+    def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
+        self.connect = connect
+        self.cores = cores
+        self.life = ""  # its start id
+        self.lanes: dict[int, Lane] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+
+class RaftNet:
+    """Of core `core` of `cores`. Whoever replicates sets the callbacks; they are called on the loop. `group_of` tells the group of a message."""
+
+    def __init__(
+        self,
+        own: tuple[int, int],
+        connect: Mapping[int, Callable[[int], Connect]],
+        bulk: Callable[[int, int, bytes], bool],
+    ) -> None:
+        self._core, self._cores = own
         self._bulk = bulk
-        self._lives = dict.fromkeys(connect, "")  # start ids
-        self._tasks: list[asyncio.Task[None]] = []
+        self._nodes = {node: _Node(to, self._cores) for node, to in connect.items()}
+        self._running = False
+        self.group_of: Callable[[bytes], int] = lambda message: 0
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
-        self.on_lost: Callable[[int], None] = lambda node: None
-        self.on_found: Callable[[int], None] = lambda node: None
-        self.on_gone: list[Callable[[int], None]] = []  # as on_lost, for the rooms of the network
+        self.on_lost: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
+        for node in self._nodes:
+            self._shape(node, self._cores)
 
     def send(self, node: int, messages: list[bytes]) -> None:
-        """What a turn has to say to this core of `node`: one write. Never blocks: without a connection all is dropped, and over the bound
-        the oldest."""
-        self._lanes[node].send(messages)
+        """What a turn has to say to `node`: one write for each core that it is for. Never blocks: without a connection all is dropped, and over
+        the bound the oldest."""
+        there = self._nodes[node]
+        if there.cores == self._cores:
+            there.lanes[self._core].send(messages)
+            return
+        for core, some in self._split(messages, there.cores).items():
+            there.lanes[core].send(some)
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
         """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
-        self._bulk(node, join_messages(messages))
+        for core, some in self._split(messages, self._nodes[node].cores).items():
+            self._bulk(node, core, join_messages(some))
 
     def is_there(self, node: int) -> bool:
-        """Whether that core of the node was heard lately."""
-        return self._lanes[node].connected
+        """Whether cores of the node that have groups of this one were heard lately."""
+        return any(lane.connected for lane in self._nodes[node].lanes.values())
+
+    def cores_of(self, node: int) -> int:
+        """How many cores a node has: as many as this one until it has said."""
+        there = self._nodes.get(node)
+        return self._cores if there is None else there.cores
 
     @property
     def dropped(self) -> int:
         """Messages, so far."""
-        return sum(lane.dropped for lane in self._lanes.values())
+        return sum(lane.dropped for there in self._nodes.values() for lane in there.lanes.values())
 
     @property
     def there(self) -> int:
         """How many nodes are."""
-        return sum(lane.connected for lane in self._lanes.values())
+        return sum(map(self.is_there, self._nodes))
 
     # --- for the transport -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect to every node, and stay connected."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(lane.keep(), name=f"lane to node {node}") for node, lane in self._lanes.items()]
+        self._running = True
+        for node, there in self._nodes.items():
+            for core in there.lanes:
+                self._keep(node, core)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        self._running = False
+        tasks = [task for there in self._nodes.values() for task in there.tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def tick(self, now: float) -> None:
-        for lane in self._lanes.values():
-            lane.tick(now)
+        for there in self._nodes.values():
+            for lane in there.lanes.values():
+                lane.tick(now)
 
     def greeted(self, hello: Hello) -> None:
         """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
-        before, self._lives[hello.node] = self._lives[hello.node], hello.start
+        there = self._nodes[hello.node]
+        before, there.life = there.life, hello.start
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
-            self._lanes[hello.node].drop()
+            for lane in there.lanes.values():
+                lane.drop()
+        if hello.cores != there.cores:
+            log.info("a node has another number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
+            self._shape(hello.node, hello.cores)
 
     def arrived(self, sender: int, body: bytes) -> None:
         """A frame of messages from a core of another node. Raises ValueError when it is none."""
         self.on_messages(sender >> 8, messages_of(body))
 
-    def _lane(self, node: int, connect: Connect) -> Lane:
+    # --- lanes -----------------------------------------------------------------------------------------------------------------
+
+    def _shape(self, node: int, cores: int) -> None:
+        """A lane to each core there that has groups of this one: `core` and this core's number leave the same rest when divided by what both
+        numbers of cores have in common (Chinese remainder theorem)."""
+        there = self._nodes[node]
+        for lane in there.lanes.values():
+            lane.drop()
+        for task in there.tasks.values():
+            task.cancel()
+        there.cores, there.tasks = cores, {}
+        wanted = (core for core in range(cores) if (core - self._core) % gcd(cores, self._cores) == 0)
+        there.lanes = {core: self._lane(node, core) for core in wanted}
+        if self._running:
+            for core in there.lanes:
+                self._keep(node, core)
+
+    def _keep(self, node: int, core: int) -> None:
+        there = self._nodes[node]
+        there.tasks[core] = asyncio.get_running_loop().create_task(there.lanes[core].keep(), name=f"lane to core {core} of node {node}")
+
+    def _lane(self, node: int, core: int) -> Lane:
+        there, cores = self._nodes[node], self._nodes[node].cores
+
+        def shared(group: int) -> bool:
+            return group % cores == core
+
         def lost() -> None:
             for hear in self.on_gone:
-                hear(node)
-            self.on_lost(node)
+                hear(node, core)
+            self.on_lost(node, shared)
 
-        return Lane(connect, lambda: self.on_found(node), lost)
+        return Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+
+    def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
+        """By the core of another node that they are for."""
+        if cores == self._cores:
+            return {self._core: messages}
+        found: dict[int, list[bytes]] = {}
+        for message in messages:
+            found.setdefault(self.group_of(message) % cores, []).append(message)
+        return found

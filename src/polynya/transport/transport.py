@@ -78,16 +78,17 @@ class Transport:
             self._join(cluster, own, directory)
 
     def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
-        def to(dialer: Dialer) -> Connect:
-            return lambda: dialer.connect(own.core, LANE_RAFT)
+        def to(dialer: Dialer) -> Callable[[int], Connect]:
+            return lambda core: partial(dialer.connect, core, LANE_RAFT)
 
         dialers = {node: Dialer(own, node, place, cluster.tls, self._greeted) for node, place in cluster.others.items()}
         self._dialers = dialers
         self.raft = raft = RaftNet(
+            (own.core, own.cores),
             {node: to(dialer) for node, dialer in dialers.items()},
-            lambda node, body: self.send(address(node, own.core), KIND_BULK, body),
+            lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
-        raft.on_gone.append(self._node_lost)
+        raft.on_gone.append(self._core_lost)
         self._house.on_raft = raft.arrived
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
@@ -203,10 +204,13 @@ class Transport:
         """A core of another node has said what it is."""
         assert self.raft is not None
         self.raft.greeted(hello)
+        for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
+            self._peers.pop(place)  # the node has fewer cores than it had
+            self._tasks.pop(place).cancel()
 
-    def _node_lost(self, node: int) -> None:
-        """What the same core there was asked is not answered any more; the others have connections of their own to tell by."""
-        peer = self._peers.get(address(node, self.core))
+    def _core_lost(self, node: int, core: int) -> None:
+        """What a core there was asked is not answered any more; those without groups of this one have connections of their own to tell by."""
+        peer = self._peers.get(address(node, core))
         if peer is not None:
             peer.drop()
 

@@ -12,8 +12,8 @@ import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.front.http.errors import ERRORS, Failure, error_body
-from polynya.front.http.responses import CLOSE, COMMON, KEEP_ALIVE, STATUS_LINES, has_body, header_lines
-from polynya.front.http.routing import Route
+from polynya.front.http.responses import CLOSE, COMMON, KEEP_ALIVE, STATUS_LINES, has_body, header_lines, owner_line
+from polynya.front.http.routing import Kind, Route
 from polynya.service.access import Principal
 from polynya.wire.http1 import Head
 
@@ -98,6 +98,8 @@ class Exchange:
         if self.principal is not None:
             headers = _for_one(headers)
         parts = [STATUS_LINES[status], header_lines(headers), COMMON]
+        if self.connection.front.service.hint is not None and (owner := self._owner()):
+            parts.append(owner_line(owner))
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
             parts.append(self.connection.front.cors.lines(self.head.headers.get("origin")))
         if self.request_id:
@@ -107,6 +109,12 @@ class Exchange:
         elif not self.head.minor:
             parts.append(KEEP_ALIVE)
         return b"".join(parts)
+
+    def _owner(self) -> str:
+        """The URL of the node that this had better be asked of."""
+        route = getattr(self, "route", None)  # it may have failed before it had one
+        hint = self.connection.front.service.hint
+        return hint(route.name) if hint is not None and route is not None and route.kind in (Kind.STREAM, Kind.RETENTION) else ""
 
     def fail(self, code: str, message: str = "", headers: Headers | None = None) -> None:
         """Answer with an error of the table."""

@@ -11,7 +11,7 @@ from polynya.service.api import Facts
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
-    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-retained-offset, stream-ttl, "
+    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
     "producer-seq, producer-expected-seq, producer-received-seq, stream-seq, etag, location, content-type, content-encoding, "
     "retry-after, vary, x-request-id"
@@ -40,6 +40,11 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     text = "".join([f"{name}: {value}\r\n" for name, value in headers])
     assert text.count("\n") == text.count("\r\n") == text.count("\r")
     return text.encode("latin-1", "replace")
+
+
+def owner_line(url: str) -> bytes:
+    """Tells a smart client which node to ask the next time."""
+    return f"Stream-Owner: {url}\r\n".encode("latin-1")
 
 
 def has_body(status: int) -> bool:

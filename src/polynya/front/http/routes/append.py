@@ -10,9 +10,10 @@ from google_crc32c import value as crc32c
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
-from polynya.front.http.responses import COMMON
+from polynya.front.http.responses import COMMON, owner_line
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
+from polynya.front.http.routing import Kind, Route
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, is_true, parse_content_type, parse_incarnation, parse_producer, parse_stream_seq
@@ -78,7 +79,7 @@ def _appended(exchange: Exchange, keyed: bool, reply: Reply | BaseException) -> 
         exchange.answer(status, tail_headers(reply))
         return
     exchange.connection.front.counters.statuses[status] += 1
-    exchange.send(success(status, reply))
+    exchange.send(_hinted(exchange.connection.front, exchange.route.name, success(status, reply)))
 
 
 _PLAIN = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-Incarnation: %d" + _TAIL
@@ -93,6 +94,13 @@ def success(status: int, reply: Reply) -> bytes:
         return _PLAIN % (reply.record, reply.byte, reply.uid)
     form = _APPENDED if status == 200 else _REPEATED
     return form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
+
+
+def _hinted(front: HttpFront, name: str, answer: bytes) -> bytes:
+    """The answer, and which node leads the stream's group if another does."""
+    hint = front.service.hint
+    owner = "" if hint is None else hint(name)
+    return answer[:-2] + owner_line(owner) + b"\r\n" if owner else answer
 
 
 def append_again(connection: Connection, repeat: Repeat, body: bytes, producer: Producer | None) -> bool:
@@ -125,14 +133,15 @@ def appended_again(connection: Connection, repeat: Repeat, number: int, reply: R
     if type(reply) is not Reply or reply.code >= _REFUSED or reply.closed:
         exchange = Exchange(connection, number, repeat.head, b"")
         exchange.query = {}
+        exchange.route = Route(Kind.STREAM, repeat.head.target, repeat.name)
         _appended(exchange, bool(repeat.between), reply)
         return None
-    statuses = connection.front.counters.statuses
+    front = connection.front
+    status = 204 if not repeat.between or reply.code else 200
+    front.counters.statuses[status] += 1
     if not repeat.between:
-        statuses[204] += 1
-        return _PLAIN % (reply.record, reply.byte, reply.uid)
-    if reply.code:
-        statuses[204] += 1
-        return _REPEATED % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
-    statuses[200] += 1
-    return _APPENDED % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
+        answer = _PLAIN % (reply.record, reply.byte, reply.uid)
+    else:
+        form = _REPEATED if reply.code else _APPENDED
+        answer = form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
+    return answer if front.service.hint is None else _hinted(front, repeat.name, answer)

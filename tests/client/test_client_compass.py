@@ -1,0 +1,84 @@
+"""Where a client goes: to the owner that an answer names, if the cluster names it too, and elsewhere when a node is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from polynya.client import Client
+from polynya.client.compass import ASK_SECONDS, AVOID_SECONDS, Compass, server_list
+
+A, B, C = "http://10.0.0.1:1", "http://10.0.0.2:1", "http://10.0.0.3:1"
+S, T = "/v1/stream/s", "/v1/stream/t"
+
+
+def ok(owner: str = "") -> tuple[int, dict[str, str]]:
+    return 200, {"stream-owner": owner} if owner else {}
+
+
+def told(compass: Compass, owner: str, *nodes: str, via: str = A, now: float = 0.0) -> None:
+    """An answer named an owner, and the nodes were asked for if the compass wanted that."""
+    if compass.heard(via, S, ok(owner), now):
+        compass.met(nodes)
+        compass.heard(via, S, ok(owner), now)
+
+
+def test_the_owner_that_the_cluster_names_is_asked_first_and_for_its_stream_alone() -> None:
+    compass = Compass([A], with_token=False)
+    assert compass.ways(S, 0) == [A]
+    told(compass, B, A, B, C)
+    assert compass.ways(f"{S}?offset=-1", 0) == [B, A, C] and compass.owns(B, f"{S}/retention")
+    assert compass.ways(T, 0) == [A, B, C], "all that are known, one after the other"
+    assert compass.ways(f"{S}?offset=-1&consistency=local", 0)[0] == A, "what the asked node has is what was asked for"
+    assert not compass.heard(B, S, ok(C), 1.0)
+    assert compass.ways(S, 1)[0] == C, "the lead went on, and known nodes need no look"
+
+
+@pytest.mark.parametrize(
+    ("server", "hint"),
+    [
+        ("https://a:1", "http://b:1"),  # in the open
+        ("http://a:1", "https://b:1"),
+        ("http://127.0.0.1:1", "http://b:1"),  # the token was sent within this machine
+        (A, "http://u@b:1"),
+        (A, "ftp://b"),
+        (A, "nonsense"),
+    ],
+)
+def test_a_token_does_not_follow_a_hint_to_where_it_was_not_safe_to_send_it(server: str, hint: str) -> None:
+    compass = Compass([server], with_token=True)
+    assert not compass.heard(server, S, ok(hint), 0)
+    compass.met([hint])
+    compass.heard(server, S, ok(hint), 0)
+    assert compass.ways(S, 0) == [server]
+
+
+def test_a_hint_to_a_host_that_the_cluster_does_not_name_is_not_followed_nor_asked_about_all_the_time() -> None:
+    compass = Compass([A], with_token=True)
+    told(compass, "http://evil:1", A, B)
+    assert compass.ways(S, 0) == [A, B]
+    assert not compass.heard(A, S, ok("http://evil:1"), ASK_SECONDS - 1)
+    assert compass.heard(A, S, ok("http://evil:1"), ASK_SECONDS + 1)
+
+
+def test_a_node_that_is_away_comes_last_for_a_while_and_longer_each_time() -> None:
+    compass = Compass([A, B], with_token=False)
+    told(compass, B)
+    compass.heard(B, S, None, 0.0)
+    assert compass.ways(S, AVOID_SECONDS - 0.1) == [A, B] and compass.ways(S, AVOID_SECONDS) == [A, B]
+    told(compass, B, now=10)
+    assert compass.ways(S, 10.0) == [B, A]
+    compass.heard(B, S, (503, {}), 10.0)
+    assert compass.ways(T, 10.0 + 1.5 * AVOID_SECONDS) == [A, B], "the second time it is for longer"
+    compass.heard(B, T, ok(), 20.0)
+    compass.heard(B, T, None, 20.0)
+    assert compass.ways(T, 20.0 + AVOID_SECONDS) == [A, B], "an answer makes that good"
+
+
+def test_servers_are_one_or_several() -> None:
+    assert server_list("a:1, b:2/,http://a:1") == ["http://a:1", "http://b:2"] == server_list(["a:1", "http://b:2"])
+    with Client(["http://a:1", "http://b:1"]) as client:
+        assert client.server == "http://a:1"
+    with pytest.raises(ValueError, match="all https, or all http"):
+        Client("http://a:1,https://b:1")
+    with pytest.raises(ValueError, match="no server's URL"):
+        Client("")

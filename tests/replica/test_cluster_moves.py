@@ -1,0 +1,280 @@
+"""Groups that have replicas on some nodes of many, and move while clients work: any node answers, nothing is lost, and what has left is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from sim_cluster import Node, World
+from sim_loop import run_simulated
+
+from polynya.base.errors import Unavailable
+from polynya.raft import Configuration, Refusal
+from polynya.service.api import Facts, LiveEvent
+from polynya.stream.replies import Code
+
+A = "test/a"
+
+
+def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """Four nodes, and three replicas of each group."""
+
+    async def run() -> None:
+        world = await World(count=4, replicas=3).start()
+        await tell(world)
+        world.heal()
+        await world.stop()
+
+    def test() -> None:
+        run_simulated(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+def off(world: World) -> Node:
+    """The node without a replica of A's group."""
+    return next(node for node in world.alive() if node.number not in world.map.replicas_of(world.group_of(A)))
+
+
+@story
+async def test_a_node_without_a_replica_answers_as_any_other(world: World) -> None:
+    outsider = off(world)
+    group = world.group_of(A)
+    assert not outsider.core.has(group)
+    assert (await outsider.create(A)).code == Code.CREATED
+    for number in range(20):
+        reply = await world.nodes[1 + number % 4].append(A, b"%d;" % number)
+        assert reply.record == number + 1
+        assert await outsider.read(A) == b"".join(b"%d;" % each for each in range(number + 1))
+    service = outsider.engine.service
+    facts = await service.facts(A)
+    assert isinstance(facts, Facts) and facts.record == 20
+    assert [found.name for found in await service.list_streams("", "", 9)] == [A]
+    assert (await outsider.delete(A)).code == Code.OK
+    assert not await service.list_streams("", "", 9)
+
+
+@story
+async def test_a_group_moves_while_all_nodes_write_and_read(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    written: list[bytes] = []
+    over = False
+
+    async def client(node: Node) -> None:
+        while not over:
+            payload = b"%05d;" % len(written)
+            written.append(payload)
+            began = asyncio.get_running_loop().time()
+            reply = await node.append(A, payload)
+            assert reply.code == Code.OK
+            content = await node.read(A)
+            assert content[(reply.record - 1) * 6 : reply.record * 6] == payload
+            assert asyncio.get_running_loop().time() - began < 1.5, "an election at most"
+            await asyncio.sleep(0.005)
+
+    clients = [asyncio.ensure_future(client(node)) for node in world.alive()]
+    await asyncio.sleep(1)
+    leaving = world.leader(group)
+    assert leaving is not None and leaving is not outsider
+    goal = {*world.map.goals[group], outsider.number} - {leaving.number}
+    world.aim(group, goal)
+    await world.wait_placed()
+    await asyncio.sleep(1)
+    over = True
+    await asyncio.gather(*clients)
+    assert outsider.core.has(group) and not leaving.core.has(group)
+    content = await leaving.read(A)
+    assert sorted(content[at : at + 6] for at in range(0, len(content), 6)) == sorted(written)
+    await world.wait_equal()
+
+
+@story
+async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    for _ in range(20):
+        await outsider.append(A, b"x" * 2000)
+    leaving = world.leader(group)
+    assert leaving is not None
+    await leaving.snapshot()
+    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    await world.wait_placed()
+    assert group not in leaving.engine.local.machines and group not in leaving.core.shard.groups
+    assert not [path for path in leaving.disk.names(leaving.folder / "snapshots") if path.startswith(f"g{group:05d}")]
+    other = next(number for number in leaving.core.members if number)
+    for _ in range(6):  # segments go as others are written
+        await leaving.core.copy_forward(other, [])
+        await leaving.snapshot()
+    frames = [(frame.group, frame.kind) for frame in leaving.core.journal.entries() if frame.group == group and frame.kind == 1]
+    first = leaving.core.journal.segments()[0][0]
+    assert not frames or first > 1, "the journal lets go of what nobody reads"
+    leaving.kill(power=0.0)
+    leaving.start()
+    assert not leaving.core.has(group)
+    assert len(await leaving.read(A)) == 40_000
+
+
+@story
+async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    await outsider.append(A, b"kept;")
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    await leaving.snapshot()
+    calls = leaving.disk.calls
+    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    await world.wait_placed()
+    assert leaving.disk.calls > calls
+    for power in (None, 0.0, 0.5, 1.0):
+        leaving.kill(power=power)
+        leaving.start()
+        assert not leaving.core.has(group)
+    world.aim(group, {*world.map.goals[group], leaving.number} - {outsider.number})
+    await world.wait_placed()
+    leaving.kill(power=0.0)
+    leaving.start()
+    assert leaving.core.has(group)
+    assert await leaving.read(A) == b"kept;"
+    await world.wait_equal()
+
+
+@story
+async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    away = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    away.kill()
+    world.aim(group, {*world.map.goals[group], outsider.number} - {away.number})
+    await world.wait_placed()
+    leader = world.leader(group)
+    assert leader is not None
+    term = leader.core.term(group)
+    await outsider.append(A, b"without;")
+    away.start()
+    assert away.core.has(group), "it does not know yet"
+    assert await away.read(A) == b"without;"
+    await world.wait(lambda: not away.core.has(group))
+    assert leader.core.term(group) == term and leader.core.leads(group), "nobody was disturbed"
+    assert await away.read(A) == b"without;"
+
+
+@story
+async def test_a_replica_that_still_catches_up_answers_nothing(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leader = world.leader(group)
+    assert leader is not None and outsider.engine.residence is not None
+    await outsider.engine.residence.make(group)
+    assert outsider.core.has(group) and not outsider.core.fit(group)
+    with pytest.raises(Unavailable):
+        await outsider.core.linearize(group)
+    began = asyncio.get_running_loop().time()
+    assert await outsider.read(A) == b""
+    assert (await outsider.append(A, b"1")).record == 1
+    assert asyncio.get_running_loop().time() - began < 0.1, "others were asked"
+
+
+@story
+async def test_a_replica_that_belongs_is_not_dropped(world: World) -> None:
+    group = world.group_of(A)
+    node = next(node for node in world.alive() if node.core.has(group))
+    assert node.engine.residence is not None
+    with pytest.raises(Unavailable):
+        await node.engine.residence.drop(group)
+    assert node.core.has(group)
+
+
+@story
+async def test_a_leader_puts_nobody_in_who_has_just_left(world: World) -> None:
+    """What it said when it was a member may still be on its way, and would be believed."""
+    group, outsider = world.group_of(A), off(world)
+    leader = world.leader(group)
+    assert leader is not None
+    voters = world.map.voters[group]
+    assert outsider.engine.residence is not None
+    await outsider.engine.residence.make(group)
+    change = leader.core.leadership.change
+    assert change(group, Configuration(voters, (), (outsider.number,))) is None
+    await world.wait(lambda: leader.core.statuses()[group].settled)
+    assert change(group, Configuration(voters)) is None
+    await world.wait(lambda: leader.core.statuses()[group].settled)
+    assert change(group, Configuration(voters, (), (outsider.number,))) is Refusal.JUST_LEFT
+    await asyncio.sleep(1.1)
+    assert change(group, Configuration(voters, (), (outsider.number,))) is None
+
+
+@story
+async def test_live_readers_go_on_when_the_replica_they_follow_goes(world: World) -> None:
+    outsider = off(world)
+    await outsider.create(A)
+    heard: list[LiveEvent] = []
+
+    class Ear:
+        def live(self, event: LiveEvent) -> None:
+            heard.append(event)
+
+    service = outsider.engine.service
+    first, second = Ear(), Ear()
+    facts = await service.attach(A, first)
+    assert isinstance(facts, Facts)
+    await service.attach(A, second)
+    assert len(outsider.world.open) == 1, "one subscription, however many readers"
+    await outsider.append(A, b"1")
+    await world.wait(lambda: len(heard) == 2)
+    followed = world.open[0].there
+    followed.kill()
+    await world.wait(lambda: len(heard) == 4)
+    assert heard[2].cut and heard[3].cut
+    await world.wait_leaders()
+    third = Ear()
+    assert isinstance(await service.attach(A, third), Facts)
+    await outsider.append(A, b"2")
+    await world.wait(lambda: len(heard) == 5)
+    service.detach(facts.uid, third)
+    await asyncio.sleep(0.5)
+    assert not world.open
+
+
+@story
+async def test_five_replicas_and_three_again(world: World) -> None:
+    group = world.group_of(A)
+    await world.nodes[1].create(A)
+    await world.nodes[1].append(A, b"1")
+    fifth = world.add_node()
+    await world.wait(lambda: fifth.placing is not None)
+    world.aim(group, world.nodes)
+    await world.wait_placed()
+    assert all(node.core.fit(group) for node in world.alive())
+    world.nodes[1].kill()
+    world.nodes[2].kill()
+    await world.wait(lambda: world.leader(group))
+    assert await fifth.read(A) == b"1"
+    world.aim(group, (3, 4, 5))
+    world.nodes[1].start()
+    world.nodes[2].start()
+    await world.wait_placed()
+    for node in world.alive():
+        assert node.core.has(group) == (node.number in (3, 4, 5))
+        assert await node.read(A) == b"1"
+    await world.wait_equal()
+
+
+@story
+async def test_a_group_with_no_majority_says_so_in_time_and_is_no_404(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    for node in world.alive():
+        if node.core.has(group):
+            node.kill()
+    began = asyncio.get_running_loop().time()
+    for attempt in (outsider.read(A), outsider.append(A, b"1"), outsider.engine.service.facts(A)):
+        with pytest.raises(Unavailable):
+            await attempt
+    assert asyncio.get_running_loop().time() - began < 20
+    with suppress(Unavailable):
+        await outsider.engine.service.list_streams("", "", 9)
+        pytest.fail("a list with a hole in it")

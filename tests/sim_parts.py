@@ -1,0 +1,86 @@
+"""Parts of a simulated cluster: a subscription between two nodes, and the map of where the groups are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.base.errors import Unavailable
+
+if TYPE_CHECKING:
+    from sim_cluster import Node
+
+
+class Stream:
+    """A subscription, both ends of it: what is pushed arrives in order, until somebody is gone or the network is cut for longer."""
+
+    def __init__(self, here: Node, there: Node, on_item: Any, on_end: Any) -> None:
+        self.here, self.there = here, there
+        self.lives = (here.life, there.life)
+        self.open = True
+        self.ready = 0.0
+        self.on_item, self.on_end = on_item, on_end
+        self.on_cancel: Callable[[], object] = lambda: None
+
+    def alive(self) -> bool:
+        ends = (self.here, self.there)
+        met = self.there.number not in self.here.lost and self.here.number not in self.there.lost
+        return met and all(node.alive and node.life == life for node, life in zip(ends, self.lives, strict=True))
+
+    def forward(self, what: Callable[[], object]) -> None:
+        loop, world = asyncio.get_running_loop(), self.here.world
+        self.ready = max(self.ready, loop.time() + world.random.uniform(*world.delay))
+        loop.call_at(self.ready, lambda: what() if self.alive() else None)
+
+    def item(self, body: bytes) -> None:
+        if self.open:
+            self.forward(lambda: self.on_item(body))
+
+    def end(self, error: BaseException | None = None) -> None:
+        if self.open:
+            self.open = False
+            self.forward(lambda: self.on_end(error))
+
+    def cancel(self) -> None:
+        self.on_item = self.on_end = lambda *_: None
+        if self.open:
+            self.open = False
+            self.forward(self._cancelled)
+
+    def _cancelled(self) -> None:
+        self.on_cancel()
+
+    def look(self) -> bool:
+        """Whether it goes on. Who is left hears that it does not."""
+        if self.open and not self.alive():
+            self.open = False
+            if self.here.alive and self.here.life == self.lives[0]:
+                self.on_end(Unavailable("the connection broke"))
+            if self.there.alive and self.there.life == self.lives[1]:
+                self.on_cancel()
+        return self.open
+
+
+class SimMap(msgspec.Struct, frozen=True):
+    """As the meta group has it: of each group the voters, and those that are to be."""
+
+    epoch: int
+    members: tuple[int, ...]
+    voters: dict[int, tuple[int, ...]]
+    goals: dict[int, tuple[int, ...]]
+    nodes: dict[int, Any] = {}
+
+    def placed_on(self, group: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.voters[group], *self.goals[group]}))
+
+    def replicas_of(self, group: int) -> tuple[int, ...]:
+        return self.members if group == 0 else self.placed_on(group)
+
+    def learners_of(self, group: int) -> tuple[int, ...]:
+        return tuple(sorted(set(self.goals[group]) - set(self.voters[group])))
+
+    def first_of(self, group: int) -> int:
+        return self.goals[group][group % len(self.goals[group])]
