@@ -10,7 +10,7 @@ cut A>B … | heal                        from now on all of a link is lost
 sync N                                  what N has written becomes durable
 full N                                  or is undone, for want of room
 crash N [KEPT] | start N                what was not synced is lost, KEPT frames of it aside
-propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M | found N M
+propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] | found N M
 change N voters=1,2 [learners=3] [readers=4]
 show N …                                part, term, log, peers
 """
@@ -172,7 +172,7 @@ class Story:
 
     def lost(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])
-        member.live.peer_lost(int(plain[1]), member.now_ms, member.now_ms)
+        member.live.peer_lost(int(plain[1]), member.now_ms - int(named.get("silent", "0")), member.now_ms)
 
     def found(self, plain: list[str], named: dict[str, str]) -> None:
         member = self.member(plain[0])

@@ -74,6 +74,7 @@ class Episode:
         self.seed, self.mishaps = seed, mishaps
         self.random = Random(f"episode {seed}")
         self.world = World(seed)
+        self.choices = MISHAPS
         self.histories = {name: History(name) for name in STREAMS}
         self.count = 0
         self.events: list[str] = []
@@ -101,21 +102,32 @@ class Episode:
         await world.start()
         for name in STREAMS:
             await self._create(name)
-        clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
-        clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
-        clients += [asyncio.ensure_future(self._read()) for _ in range(2)]
+        clients = self.clients()
         for _ in range(self.mishaps):
             await asyncio.sleep(self.random.expovariate(1 / 0.7))
-            self.random.choice(MISHAPS)(self)
+            self.random.choice(self.choices)(self)
             world.check()
         self.over = True
         await asyncio.gather(*clients)
         await self._heal()
-        for name, history in self.histories.items():
-            history.finish(await world.nodes[self.random.choice(world.voters)].read(name))
+        for name in self.histories:
+            self.finish(name, await self.random.choice(world.alive()).read(name))
         await world.stop()
         self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        """All that works meanwhile, until `over`."""
+        clients = [asyncio.ensure_future(self._append(number)) for number in range(3)]
+        clients += [asyncio.ensure_future(self._produce(number)) for number in range(3)]
+        return clients + [asyncio.ensure_future(self._read()) for _ in range(2)]
+
+    async def settle(self) -> None:
+        """When all is well again."""
+
+    def finish(self, name: str, content: bytes) -> None:
+        """When all is over: the stream as it is read in the end."""
+        self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
         leader = self.world.leader(self.world.group_of(name))
@@ -126,7 +138,7 @@ class Episode:
         world.heal()
         for node in world.nodes.values():
             node.disk.capacity = 1 << 40
-            if not node.alive:
+            if not node.alive and not node.gone:
                 node.start()
         self.note("all is well")
         await world.wait_leaders()
@@ -137,6 +149,7 @@ class Episode:
                 await asyncio.sleep(0.1)
             else:
                 raise AssertionError(f"nothing can be appended to {name} though all is well")
+        await self.settle()
         await world.wait_equal()
 
     # --- clients
@@ -252,7 +265,7 @@ class Episode:
 
     def start(self) -> None:
         for node in self.world.nodes.values():
-            if not node.alive:
+            if not node.alive and not node.gone:
                 self.note(f"node {node.number} starts")
                 node.disk.capacity = 1 << 40
                 node.start()

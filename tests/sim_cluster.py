@@ -37,9 +37,9 @@ from polynya.wal import DiskFull, Journal, WriteBatch
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
-PULSE_SECONDS = 0.2
-SILENCE_SECONDS = 0.7
-CALL_SECONDS = 2.0
+PULSE_SECONDS = 0.25
+SILENCE_SECONDS = 1.0
+CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
@@ -153,7 +153,7 @@ class Node:
         self.disk = FakeDisk(Random(world.random.random()))
         self.folder = Path("/core-0")
         self.life = 0
-        self.alive = False
+        self.alive = self.gone = False
         self.rate = 1.0  # of its clock
         self.heard: dict[int, float] = {}
         self.lives: dict[int, int] = {}  # of the peers
@@ -170,7 +170,11 @@ class Node:
         return core
 
     def now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000 * self.rate) + 5000 * self.number
+        return self.ms_of(asyncio.get_running_loop().time())
+
+    def ms_of(self, seconds: float) -> int:
+        """The loop's time by this node's clock."""
+        return int(seconds * 1000 * self.rate) + 5000 * self.number
 
     def start(self) -> None:
         world = self.world
@@ -208,7 +212,7 @@ class Node:
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
         assert self.engine.residence is not None
-        self.core.on_dropped.append(self.forwarding.gone)
+        self.core.on_dropped += [self.forwarding.gone, lambda group: self.stamps.pop(group, None)]
         self.steering = Steering(self.engine.service, self.core)
         self.placing = Placing(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
         self.spawn(self.placing.run())
@@ -265,7 +269,7 @@ class Node:
                 world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
-                    self.core.peer_lost(other.number)
+                    self.core.peer_lost(other.number, self.ms_of(self.heard[other.number]))
         loop.call_later(PULSE_SECONDS, self._pulse, life)
 
     def hear(self, peer: int, life: int) -> None:
@@ -399,13 +403,13 @@ class World:
         self.redraw(members=(*self.map.members, number))
         return node
 
-    async def steer(self, group: int, node: Node) -> bool:
+    async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
         """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
-        and OutcomeUnknown."""
+        and OutcomeUnknown. `still`: whether the controller lives."""
         goal = self.map.goals[group]
         status = await node.steering.status(group)
         known = status.configuration
-        if goal != self.map.goals[group] or not status.settled:
+        if goal != self.map.goals[group] or not status.settled or not still():
             return False
         readers = tuple(sorted(set(self.map.members) - set(goal))) if group == 0 else ()
         if (known.voters, known.learners, known.readers) == (goal, (), readers):

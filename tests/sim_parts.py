@@ -32,7 +32,7 @@ class Stream:
 
     def forward(self, what: Callable[[], object]) -> None:
         loop, world = asyncio.get_running_loop(), self.here.world
-        self.ready = max(self.ready, loop.time() + world.random.uniform(*world.delay))
+        self.ready = max(self.ready + 1e-6, loop.time() + world.random.uniform(*world.delay))  # one behind the other
         loop.call_at(self.ready, lambda: what() if self.alive() else None)
 
     def item(self, body: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from scripted_server import scripted
+from scripted_server import DROP, scripted
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
@@ -16,6 +16,7 @@ from polynya.cli.app import cli
 from polynya.cli.cluster_dev import is_running, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
+from polynya.node.config import load
 
 
 def run(*arguments: str) -> Result:
@@ -97,6 +98,142 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
 def test_dev_refuses_what_cannot_be(tmp_path: Path, flags: tuple[str, ...], said: str):
     refused = run("dev", "--data", str(tmp_path / "c"), *flags)
     assert refused.exit_code == exits.USAGE and said in refused.output
+
+
+def view(**more: Any) -> tuple[int, dict[str, str], bytes]:
+    """Three nodes and two groups; `more` replaces."""
+    nodes = [
+        {
+            "id": node,
+            "http": f"http://h:{node}",
+            "state": "active",
+            "zone": "",
+            "there": True,
+            "release": "9",
+            "cores": 1,
+            "leads": 1,
+            "replicas": 2,
+            "votes": 2,
+        }
+        for node in (1, 2, 3)
+    ]
+    groups = [
+        {"group": group, "leader": 1, "term": 1, "commit": 9, "behind": {}, "voters": [1, 2, 3], "goal": [1, 2, 3], "first": 1}
+        for group in (0, 1)
+    ]
+    return _json({"epoch": 9, "balancing": False, "nodes": nodes, "groups": groups, "problems": [], **more})
+
+
+def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
+    return status, {"content-type": "application/json"}, json.dumps(value).encode()
+
+
+def nodes_of(answer: tuple[int, dict[str, str], bytes]) -> list[dict[str, Any]]:
+    return json.loads(answer[2])["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "body"),
+    [
+        (("cordon", "3"), "nodes/3/cordon", {}),
+        (("uncordon", "3"), "nodes/3/uncordon", {}),
+        (("drain", "3"), "nodes/3/drain", {"replicas": False}),
+        (("drain", "3", "--replicas"), "nodes/3/drain", {"replicas": True}),
+        (("remove", "3"), "nodes/3/remove", {}),
+        (("move", "7", "--from", "1", "--to", "4"), "groups/7/move", {"from": 1, "to": 4}),
+        (("transfer", "7", "--to", "2"), "groups/7/transfer", {"to": 2}),
+        (("rebalance", "--replicas", "5"), "rebalance", {"replicas": 5}),
+    ],
+)
+def test_each_act_is_one_request(arguments, path, body):
+    with scripted(_json({"epoch": 9})) as server:
+        done = run(*arguments, "--server", server.url, "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"epoch": 9, "done": False})
+    (said,) = server.said
+    assert (said.method, said.path, json.loads(said.body)) == ("POST", f"/v1/cluster/{path}", body)
+    assert said.headers["content-type"] == "application/json"
+
+
+def test_a_refusal_ends_with_one_and_its_reason():
+    refusal = {"error": {"code": "CLUSTER_REFUSED", "message": "3 replicas of each group need 3 nodes", "request_id": "r"}}
+    with scripted(_json(refusal, 409)) as server:
+        refused = run("remove", "3", "--server", server.url)
+    assert refused.exit_code == exits.REFUSED and "3 replicas of each group need 3 nodes [CLUSTER_REFUSED]" in refused.output
+
+
+ADDED = {
+    "epoch": 9,
+    "cluster": "c" * 32,
+    "node": {"id": 4, "peer": "127.0.0.1:1", "http": "http://h4", "zone": "z"},
+    "peers": [{"id": 1, "peer": "h1:1", "http": "http://h1", "zone": ""}],
+}
+
+
+def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
+    with scripted(_json(ADDED)) as server:
+        added = run("add", "--peer", "h4:1", "--http", "http://h4", "--zone", "z", "--server", server.url)
+    assert added.exit_code == 0 and "node 4 belongs to the cluster; start it with the settings below" in added.stderr
+    sent = {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "z", "rebalance": True}
+    assert json.loads(server.said[0].body) == sent
+    file = tmp_path / "polynya.toml"
+    file.write_text(added.stdout + '\n[cold]\nbackend = "none"\n')
+    cluster = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config.cluster
+    assert cluster.join and cluster.own.zone == "z" and [node.id for node in cluster.others] == [1]
+
+
+def test_a_replaced_disk_names_who_it_was():
+    with scripted(_json(ADDED)) as server:
+        replaced = run("replace-disk", "2", "--server", server.url)
+    assert replaced.exit_code == 0 and "node 4 takes over from node 2" in replaced.stderr and "join = true" in replaced.stdout
+    assert json.loads(server.said[0].body) == {"id": 0, "peer": "", "http": "", "replaces": 2, "rebalance": False}
+
+
+def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
+    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    left = [dict(node, leads=2 if node["id"] == 2 else 1) for node in nodes_of(view())]
+    none = [dict(node, leads=0) for node in nodes_of(view())]
+    with scripted(_json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)) as server:
+        done = run("drain", "2", "--wait", "--server", server.url)
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == ["node 2 hands over what it leads", "  node 2: 2 groups led", "done"]
+    gone = [node for node in nodes_of(view()) if node["id"] != 2]
+    with scripted(_json({"epoch": 9}), view(), view(nodes=gone)) as server:
+        done = run("remove", "2", "--wait", "--server", server.url)
+    assert (done.exit_code, "node 2: 2 replicas held" in done.stderr) == (0, True)
+    moving = json.loads(view()[2])["groups"]
+    moving[1] |= {"goal": [2, 3, 4], "behind": {"4": 1200}}
+    with scripted(_json({"epoch": 9}), view(groups=moving, balancing=True), view(groups=moving[:1], balancing=True), view()) as server:
+        done = run("rebalance", "--wait", "--server", server.url)
+    assert done.stderr.splitlines()[1:] == ["  1 group on the way to other nodes", "  replicas and leads are being spread", "done"]
+    with scripted(_json({"epoch": 9}), view(groups=moving)) as server:
+        late = run("move", "1", "--from", "1", "--to", "4", "--wait", "--timeout", "0", "--server", server.url)
+    assert late.exit_code == exits.UNREACHABLE and "group 1: from node 1 to node 4, 1,200 entries to catch up" in late.stderr
+
+
+def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monkeypatch):
+    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    gone = [node for node in nodes_of(view()) if node["id"] != 1]
+    with scripted(view(nodes=gone)) as other:
+        there = [dict(node, http=other.url) if node["id"] == 2 else node for node in nodes_of(view())]
+        with scripted(_json({"epoch": 9}), view(nodes=there), DROP) as server:
+            done = run("remove", "1", "--wait", "--server", server.url)
+    assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
+
+
+def test_status_shows_states_zones_and_moves():
+    nodes = nodes_of(view())
+    nodes[1] |= {"state": "draining", "zone": "b", "there": False}
+    groups = json.loads(view()[2])["groups"]
+    groups[1]["goal"] = [2, 3, 4]
+    with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:
+        shown = run("status", "--groups", "--server", server.url).output
+    assert "draining, away" in shown and "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
+    assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
+
+
+def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):
+    refused = run("add", "--dev", str(tmp_path))
+    assert refused.exit_code == exits.USAGE and "holds no cluster of 'polynya cluster dev'" in refused.output
 
 
 def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):

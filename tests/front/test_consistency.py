@@ -20,6 +20,9 @@ class Elsewhere:
         self.away = False
         self.asked = 0
 
+    def fit(self, group: int) -> bool:
+        return True
+
     def readable(self, group: int) -> bool:
         return False
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polynya.base.errors import ConfigError
 from polynya.node.birth import birth_of
 from polynya.node.cluster_settings import ClusterNode, parse_nodes
 from polynya.node.config import Loaded, load
+from polynya.node.maps import birth_command, map_at_birth
 
 ID = "00112233445566778899aabbccddeeff"
 TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:5010"
@@ -94,6 +96,9 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_listen": "0.0.0.0:5002"}, "the peer port on 0.0.0.0 is reachable from other machines"),
         ({"cold_backend": "local"}, "share one object store"),
         ({"cold_backend": "memory"}, "share one object store"),
+        ({"cluster_replicas": "4"}, "4: an odd number of at most five"),
+        ({"cluster_nodes": "1=127.0.0.1:5002=http://127.0.0.1:5000", "cluster_join": "true"}, "name nodes of the cluster to be joined"),
+        ({"cluster_nodes": TWO + "=a b"}, "a zone's name has letters, digits"),
     ],
 )
 def test_what_does_not_go_together_is_said(tmp_path, flags, said):
@@ -116,14 +121,34 @@ def test_a_data_folder_stays_with_its_cluster_and_its_node(tmp_path):
     for flags, said in (
         ({"cluster_node": "2"}, "that of node 1; this is node 2"),
         ({"cluster_id": "f" * 32}, f"belongs to the cluster {ID}"),
-        (
-            {"cluster_nodes": f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020"},
-            "of the nodes 1, 2, and the list names 1, 2, 3: what a majority",
-        ),
         ({"cluster_id": "-", "cluster_node": "-", "cluster_nodes": "-"}, f"node 1 of the cluster {ID}, and is worth nothing alone"),
     ):
         with pytest.raises(ConfigError, match=said):
             birth_of(loaded(tmp_path, **flags).config)
+
+
+def test_who_belongs_is_fixed_by_the_birth_and_not_by_the_list_of_a_later_start(tmp_path):
+    (tmp_path / "data").mkdir()
+    made = birth_of(loaded(tmp_path, cluster_nodes=TWO.replace(",", "=east,") + "=west").config)
+    assert (made.nodes, made.zones, made.replicas) == ((1, 2), ("east", "west"), 3)
+    assert birth_of(loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020").config) == made
+
+
+def test_a_node_that_joins_was_not_there_at_the_birth(tmp_path):
+    (tmp_path / "data").mkdir()
+    config = loaded(tmp_path, cluster_join="true").config
+    made = birth_of(config)
+    assert made.nodes == () and map_at_birth(made, config.cluster).members == ()
+
+
+def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    config = loaded(tmp_path).config
+    made = birth_of(config)
+    other = msgspec.structs.replace(made, node=2)
+    assert birth_command(made, config.cluster) == birth_command(other, config.cluster)
+    older = msgspec.structs.replace(made, zones=(), replicas=0)  # as a release before placements wrote it
+    assert {placement.voters for placement in map_at_birth(older, config.cluster).groups.values()} == {(1, 2)}
 
 
 def test_the_data_of_a_node_by_itself_does_not_join_a_cluster(tmp_path):

@@ -10,6 +10,7 @@ PRODUCER = c.Producer("p", 1, 2)
 FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_0000000000000009", 0, 2, 1, 4)
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
+NODE = c.NodeRecord(4, "h:1", "http://h", "z", 2, c.NodeState.CORDONED, 3)
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
@@ -83,7 +84,18 @@ GOLDEN: list[tuple[c.Command, str]] = [
         "9841030100a5646f63732f91aa646f63732f6c6f6e672fce40000000c3",
     ),
     (c.MetaSet("k", b"v"), "9350a16bc40176"),
+    (c.MetaChange("access", 3, [("token/a", b"v"), ("jti/b", None)]), "9459a6616363657373039292a7746f6b656e2f61c4017692a56a74692f62c0"),
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
+    (
+        c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
+        "9452919704a3683a31a8687474703a2f2f68a17a02010391949301020393010204020703",
+    ),
+    (c.NodeAdd(NODE, True), "93539704a3683a31a8687474703a2f2f68a17a020103c3"),
+    (c.NodeSet(4, c.NodeState.LEAVING), "93540404"),
+    (c.NodeAnnounce(4, "h:1", "http://h", "z", 2), "965504a3683a31a8687474703a2f2f68a17a02"),
+    (c.PlaceGroup(1, (1, 2, 4), 2, 7), "955601930102040207"),
+    (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
+    (c.SetBalancing(True, 5), "9358c305"),
 ]
 
 

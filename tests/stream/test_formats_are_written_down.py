@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, deltas, model, snapshots, subscriptions_model, tables
+from polynya.stream import commands, deltas, model, placement, snapshots, subscriptions_model, tables
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -26,14 +26,36 @@ def test_command_is_in_the_page(kind: type[commands.Command]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [commands.Batch, commands.Producer, commands.Fork, commands.ColdSlice, commands.Retention, commands.SubscriptionConfig]
+    "kind",
+    [
+        commands.Batch,
+        commands.Producer,
+        commands.Fork,
+        commands.ColdSlice,
+        commands.Retention,
+        commands.NodeRecord,
+        commands.Placement,
+        commands.SubscriptionConfig,
+    ],
 )
 def test_part_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("commands.md")
 
 
 @pytest.mark.parametrize(
-    "kind", [snapshots.Image, model.Stream, model.HotBatch, model.Pin, model.Claim, model.Front, model.Held, model.Pack, tables.Table]
+    "kind",
+    [
+        snapshots.Image,
+        model.Stream,
+        model.HotBatch,
+        model.Pin,
+        model.Claim,
+        model.Front,
+        model.Held,
+        model.Pack,
+        tables.Table,
+        placement.Map,
+    ],
 )
 def test_state_is_in_the_page(kind: type) -> None:
     assert (kind.__name__, fields(kind)) in rows("group-state.md")

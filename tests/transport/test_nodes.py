@@ -70,7 +70,7 @@ class Node:
             made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
             assert made.raft is not None
             made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
-            made.raft.on_lost = lambda node, shared: self.seen.append(f"lost {node}")
+            made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
             made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
             self.transports.append(made)
         for made in self.transports:
@@ -384,13 +384,61 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
             await unlisted.start({1: one.port})
             await twin.start({2: two.port, 1: one.port})
             refused = lambda: {record.reason for record in caplog.records if record.getMessage() == "a node was refused"}  # noqa: E731
-            await until(lambda: any("node 9 is not in cluster.nodes" in reason for reason in refused()))
+            await until(lambda: any("node 9 does not belong to the cluster" in reason for reason in refused()))
             await until(lambda: any("every node has an id of its own" in reason for reason in refused()))
             for node in (unlisted, twin):
                 await node.stop()
                 node.held.close()
 
     (tmp_path / "twin").mkdir()
+    run(story())
+
+
+def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            three = Node(tmp_path, 3)
+            await three.start({1: one.port, 2: two.port})
+            (first,) = one.transports
+            assert not first.raft.is_there(3)
+            with pytest.raises(Unavailable, match="node 3 does not belong"):
+                await first.call(address(3, 0), ECHO, b"x")
+            assert not first.send(address(3, 0), ECHO, b"x")
+            first.add_node(3, ("127.0.0.1", three.port))
+            first.add_node(3, ("127.0.0.1", three.port))
+            await until(lambda: first.raft.is_there(3) and three.raft.is_there(1))
+            assert await first.call(address(3, 0), ECHO, b"x") == b"1.0: x"
+            first.raft.send(3, [b"m"])
+            await until(lambda: (0, 1, [b"m"]) in three.heard)
+            assert first.nodes == [2, 3]
+            first.dismiss_node(3)
+            assert first.raft.is_there(3)
+            await first.remove_node(3)
+            assert not first.raft.is_there(3) and first.nodes == [2] and "lost 3" in one.seen
+            first.raft.send(3, [b"n"])  # is dropped
+            with pytest.raises(Unavailable):
+                await first.call(address(3, 0), ECHO, b"x")
+            await three.stop()
+            three.held.close()
+
+    run(story())
+
+
+def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        nowhere = take_port("127.0.0.1", 0, name="nowhere")
+        await one.start({2: nowhere.getsockname()[1]})
+        await two.start({1: one.port})
+        await until(lambda: two.raft.is_there(1))
+        assert not one.raft.is_there(2)
+        one.transports[0].add_node(2, ("127.0.0.1", two.port))
+        await until(lambda: one.raft.is_there(2))
+        for node in (one, two):
+            await node.stop()
+            node.held.close()
+        nowhere.close()
+
     run(story())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
+from polynya.cli.cluster_acts import COMMANDS
 from polynya.cli.cluster_dev import dev_command
 
 WATCH_SECONDS = 1.0
@@ -20,15 +22,19 @@ def cluster_command() -> None:
     """Several nodes that act as one server: any of them answers everything, and one that is lost takes nothing with it."""
 
 
-cluster_command.add_command(dev_command)
+for _command in (dev_command, *COMMANDS):
+    cluster_command.add_command(_command)
 
 
 @cluster_command.command("status")
 @server_option
-@click.option("--groups", "with_groups", is_flag=True, help="Also each group: its leader, its term, and how far each replica is behind.")
+@click.option(
+    "--groups", "with_groups", is_flag=True, help="Also each group: where it is, its leader, its term, and how far each replica is behind."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON.")
 def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
-    """Show the nodes, which of them are there, and how many groups each leads. Any node can be asked.
+    """Show the nodes, which of them are there, how many groups each leads and how many replicas it has, and what is on the move. Any node can
+    be asked.
 
     \b
     polynya cluster status
@@ -38,19 +44,19 @@ def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
     if as_json:
         output.json_line(told)
         return
-    rows = [(node["id"], node["http"], _state(node), node["release"], node["cores"] or None, node["leads"]) for node in told["nodes"]]
-    output.table(("node", "http", "state", "release", "cores", "leads"), rows)
+    zones = any(node.get("zone") for node in told["nodes"])
+    heads = ("node", "http", *(("zone",) if zones else ()), "state", "release", "cores", "leads", "replicas")
+    output.table(heads, [_row(node, zones=zones) for node in told["nodes"]])
+    moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
+    for group in moves:
+        gone = _listed(set(group["voters"]) - set(group["goal"]))
+        new = _listed(set(group["goal"]) - set(group["voters"]))
+        click.echo(f"moving: group {group['group']}" + (f" from node {gone}" if gone else "") + (f" to node {new}" if new else ""))
+    if told.get("balancing"):
+        click.echo("replicas and leads are being spread")
     if with_groups:
         click.echo()
-        names = [str(node["id"]) for node in told["nodes"]]
-        heads = ("group", "leader", "term", "commit", *(f"behind on {name}" for name in names))
-        output.table(
-            heads,
-            [
-                (group["group"], group["leader"] or "none", group["term"], group["commit"], *(group["behind"].get(name) for name in names))
-                for group in told["groups"]
-            ],
-        )
+        _show_groups(told)
     for problem in told["problems"]:
         output.notice(f"! {problem}")
 
@@ -114,14 +120,44 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
         raise exits.Refused(f"{folder}: {error}") from None
 
 
+def _row(node: dict[str, Any], *, zones: bool) -> tuple[object, ...]:
+    zone = (node.get("zone", ""),) if zones else ()
+    state = (
+        ("" if node["there"] else "away")
+        if node.get("state", "active") == "active"
+        else node["state"] + ("" if node["there"] else ", away")
+    )
+    return node["id"], node["http"], *zone, state or "there", node["release"], node["cores"] or None, node["leads"], node.get("replicas")
+
+
+def _show_groups(told: dict[str, Any]) -> None:
+    names = [str(node["id"]) for node in told["nodes"]]
+    rows = [
+        (
+            *(group["group"], _listed(group.get("voters", ())), group["leader"] or "none", group["term"], group["commit"]),
+            *(group["behind"].get(name) for name in names),
+        )
+        for group in told["groups"]
+    ]
+    output.table(("group", "on", "leader", "term", "commit", *(f"behind on {name}" for name in names)), rows)
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(nodes)))
+
+
 def _look(client: Client) -> dict[str, Any]:
     told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
     if not told["nodes"]:
-        raise exits.Refused(
-            f"{client.server} is a node by itself, in no cluster",
-            hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
-        )
+        raise _alone(client)
     return told
+
+
+def _alone(client: Client) -> exits.Refused:
+    return exits.Refused(
+        f"{client.server} is a node by itself, in no cluster",
+        hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
+    )
 
 
 def _problems(client: Client, *, patient: bool) -> list[str]:
@@ -129,12 +165,14 @@ def _problems(client: Client, *, patient: bool) -> list[str]:
     import httpx
 
     try:
-        return list(_look(client)["problems"])
+        answer = client.send("GET", "/v1/cluster/health")  # without an admin's token, too
+        if answer.status_code not in (200, 503):
+            raise client.refused(answer)
+        told = answer.json()
+        if not told["nodes"]:
+            raise _alone(client)
+        return list(told["problems"])
     except (exits.Unreachable, httpx.TransportError) as error:
         if not patient:
             raise
         return [f"{client.server} does not answer: {error}"]
-
-
-def _state(node: dict[str, Any]) -> str:
-    return "there" if node["there"] else "away"

@@ -11,25 +11,29 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client
 from polynya.cli.setting_flags import with_hidden_settings
+from polynya.node.birth import REMOVED
 from polynya.node.settings import SETTINGS
 
 STEP = 10  # ports from one node to the next: each takes three
-NODES_MAX = 15
+NODES_MAX = 15  # of a start
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
+LAID = "cluster.json"
 
 
 @dataclass
@@ -42,46 +46,70 @@ class DevNode:
     port: int
     process: subprocess.Popen[bytes] | None = None
     down: bool = field(default=False)
+    joins: bool = False
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
     @property
+    def peer(self) -> str:
+        return f"{self.host}:{self.port + 2}"
+
+    @property
     def entry(self) -> str:
         """Of `[[cluster.nodes]]`."""
-        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.host}:{self.port + 2}"\nhttp = "{self.url}"\n'
+        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n'
+
+    @property
+    def was_removed(self) -> bool:
+        """From the cluster: it does not start any more."""
+        return (self.folder / REMOVED).exists()
+
+
+class Laid(msgspec.Struct):
+    """How the nodes of a folder are started: what one that is added later takes over."""
+
+    cores: int
+    flags: list[str]
+    replicas: int
+    objects: bool
 
 
 @click.command("dev")
-@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many.")
+@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
+@click.option("--replicas", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="How many nodes have each group.")
 @with_hidden_settings
-def dev_command(count: int, **values: str | None) -> None:
+def dev_command(count: int | None, replicas: str, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
-    supervisor in node.pid, and start.sh, which starts just that node again: one that is killed stays down until then.
+    supervisor in node.pid, and start.sh, which starts just that node again: one that is killed stays down until then. 'polynya cluster add
+    --dev FOLDER' starts one more while it runs.
 
     \b
     polynya cluster dev
-    polynya cluster dev --nodes 5 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
+    polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
     kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
     polynya-cluster/node-2/start.sh                     # and have it again
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, count, values)
-    flags = _flags(values)
+    objects = not values["cold_backend"] and not values["cold_root"]
+    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LAID).write_bytes(msgspec.json.encode(laid))
     for node in nodes:
-        _prepare(node, nodes, folder, flags, values)
+        _prepare(node, nodes, folder, laid)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
-    output.notice(f"starting {output.counted(count, 'node')} in {folder}")
+    output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
     try:
         for node in nodes:
             _start(node)
         _wait_until_healthy(nodes)
         _say(nodes, folder)
-        _watch(nodes)
+        _watch(nodes, folder)
     except KeyboardInterrupt:
         output.notice("stopping")
     finally:
@@ -103,25 +131,43 @@ for _option in dev_command.params:
 # --- before the start ------------------------------------------------------------------------------------------------------------
 
 
-def _laid_out(folder: Path, count: int, values: Mapping[str, str | None]) -> list[DevNode]:
+def _laid_out(folder: Path, count: int | None, values: Mapping[str, str | None]) -> list[DevNode]:
     """The nodes with their places. Raises `exits.Misused`."""
     from polynya.node.config import split_listen
 
     odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
     if odd:
         raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
-    before = len(list(folder.glob("node-*")))
-    if before and before != count:
+    numbers = _numbers(folder)
+    if numbers and count not in (None, len(numbers)):
+        before = len(numbers)
         raise exits.Misused(f"{folder} holds a cluster of {output.counted(before, 'node')}; give --nodes {before}, or another --data")
+    numbers = numbers or list(range(1, (count or 3) + 1))
     try:
         host, port = split_listen(values["listen"] or "127.0.0.1:4437")
     except ValueError as error:
         raise exits.Misused(f"--listen: {error}") from None
-    port = port or _free_ports(host, count)
-    if port + STEP * (count - 1) + 2 > 65535:
-        raise exits.Misused(f"--listen: {count} nodes need ports up to {port + STEP * (count - 1) + 2}; choose a lower one")
+    port = port or _free_ports(host, max(numbers))
+    if port + STEP * (max(numbers) - 1) + 2 > 65535:
+        raise exits.Misused(f"--listen: {len(numbers)} nodes need ports up to {port + STEP * (max(numbers) - 1) + 2}; choose a lower one")
     spelled = f"[{host}]" if ":" in host else host
-    return [DevNode(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)) for number in range(1, count + 1)]
+    return [
+        DevNode(number, folder / f"node-{number}", spelled, port + STEP * (number - 1), joins=_joins(folder / f"node-{number}"))
+        for number in numbers
+    ]
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Of the nodes that the folder has, but for those that were removed from the cluster."""
+    found = [path for path in folder.glob("node-*") if path.name[5:].isdigit() and not (path / REMOVED).exists()]
+    return sorted(int(path.name[5:]) for path in found)
+
+
+def _joins(folder: Path) -> bool:
+    try:
+        return "\njoin = true\n" in (folder / "polynya.toml").read_text()
+    except OSError:
+        return False
 
 
 def _free_ports(host: str, count: int) -> int:
@@ -152,20 +198,65 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
     return found
 
 
-def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, flags: list[str], values: Mapping[str, str | None]) -> None:
+def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
     """The node's folder, its file of settings, and its start.sh."""
     node.folder.mkdir(parents=True, exist_ok=True)
-    lines = [f'listen = "{node.host}:{node.port}"', f'data = "{node.folder}"', f"cores = {values['cores'] or 2}", ""]
-    if not values["cold_backend"] and not values["cold_root"]:
+    lines = [f'listen = "{node.host}:{node.port}"', f'data = "{node.folder}"', f"cores = {laid.cores}", ""]
+    if laid.objects:
         lines += ["[cold]", f'root = "{folder / "objects"}"  # all nodes share it', ""]
-    lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", "", *(each.entry for each in nodes)]
+    lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
+    lines += ["join = true", ""] if node.joins else [""]
+    lines += [each.entry for each in nodes]
     (node.folder / "polynya.toml").write_text("\n".join(lines))
-    command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *flags]
-    script = node.folder / "start.sh"
+    command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
+    script = node.folder / "start.tmp"
     script.write_text(
         f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
     )
     script.chmod(0o755)
+    script.rename(node.folder / "start.sh")  # who looks for it finds a node that is ready to be started
+
+
+# --- one more --------------------------------------------------------------------------------------------------------------------
+
+
+def next_place(folder: Path, number: int | None) -> DevNode:
+    """Where a node more of a running cluster goes. Raises `exits.Misused`."""
+    folder = folder.absolute()
+    nodes = _nodes_of(folder)
+    if not nodes or not (folder / LAID).exists():
+        raise exits.Misused(f"{folder} holds no cluster of 'polynya cluster dev'")
+    known = [int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()]
+    number = number or max(known) + 1
+    if number in known:
+        raise exits.Misused(f"{folder} has a node {number}; give another --id, or none")
+    last = max(nodes, key=lambda node: node.port)
+    host = last.host.strip("[]")
+    port = last.port + STEP
+    if port + 2 > 65535 or not all(_is_free(host, port + place) for place in range(3)):
+        port = _free_ports(host, 1)
+    return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
+
+
+def lay_out_joining(folder: Path, node: DevNode) -> None:
+    """The node's folder: the process that runs the cluster starts it when it is there."""
+    folder = folder.absolute()
+    laid = msgspec.json.decode((folder / LAID).read_bytes(), type=Laid)
+    _prepare(node, [*_nodes_of(folder), node], folder, laid)
+
+
+def _nodes_of(folder: Path) -> list[DevNode]:
+    """As their files of settings have them."""
+    found = []
+    for number in _numbers(folder):
+        node = folder / f"node-{number}"
+        try:
+            settings = tomllib.loads((node / "polynya.toml").read_text())
+            host, _, port = settings["listen"].rpartition(":")
+            found.append(DevNode(number, node, host, int(port), joins=_joins(node)))
+        except (OSError, KeyError, ValueError):
+            continue
+    return found
 
 
 def _cluster_id(folder: Path) -> str:
@@ -215,9 +306,11 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
 
 
 def _problems(client: Client) -> list[str]:
+    import httpx
+
     try:
-        return list(client.call("GET", "/v1/cluster", seconds=5.0).json()["problems"])
-    except (click.ClickException, ValueError, KeyError):
+        return list(client.send("GET", "/v1/cluster/health").json()["problems"])
+    except (httpx.TransportError, ValueError, KeyError):
         return ["node 1 does not answer yet"]
 
 
@@ -236,17 +329,23 @@ def _interrupted(number: int, _: object) -> None:
     raise KeyboardInterrupt
 
 
-def _watch(nodes: list[DevNode]) -> None:
-    """Until a signal. A node that ends stays down; one that was started again, by whomever, is named."""
+def _watch(nodes: list[DevNode], folder: Path) -> None:
+    """Until a signal. A node that ends stays down; one that was started again, by whomever, is named; one that was added is started."""
     while True:
+        for node in _nodes_of(folder):
+            if node.number not in [each.number for each in nodes] and (node.folder / "start.sh").exists():
+                output.notice(f"node {node.number} is new: {node.url}")
+                nodes.append(node)
+                _start(node)
         for node in nodes:
             alive = is_running(node.folder)
             if node.process is not None and node.process.poll() is None:
                 alive = True
             if alive == node.down:
                 node.down = not alive
-                start = f"; start it again: {node.folder / 'start.sh'}" if node.down else ""
-                output.notice(f"node {node.number} is {'down' if node.down else 'up'}{start}")
+                start = "" if not node.down or node.was_removed else f"; start it again: {node.folder / 'start.sh'}"
+                word = "up" if alive else "gone: it was removed from the cluster" if node.was_removed else "down"
+                output.notice(f"node {node.number} is {word}{start}")
         time.sleep(LOOK_SECONDS)
 
 

@@ -6,15 +6,18 @@ import asyncio
 
 import msgspec
 
+from polynya.front.http.tokens import Tokens
 from polynya.node.audit import AuditFile, AuditLog
 from polynya.node.config import Config
 from polynya.node.metrics import Samples
 from polynya.node.start import CoreStart
 from polynya.node.tls import Tls
+from polynya.node.tokens import META_GROUP, FileTokens, SharedTokens, TokenCopy
 from polynya.service.access import Access, Limits
 from polynya.service.access.guard import Report
 from polynya.service.access.issuer import Issuer
 from polynya.service.access.store import TokenFile
+from polynya.service.node import NodeService
 from polynya.transport import Reply, Transport
 
 TICK_SECONDS = 0.25  # so long a revoked token may still be taken
@@ -28,10 +31,13 @@ class Keeper:
 
     def __init__(self, start: CoreStart, transport: Transport | None) -> None:
         config = start.config
-        self.tokens = TokenFile(config.data)
+        self.file = TokenFile(config.data)
+        self.tokens: Tokens = FileTokens(self.file)
+        self._copy: TokenCopy | None = None
+        self._copying: asyncio.Task[None] | None = None
         self.audit = AuditLog(AuditFile(config.data))
         self.tls = Tls(start.tls) if start.tls is not None else None
-        self.known = open_access(config, self.tokens) if config.needs_token or config.admin_listen else None
+        self.known = open_access(config, self.file) if config.needs_token or config.admin_listen else None
         self.access = self.known if config.needs_token else None
         self._start = start
         self._transport = transport
@@ -39,6 +45,13 @@ class Keeper:
         self._decoder = msgspec.msgpack.Decoder(Report)
         if transport is not None:
             transport.on(KIND_USAGE, self._hear)
+
+    def join(self, service: NodeService) -> None:
+        """This node is one of a cluster: tokens are those of all nodes."""
+        self.tokens = shared = SharedTokens(self.file, service)
+        if self._start.core == 0:
+            machines = service.local.machines
+            self._copy = TokenCopy(self.file, shared, lambda: machines[META_GROUP].meta if META_GROUP in machines else None)
 
     async def start(self) -> None:
         """Read the issuer's keys, if there is one: the first requests should not have to wait for them."""
@@ -55,6 +68,8 @@ class Keeper:
                 self.known.tick()
                 self.known.settle()
                 self._tell(self.known)
+            if self._copy is not None and (self._copying is None or self._copying.done()):
+                self._copying = asyncio.get_running_loop().create_task(self._copy.look())
             if ticks % SLOW_EVERY == 0:
                 self._look()
 
@@ -67,6 +82,8 @@ class Keeper:
             self._took_certificate(self.tls.reload())
 
     def close(self) -> None:
+        if self._copying is not None:
+            self._copying.cancel()
         self.audit.close()
 
     def samples(self) -> Samples:

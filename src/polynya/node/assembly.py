@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -13,29 +14,41 @@ from typing import Any
 
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
+from polynya.front.http.cluster import ClusterActs
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
+from polynya.node.birth import REMOVED
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
+from polynya.node.cluster_acts import Acts, NoCluster
 from polynya.node.cluster_view import ClusterView
+from polynya.node.controller import Controller
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
+from polynya.node.maps import Maps
+from polynya.node.metrics import Samples
+from polynya.node.placing import Placing
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
+from polynya.node.steering import Steering
 from polynya.node.storage import Storage
 from polynya.node.tier import Tier, open_tier
+from polynya.replica.planner import moving
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import META_GROUP, Map
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
+MAP_SECONDS = 0.5
 MEET_SECONDS = 10.0  # for a core that does not come up
 log = logging.getLogger("polynya.core")
 
@@ -59,6 +72,11 @@ class Assembly:
         self._engine = Engine(
             storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport)
         )
+        self._maps: Maps | None = None
+        if start.config.cluster.is_on:
+            self._maps = Maps(start.birth, start.config.cluster, self._transport, core=start.core)
+            self._engine.after_turn.append(self._look_at_map)
+            self._look_at_map()
         self._joined: Joined | None = None
         if self._engine.replicated is not None and self._transport is not None:
             self._joined = Joined(start, self._transport, self._engine)
@@ -67,8 +85,15 @@ class Assembly:
         self._engine.after_turn.append(self._subscriptions.pump)
         self._health = Health(start, self._transport)
         self._health.add("reached", self._unreached)
-        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list)
+        self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
+        self._acts: ClusterActs = NoCluster(self._view)
+        self._placing: Placing | None = None
+        self._controller: Controller | None = None
+        if self._joined is not None and self._maps is not None:
+            self._take_part(self._joined, self._maps)
         self._keeper = Keeper(start, self._transport)
+        if self._joined is not None:
+            self._keeper.join(self.service)
         self._tier: Tier | None = None
         self._doors: Doors | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -98,12 +123,17 @@ class Assembly:
         self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
+        if self._maps is not None:
+            self._spawn(self._follow_map(self._maps))
+        for each in (self._placing, self._controller):
+            if each is not None:
+                self._spawn(each.run())
         self._spawn(self._snapshot())
         self._spawn(self._retain())
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._view), self._health, self._keeper)
+        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._acts), self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start()
 
@@ -159,6 +189,7 @@ class Assembly:
         registry.add(self._keeper.samples)
         if self._joined is not None:
             registry.add(self._joined.samples)
+            registry.add(self._placed_samples)
             for name, check in self._joined.checks():
                 self._health.add(name, check)
         registry.add(sources.counted(self._engine.snapshotter, sources.SNAPSHOTS))
@@ -171,6 +202,62 @@ class Assembly:
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
+
+    def _take_part(self, joined: Joined, maps: Maps) -> None:
+        """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
+        start, replicated = self._start, self._engine.replicated
+        assert replicated is not None and self._engine.residence is not None
+        steering = Steering(self.service, replicated)
+        groups = range(start.core, start.groups + 1, start.cores)
+        self._placing = placing = Placing(replicated, self._engine.residence, steering, joined.forwarding.whereabouts, groups)
+        placing.adopt(maps.now)
+        self._health.nodes = lambda: joined.urls
+        self._health.warn("replicas", self._lost_here)
+        self._view.lost = lambda: sorted(placing.missing)
+        joined.meet(maps.now)
+        maps.on_map += [joined.meet, placing.adopt, self._leave]
+        self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
+        if start.core == 0:
+            self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
+            replicated.on_leadership.append(self._controller.led)
+
+    def _placed_samples(self) -> Samples:
+        assert self._maps is not None and self._placing is not None
+        return {
+            "polynya_map_epoch": self._maps.now.epoch,
+            "polynya_groups_moving": len(moving(self._maps.now)),
+            "polynya_placement_steps_total": 0 if self._controller is None else self._controller.steps,
+            "polynya_replicas_lost": len(self._placing.missing),
+        }
+
+    def _lost_here(self) -> str | None:
+        lost = sorted(self._placing.missing) if self._placing is not None else []
+        node = self._start.birth.node
+        return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
+
+    def _leave(self, now: Map) -> None:
+        """A node that was removed from the cluster has nothing any more, and stops."""
+        record = now.nodes.get(self._start.birth.node)
+        if record is None or record.state != NodeState.REMOVED or self._start.core:
+            return
+        log.warning("this node was removed from the cluster: it stops, and its data folder can be deleted")
+        (Path(self._start.config.data) / REMOVED).touch()
+        os.kill(self._start.supervisor_pid, signal.SIGTERM)
+
+    def _look_at_map(self) -> None:
+        """Core 0: what the meta group says now."""
+        meta = self._engine.storage.shard.groups.get(META_GROUP)
+        if self._maps is not None and meta is not None:
+            self._maps.take(meta.machine.map)
+
+    async def _follow_map(self, maps: Maps) -> None:
+        """What a turn does not show: a state that came as a snapshot, and what core 0 said before this core heard."""
+        while True:
+            self._look_at_map()
+            await maps.ask()
+            if self._joined is not None:
+                await self._joined.part(maps.now)
+            await asyncio.sleep(MAP_SECONDS)
 
     async def _settle(self) -> None:
         """Time passes for quiet streams; what crosses groups is finished."""

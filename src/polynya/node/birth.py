@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
+REMOVED = "removed"  # is there once the node was removed from its cluster
 FORMAT_VERSION = 1
 # What may be there already.
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
@@ -24,7 +26,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     cluster_id: str  # 128 random bits, hexadecimal
     node: int = 0  # of the cluster; 0 is a node by itself
-    nodes: tuple[int, ...] = ()  # all of the cluster: whose majority counts
+    nodes: tuple[int, ...] = ()  # that the cluster was born with; of a node that joined it later none
+    zones: tuple[str, ...] = ()  # theirs
+    replicas: int = 0  # that were wanted of each group then; 0: all nodes had everything
     history: int = 1
     groups: int
     cores: int
@@ -37,6 +41,11 @@ def birth_of(config: Config) -> Birth:
     Raises `ConfigError` when the configuration contradicts it, `CorruptData` when it cannot be read.
     """
     path = Path(config.data) / FILE
+    if (path.parent / REMOVED).exists():
+        raise ConfigError(
+            f"data: node {config.cluster.node} was removed from the cluster, and the data in {path.parent} is of no use any more; to have this "
+            "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
+        )
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -65,7 +74,9 @@ def _bear(path: Path, config: Config) -> Birth:
     birth = Birth(
         cluster_id=config.cluster.id or secrets.token_hex(16),
         node=config.cluster.node,
-        nodes=_nodes(config),
+        nodes=() if config.cluster.join else tuple(node.id for node in _nodes(config)),
+        zones=() if config.cluster.join else tuple(node.zone for node in _nodes(config)),
+        replicas=config.cluster.replicas if config.cluster.is_on else 0,
         groups=groups,
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
@@ -93,8 +104,8 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
         )
 
 
-def _nodes(config: Config) -> tuple[int, ...]:
-    return tuple(sorted(node.id for node in config.cluster.nodes))
+def _nodes(config: Config) -> list[ClusterNode]:
+    return sorted(config.cluster.nodes, key=lambda node: node.id)
 
 
 def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
@@ -114,11 +125,6 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
         raise ConfigError(f"cluster.id: the data in {path.parent} belongs to the cluster {birth.cluster_id}; this is {cluster.id}")
     if birth.node != cluster.node:
         raise ConfigError(f"cluster.node: the data in {path.parent} is that of node {birth.node}; this is node {cluster.node}")
-    if birth.nodes != _nodes(config):
-        raise ConfigError(
-            f"cluster.nodes: the data in {path.parent} is of a cluster of the nodes {_listed(birth.nodes)}, and the list names "
-            f"{_listed(_nodes(config))}: what a majority is would differ from node to node. Addresses may change; who belongs cannot yet"
-        )
 
 
 def write_json(path: Path, content: msgspec.Struct) -> None:
@@ -139,7 +145,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _listed(nodes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, nodes)) or "none"

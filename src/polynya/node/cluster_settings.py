@@ -1,4 +1,4 @@
-"""The cluster that a node is one of, as settings have it: a static list of nodes, and the certificates of the links between them."""
+"""The cluster that a node is one of, as settings have it: the nodes it is born with or joins, and the certificates of the links between them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from urllib.parse import urlsplit
 import msgspec
 
 NODE_MAX = 250
-NODES_MAX = 15  # each has a replica of every group
+NODES_MAX = 63  # of a list
 NODE_KEYS = ("id", "peer", "http")
+NODE_KEYS_MORE = ("zone",)
+REPLICAS = (1, 3, 5)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_ZONE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it."""
+    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it, `zone` what fails with it."""
 
     id: int
     peer: str
     http: str
+    zone: str = ""
 
     def __str__(self) -> str:
-        return f"{self.id}={self.peer}={self.http}"
+        return f"{self.id}={self.peer}={self.http}" + (f"={self.zone}" if self.zone else "")
 
     @property
     def peer_place(self) -> tuple[str, int]:
@@ -38,6 +42,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     node: int = 0
     nodes: tuple[ClusterNode, ...] = ()
+    replicas: int = 3
+    join: bool = False
+    replace_after: float = 0.0
     listen: str = ""
     ca: str = ""
     cert: str = ""
@@ -71,11 +78,11 @@ def parse_cluster_id(text: str) -> str:
 
 
 def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
-    """`ID=HOST:PORT=URL`, with commas between nodes."""
+    """`ID=HOST:PORT=URL`, and `=ZONE` where nodes are in several, with commas between nodes."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        pieces = part.split("=", 2)
-        if len(pieces) != 3:
+        pieces = part.split("=", 3)
+        if len(pieces) < 3:
             raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
         found.append(_node(*(piece.strip() for piece in pieces)))
     return tuple(found)
@@ -113,15 +120,19 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         if twice:
             yield f"{where}: two nodes have the {what} {twice[0]}"
     if len(cluster.nodes) > NODES_MAX:
-        yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}, as each has a replica of everything"
+        yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}"
     if cluster.node not in [node.id for node in cluster.nodes]:
         yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
         return
+    if cluster.replicas not in REPLICAS:
+        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: an odd number of at most five; 3 bears the loss of one node, 5 of two"
+    if cluster.join and not cluster.others:
+        yield f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the cluster to be joined beside this one"
     if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
         yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
 
 
-def _node(number: str, peer: str, http: str) -> ClusterNode:
+def _node(number: str, peer: str, http: str, zone: str = "") -> ClusterNode:
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
         raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
     if not _is_place(peer):
@@ -129,7 +140,9 @@ def _node(number: str, peer: str, http: str) -> ClusterNode:
     url = urlsplit(http)
     if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.fragment:
         raise ValueError(f"node {number}: {http!r}: expected the URL that clients reach it at, as http://10.0.0.1:4437")
-    return ClusterNode(int(number), peer, http.rstrip("/"))
+    if zone and not _ZONE.fullmatch(zone):
+        raise ValueError(f"node {number}: {zone!r}: a zone's name has letters, digits, '-', '_' and '.', at most 40")
+    return ClusterNode(int(number), peer, http.rstrip("/"), zone)
 
 
 def _is_place(text: str) -> bool:
@@ -138,15 +151,16 @@ def _is_place(text: str) -> bool:
 
 
 def _table_text(table: dict[str, Any], number: int) -> str:
+    known = (*NODE_KEYS, *NODE_KEYS_MORE)
     for key in table:
-        if key not in NODE_KEYS:
-            near = difflib.get_close_matches(key, NODE_KEYS, n=1, cutoff=0.5)
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             raise ValueError(
-                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer and http")
+                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer, http, zone")
             )
     missing = [key for key in NODE_KEYS if key not in table]
     if missing:
         raise ValueError(f"node {number}: {missing[0]} is missing; each has id, peer and http")
     if any("," in str(value) or "=" in str(value) for value in table.values()):
         raise ValueError(f"node {number}: no value has ',' or '=' in it")
-    return "{id}={peer}={http}".format(**table)
+    return "{id}={peer}={http}".format(**table) + (f"={table['zone']}" if table.get("zone") else "")

@@ -10,17 +10,24 @@ import msgspec
 
 from polynya import __version__
 from polynya.base.errors import PolynyaError
-from polynya.node.cluster_settings import ClusterConfig
+from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
+from polynya.raft import Configuration, Role, Settings, Status
+from polynya.replica.planner import Observed, Seen, is_at_rest
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import META_GROUP, Map
 from polynya.transport import Reply, Transport, address
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+HEALTH_SECONDS = 0.5  # an answer about health is this old at most
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
+KNOWS_MAPS = 1  # this release keeps a map
+CAUGHT_UP_ENTRIES = Settings().caught_up_entries
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A member of one group, as its own node sees it."""
+    """A member of one group, as its own node sees it. The last three: only of a leader."""
 
     group: int
     role: str
@@ -29,40 +36,62 @@ class Replica(msgspec.Struct, frozen=True):
     commit: int
     applied: int
     last: int
+    configuration: Configuration | None = None
+    settled: bool = False
+    caught_up: list[int] = []
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one core says."""
+    """What one core says. `maps`: 0 of a release whose nodes keep no map; `epoch` of the one it has."""
 
     release: str
     replicas: list[Replica]
+    maps: int = 0
+    epoch: int = 0
+    lost: list[int] = []  # groups that count on a replica there, whose data is gone
+
+
+ByCore = dict[tuple[int, int], Told]
+"""What each core (node, core) says; those that did not answer are left out."""
 
 
 class ClusterView:
-    """Of one core. `replicas` are those of its groups."""
+    """Of one core. `replicas` are those of its groups; `maps` is None on a node by itself."""
 
-    def __init__(self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]]) -> None:
+    def __init__(self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: Maps | None) -> None:
         self._start = start
         self._transport = transport
         self._replicas = replicas
+        self._maps = maps
+        self.lost: Callable[[], list[int]] = list
+        self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
+        self._asked = 0.0
         if transport is not None:
             transport.on(KIND_STATUSES, self._hear)
 
     async def look(self) -> dict[str, Any]:
         """`GET /v1/cluster`."""
-        cluster = self._start.config.cluster
-        told = await self._ask()
-        nodes, groups = described(cluster, self._start.groups, told)
-        return {
-            "cluster": self._start.birth.cluster_id,
-            "node": self._start.birth.node,
-            "nodes": [{"id": node.id, "http": node.http, "peer": node.peer, **nodes[node.id]} for node in cluster.nodes],
-            "groups": groups,
-            "problems": list(problems(cluster, nodes, groups)),
-        }
+        birth = self._start.birth
+        shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
+        if self._maps is None:
+            return {**shown, "nodes": [], "groups": [], "problems": []}
+        told = await self.gather()
+        now = self._maps.now
+        nodes, groups = described(now, birth.groups, told)
+        shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": list(problems(now, nodes, groups))}
 
-    async def _ask(self) -> dict[tuple[int, int], Told]:
-        """What each core of each node says; those that do not answer are left out."""
+    async def health(self) -> dict[str, Any]:
+        """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
+        moment."""
+        loop = asyncio.get_running_loop()
+        if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
+            self._asking, self._asked = loop.create_task(self.look()), loop.time()
+        told = await asyncio.shield(self._asking)
+        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"]}
+
+    async def gather(self) -> ByCore:
+        """All cores of all nodes are asked; those that do not answer are left out."""
         start = self._start
         own = start.birth.node
         told = {(own, start.core): self._told()}
@@ -70,9 +99,9 @@ class ClusterView:
             return told
         places = {(own, core): core for core in self._transport.others}
         raft = self._transport.raft
-        for node in start.config.cluster.others:
-            if raft is not None and raft.is_there(node.id):
-                places |= {(node.id, core): address(node.id, core) for core in range(raft.cores_of(node.id))}
+        for node in self._transport.nodes:  # also one that was removed and does not know it yet
+            if raft is not None and raft.is_there(node):
+                places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             try:
@@ -85,53 +114,125 @@ class ClusterView:
         return told
 
     def _told(self) -> Told:
-        return Told(__version__, self._replicas())
+        return Told(__version__, self._replicas(), KNOWS_MAPS, 0 if self._maps is None else self._maps.now.epoch, self.lost())
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
 
 
-def described(
-    cluster: ClusterConfig, groups: int, told: dict[tuple[int, int], Told]
-) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
-    """Nodes by id, and all groups, from what the cores (node, core) say. Both are empty for a node by itself."""
-    nodes = {node.id: _node(node.id, told) for node in cluster.nodes}
-    return nodes, [_group(group, nodes, told) for group in range(groups + 1)] if cluster.is_on else []
+def replica_of(group: int, status: Status, node: int) -> Replica:
+    """What a core says of its own."""
+    leads = status.role is Role.LEADER
+    near = [each for each, peer in status.peers.items() if not peer.lost and peer.match and peer.match + CAUGHT_UP_ENTRIES >= status.last]
+    return Replica(
+        group,
+        status.role.name.lower(),
+        status.term,
+        status.leader,
+        status.commit,
+        status.applied,
+        status.last,
+        status.configuration if leads else None,
+        status.settled and leads,
+        sorted([node, *near]) if leads else [],
+    )
 
 
-def problems(cluster: ClusterConfig, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
+def observed(told: ByCore) -> Observed:
+    """What a planner goes by."""
+    best: dict[int, tuple[int, Replica]] = {}
+    for (node, _), part in told.items():
+        for replica in part.replicas:
+            if replica.configuration is not None and (replica.group not in best or best[replica.group][1].term < replica.term):
+                best[replica.group] = (node, replica)
+    groups = {
+        group: Seen(node, replica.configuration, replica.settled, frozenset(replica.caught_up))
+        for group, (node, replica) in best.items()
+        if replica.configuration is not None
+    }
+    return Observed(frozenset(node for node, _ in told), groups)
+
+
+def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+    """Nodes by id, and all groups."""
+    nodes = {number: _node(now, number, told) for number in now.members}
+    return nodes, [_group(now, group, told) for group in range(groups + 1)]
+
+
+def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
     """What keeps the cluster from being well, for people."""
-    for node in cluster.nodes:
-        if not nodes[node.id]["there"]:
-            yield f"node {node.id} does not answer"
+    away = [number for number in nodes if not nodes[number]["there"]]
+    for number in away:
+        yield f"node {number} does not answer"
     leaderless = [group["group"] for group in groups if not group["leader"]]
     if leaderless:
         yield f"no leader: {_groups(leaderless)}"
-    for node in cluster.nodes:
-        behind = [group["group"] for group in groups if nodes[node.id]["there"] and group["behind"].get(str(node.id), 0) > LAG_ENTRIES]
+    for number, node in nodes.items():
+        behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind:
-            yield f"node {node.id} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
+            yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
+    for number, node in nodes.items():
+        if node["lost"]:
+            yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
+    short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
+    if short:
+        yield f"fewer than {now.replicas} replicas: {_groups(short)}"
+    lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
+    if lacking:
+        yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
+    able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and nodes[number]["there"]]
+    for number, record in now.nodes.items():
+        if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
+            stuck = [
+                group for group, each in now.groups.items() if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
+            ]
+            if stuck:
+                yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 
 
-def _node(node: int, told: dict[tuple[int, int], Told]) -> dict[str, Any]:
-    parts = [part for (where, _), part in told.items() if where == node]
+def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
+    record = now.nodes[number]
+    parts = [part for (where, _), part in told.items() if where == number]
     led = sum(replica.role == "leader" for part in parts for replica in part.replicas)
-    return {"there": bool(parts), "release": parts[0].release if parts else None, "cores": len(parts), "leads": led}
+    has = sum(len(part.replicas) for part in parts)
+    return {
+        "id": number,
+        "http": record.http,
+        "peer": record.peer,
+        "zone": record.zone,
+        "state": NodeState.NAMES[record.state],
+        "there": bool(parts),
+        "release": parts[0].release if parts else None,
+        "cores": len(parts),
+        "leads": led,
+        "replicas": has if parts else len(now.groups_of(number)),
+        "lost": sorted(group for part in parts for group in part.lost),
+        "votes": sum(number in placement.voters for placement in now.groups.values()),
+    }
 
 
-def _group(group: int, nodes: Iterable[int], told: dict[tuple[int, int], Told]) -> dict[str, Any]:
+def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
     """As its leader says, and where that is away, as the newest of the others."""
     found = {where: replica for (where, _), part in told.items() for replica in part.replicas if replica.group == group}
     leaders = {where: replica for where, replica in found.items() if replica.role == "leader"}
     leader = max(leaders, key=lambda where: leaders[where].term, default=0)
     newest = max((replica.commit for replica in found.values()), default=0)
+    placement = now.groups.get(group)
     return {
         "group": group,
         "leader": leader,
         "term": max((replica.term for replica in found.values()), default=0),
         "commit": newest,
-        "behind": {str(node): max(0, newest - found[node].applied) for node in nodes if node in found},
+        "behind": {str(node): max(0, newest - found[node].applied) for node in sorted(found)},
+        "voters": list(placement.voters) if placement else [],
+        "goal": list(placement.goal) if placement else [],
+        "first": placement.first if placement else 0,
+        "readers": list(now.readers_of(group)) if group == META_GROUP and placement else [],
     }
+
+
+def _nodes(numbers: list[int]) -> str:
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"one of the nodes {', '.join(map(str, numbers))}"
 
 
 def _groups(numbers: list[int]) -> str:

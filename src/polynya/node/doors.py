@@ -11,6 +11,8 @@ import msgspec
 from polynya.base.limits import MIB, TOKEN_NAME_BYTES_MAX
 from polynya.front.http.buckets import PATH as BUCKETS
 from polynya.front.http.buckets import BucketRoutes
+from polynya.front.http.cluster import PATH as CLUSTER
+from polynya.front.http.cluster import ClusterActs, ClusterRoutes, act_of
 from polynya.front.http.cors import Cors
 from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
@@ -24,7 +26,6 @@ from polynya.front.http.tokens import TokenRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.checks import StoreChecks
-from polynya.node.cluster_view import ClusterView
 from polynya.node.health import Answer, Health
 from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
@@ -50,7 +51,7 @@ class Behind(NamedTuple):
     mounts: Mapping[str, Handler]
     read_object: ReadObject | None  # None: there is no object store
     checks: StoreChecks | None
-    view: ClusterView
+    cluster: ClusterActs
 
 
 class Doors:
@@ -72,20 +73,33 @@ class Doors:
         settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
         buckets = BucketRoutes(service)
         user = self._audited(_table_act, _table_handler(routes.user))
-        handlers = {"/v1/tables": user, "/v1/cluster": _cluster_handler(behind.view), **self._health_handlers()}
+        cluster = ClusterRoutes(behind.cluster)
+        acts = self._audited(_cluster_act, cluster.handle)
+        handlers = {
+            "/v1/tables": user,
+            CLUSTER: cluster.look,
+            CLUSTER + "/health": cluster.health,
+            **self._health_handlers(),
+        }
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
-        below = {"/v1/tables/": user, BUCKETS + "/": self._audited(_bucket_act, buckets.handle), **console_mounts(), **behind.mounts}
+        below = {
+            "/v1/tables/": user,
+            CLUSTER + "/": acts,
+            BUCKETS + "/": self._audited(_bucket_act, buckets.handle),
+            **console_mounts(),
+            **behind.mounts,
+        }
         context = keeper.tls.context if keeper.tls is not None else None
         protection = Protection(entrance=self._entrance(keeper.access), cors=Cors(start.config.origins), tls=context)
         self.base = HttpFront(service, settings, {**handlers, **only_base}, below, protection=protection)
         admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind.checks))
         near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
-        within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user)}
+        within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user), CLUSTER + "/": self._local_only(acts)}
         self.admin = HttpFront(service, settings, near, within, streams=False, protection=Protection(cors=Cors(())))
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
             guarded = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
-            far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user)}
+            far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
             self.far_admin = HttpFront(service, settings, handlers, far, streams=False, protection=guarded)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
@@ -196,6 +210,10 @@ def _bucket_act(request: Request) -> str:
     return "" if request.method in ("GET", "HEAD") else "bucket.retention"
 
 
+def _cluster_act(request: Request) -> str:
+    return act_of(request.segments) if request.method == "POST" else ""
+
+
 def _admin_act(request: Request) -> str:
     """Plans and commits are work, not administration: they come by the thousand."""
     first = request.segments[0]
@@ -237,13 +255,6 @@ def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoute
         raise Failure("NO_ROUTE")
 
     return handle
-
-
-def _cluster_handler(view: ClusterView) -> Handler:
-    async def cluster(request: Request) -> Response:
-        return Response(200, msgspec.json.encode(await view.look()), headers=(("Cache-Control", "no-store"),))
-
-    return cluster
 
 
 def _response(answer: Answer) -> Response:

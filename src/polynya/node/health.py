@@ -93,6 +93,7 @@ class Health:
         self._start = start
         self._transport = transport
         self._checks: list[tuple[str, Check, bool]] = []
+        self.nodes: Callable[[], dict[int, str]] = dict  # of the cluster, and where clients reach them
         self.heart = Heart()
         self.registry = Registry()
         self.registry.add(process_samples)
@@ -152,7 +153,7 @@ class Health:
             "commit": commit(),
             "cluster": start.birth.cluster_id,
             "node": start.birth.node,
-            "nodes": {str(node.id): node.http for node in start.config.cluster.nodes},
+            "nodes": {str(number): url for number, url in sorted(self.nodes().items())},
             "history": start.birth.history,
             "start": start.start_id,
             "cores": start.cores,

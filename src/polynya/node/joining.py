@@ -9,8 +9,10 @@ from collections.abc import Callable
 from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster import Cluster, Membership
-from polynya.node.cluster_view import Replica
+from polynya.node.cluster_settings import ClusterNode
+from polynya.node.cluster_view import Replica, replica_of
 from polynya.node.engine import Engine
+from polynya.node.maps import map_at_birth
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
 from polynya.node.replicated import ReplicatedCore
@@ -18,6 +20,8 @@ from polynya.node.start import CoreStart
 from polynya.raft import group_of_message
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import Map
 from polynya.transport import Cluster as Links
 from polynya.transport import RaftNet, Transport, address
 
@@ -29,7 +33,10 @@ log = logging.getLogger("polynya.core")
 def membership_of(start: CoreStart) -> Membership | None:
     """None on a node by itself."""
     cluster = start.config.cluster
-    return Membership(cluster.node, tuple(sorted(node.id for node in cluster.nodes))) if cluster.is_on else None
+    if not cluster.is_on:
+        return None
+    born = map_at_birth(start.birth, cluster)
+    return Membership(cluster.node, start.birth.nodes, {group: placement.voters for group, placement in born.groups.items()})
 
 
 def transport_of(start: CoreStart) -> Transport | None:
@@ -66,12 +73,14 @@ class Joined:
     def __init__(self, start: CoreStart, transport: Transport, engine: Engine) -> None:
         assert transport.raft is not None and engine.replicated is not None
         self._start = start
+        self._transport = transport
         self._tls = transport.tls
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
         local = engine.local
-        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))
+        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))  # where a node that joins looks for the cluster
+        born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             Place(own, start.core, start.cores, start.groups),
             self._core,
@@ -79,7 +88,7 @@ class Joined:
             local.propose,
             stamped=local.stamped,
             address=address,
-            whereabouts=Whereabouts(own, BirthMap(nodes), transport.raft.is_there),
+            whereabouts=Whereabouts(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
         )
         service = engine.service
         service.join(self.forwarding)
@@ -93,12 +102,29 @@ class Joined:
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
 
+    def meet(self, now: Map) -> None:
+        """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
+        still hear of that."""
+        self.urls = {number: now.nodes[number].http for number in now.members if now.nodes[number].http} or self.urls
+        for number, record in now.nodes.items():
+            if number == self._start.birth.node:
+                continue
+            if record.state != NodeState.REMOVED and record.peer:
+                self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+            elif number in self._transport.nodes:
+                self._transport.dismiss_node(number)
+
+    async def part(self, now: Map) -> None:
+        """From those that were removed, and are not there any more."""
+        for number in self._transport.nodes:
+            record = now.nodes.get(number)
+            away = not self._raft.is_there(number)
+            if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
+                await self._transport.remove_node(number)
+
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""
-        return [
-            Replica(number, status.role.name.lower(), status.term, status.leader, status.commit, status.applied, status.last)
-            for number, status in self._core.statuses().items()
-        ]
+        return [replica_of(number, status, self._core.node) for number, status in self._core.statuses().items()]
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
@@ -132,9 +158,9 @@ class Joined:
         if made is not None and self._tls is not None:
             self._tls.server, self._tls.client = made.server, made.client
 
-    def _lost(self, node: int, shared: Callable[[int], bool]) -> None:
+    def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
         self._core.unreachable(node, shared)
-        self._core.peer_lost(node, shared=shared)
+        self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
         without = [number for number in self._core.members if not self._core.leader_of(number)]

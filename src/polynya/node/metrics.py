@@ -52,6 +52,15 @@ METRICS = (
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
     Metric("polynya_groups_led", "gauge", "Groups that this node leads, of a cluster."),
     Metric(
+        "polynya_map_epoch",
+        "gauge",
+        "Changes of who belongs to the cluster and of where groups are, as far as this node knows.",
+        merge="max",
+    ),
+    Metric("polynya_groups_moving", "gauge", "Groups on their way to other nodes.", merge="max"),
+    Metric("polynya_placement_steps_total", "counter", "Steps that this node took to bring groups where they are to be."),
+    Metric("polynya_replicas_lost", "gauge", "Groups that count on a replica here whose data was lost: replace the disk."),
+    Metric(
         "polynya_peers_connected",
         "gauge",
         "Cores of other nodes that this node's cores hear: the other nodes times cores when all is well.",

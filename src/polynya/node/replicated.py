@@ -20,10 +20,10 @@ from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
 from polynya.node.deadlines import Deadlines
 from polynya.node.leads import Leads
+from polynya.node.outbox import Outbox
 from polynya.node.storage import Storage
 from polynya.node.writing import Writer, WriterThread, Writes
 from polynya.raft import (
-    Append,
     Effects,
     Entry,
     HardState,
@@ -39,8 +39,6 @@ from polynya.raft import (
     SnapshotChunk,
     Status,
     decode_message,
-    encode_block,
-    encode_message,
 )
 from polynya.replica import Group
 from polynya.replica.log import decode_command, encode_command
@@ -94,8 +92,7 @@ class ReplicatedCore:
         self._loop = asyncio.get_running_loop()
         self._ready: list[Raft] = []
         self._queued: list[Member] = []
-        self._outbox: dict[int, list[bytes]] = {}
-        self._bulk: dict[int, list[bytes]] = {}
+        self._outbox = Outbox(cluster.links)
         self.departed = storage.departed  # what members promised that were here: it counts for those that are made in their place
         self.first_of = cluster.membership.first_of  # the node that is to lead a group
         self._kicked = self._applied = False
@@ -133,12 +130,9 @@ class ReplicatedCore:
             self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
             self.led.pop(group, None)
             member.leads = False
-            self._answer_all(member.queue, NotLeader(0))
-            self._answer_all(
-                list(member.proposals), OutcomeUnknown("this node leads the group no more; the append may or may not be applied")
-            )
-            member.queue = []
-            member.proposals.clear()
+            queued, proposals = member.emptied()
+            self._answer_all(queued, NotLeader(0))
+            self._answer_all(proposals, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
             for futures in raft.reads.tokens():
                 _settle(futures, Unavailable("the group has moved to other nodes; retry"))
             del self.shard.groups[group]
@@ -422,7 +416,9 @@ class ReplicatedCore:
         if self._dead is None:
             now_ms = self._now_ms()
             for raft in rafts:
-                raft.unwritten(now_ms)
+                gone = raft.unwritten(now_ms)
+                if gone and raft.group in self.members:  # of a group of one: nobody else has it
+                    self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
             self.leadership.hand_over_all()
             self._turn()
 
@@ -466,7 +462,7 @@ class ReplicatedCore:
                 member = self.members.get(raft.group)
                 if member is not None and member.raft is raft:  # else it was here
                     self._carry_out(member, raft.take())
-        self._send()
+        self._outbox.send()
         self._writes.flush()
         self._deadlines.arm()
         if self._applied:
@@ -477,17 +473,6 @@ class ReplicatedCore:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _send(self) -> None:
-        links = self._cluster.links
-        if self._outbox:
-            outbox, self._outbox = self._outbox, {}
-            for node, messages in outbox.items():
-                links.send(node, messages)
-        if self._bulk:
-            bulk, self._bulk = self._bulk, {}
-            for node, messages in bulk.items():
-                links.send_bulk(node, messages)
 
     def _hand_in(self, now_ms: int) -> None:
         queued, self._queued = self._queued, []
@@ -507,7 +492,7 @@ class ReplicatedCore:
         if effects.ticket:
             self._writes.stage(member, effects)
         if effects.messages:
-            self._post(effects.messages)
+            self._outbox.post(effects.messages)
         if effects.committed:
             member.committed.extend(effects.committed)
         if member.committed and member.committed[0].index <= member.raft.durable:
@@ -521,19 +506,6 @@ class ReplicatedCore:
         if effects.install or effects.chunks_wanted or effects.chunks_arrived or effects.load:
             self.on_snapshot_effects(member, effects)
         self._deadlines.put(effects.group, member.raft.deadline_ms)
-
-    def _post(self, messages: list[Message]) -> None:
-        """The entries of an append are encoded once for all members that get the same."""
-        blocks: dict[int, bytes] = {}
-        for message in messages:
-            block = None
-            if type(message) is Append:
-                key = id(message.entries)
-                block = blocks.get(key)
-                if block is None:
-                    block = blocks[key] = encode_block(message.entries)
-            outbox = self._bulk if type(message) is SnapshotChunk else self._outbox
-            outbox.setdefault(message.to, []).append(encode_message(message, block))
 
     # --- applying --------------------------------------------------------------------------------------------------------------
 
@@ -600,12 +572,9 @@ class ReplicatedCore:
         self._deadlines.close()
         for member in self.members.values():
             member.leads = False
-            self._answer_all(member.queue, Unavailable("the journal has failed; this core is going down"))
-            self._answer_all(
-                list(member.proposals), OutcomeUnknown("the journal could not be synced; the append may or may not be durable")
-            )
-            member.queue = []
-            member.proposals.clear()
+            queued, proposals = member.emptied()
+            self._answer_all(queued, Unavailable("the journal has failed; this core is going down"))
+            self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
         self.led.clear()
         for waiter in self._waiters:
             if not waiter.done():

@@ -145,7 +145,7 @@ SETTINGS = (
         "cores",
         parse_count,
         None,
-        "Processes that share the port. Default: half of the CPUs, at least 1; fixed when the data folder is born.",
+        "Processes that share the port. Default: half of the CPUs, at least 1, when the data folder is born; then as before. At most as many as groups.",
         low=1,
         high=GROUPS_MAX,
     ),
@@ -229,8 +229,31 @@ SETTINGS = (
         "cluster.nodes",
         parse_nodes,
         (),
-        "All nodes, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the other nodes) and `http` (the URL "
-        "for clients); elsewhere `ID=PEER=HTTP` with commas between. The same on every node.",
+        "The nodes that the cluster is born with, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
+        "other nodes), `http` (the URL for clients) and, where there are several, `zone`; elsewhere `ID=PEER=HTTP` or `ID=PEER=HTTP=ZONE` with "
+        "commas between. The same on every node. Later it says where to look for the others first: who belongs, the cluster itself knows.",
+    ),
+    Setting(
+        "cluster.replicas",
+        parse_count,
+        3,
+        "How many nodes have a replica of each group: 1, 3 or 5. Decided when the cluster is born; `polynya cluster rebalance --replicas` "
+        "changes it.",
+    ),
+    Setting(
+        "cluster.join",
+        parse_switch,
+        False,
+        "This node is new to a cluster that is there (`polynya cluster add` tells the cluster, and prints what to set here). Counts on an "
+        "empty data folder alone.",
+    ),
+    Setting(
+        "cluster.replace_after",
+        parse_seconds,
+        0.0,
+        "A node that has been away for so long is given up: what it had is made anew on others, where there is room. 0 is never: that is then "
+        "decided by `polynya cluster remove`. The same on every node.",
+        low=0,
     ),
     Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
     Setting(

@@ -51,6 +51,22 @@ def restart_timer(raft: Raft) -> None:
     draw_timeout(raft)
 
 
+def leader_lost(raft: Raft, heard_ms: int) -> None:
+    """Of a member that slept, and hears from elsewhere that its leader was silent since `heard_ms`: if others may be elected by now, soon. A
+    pre-vote that came shortly before is granted, and then nobody competes with who asked."""
+    raft.sleeping = False
+    raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
+    settings, withheld = raft.settings, raft.withheld
+    raft.withheld = None
+    if withheld is not None and raft.now_ms - withheld[0] < settings.election_ms and not promised(raft, withheld[1].sender):
+        restart_timer(raft)
+        on_vote(raft, withheld[1])
+        return
+    steps = PRIORITY_TOP - max(settings.priority, 1)
+    raft.timer_ms = raft.heard_ms
+    raft.timeout_ms = max(settings.election_ms, raft.now_ms - raft.heard_ms) + steps * settings.spread_ms + raft.random(settings.spread_ms)
+
+
 def may_campaign(raft: Raft) -> bool:
     """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
     known = raft.configurations
@@ -96,6 +112,8 @@ def on_vote(raft: Raft, message: Vote) -> None:
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:
             leading.assert_itself(raft, message.sender)
+        elif raft.sleeping and message.pre:
+            raft.withheld = (raft.now_ms, message)  # whoever asks may have noticed the loss of the leader first
         return
     fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
     if message.pre:

@@ -125,6 +125,7 @@ class Raft:
         "verified",  # up to here the log is known to be that of this term's leader
         "vote",
         "votes",
+        "withheld",  # (when, a pre-vote that came while this member slept)
         "writes",
     )
 
@@ -134,6 +135,7 @@ class Raft:
         self.settings = settings
         self.ready = ready
         self.now_ms = self.heard_ms = self.timer_ms = self.last_active_ms = now_ms
+        self.withheld: tuple[int, Vote] | None = None
         self._restore(restored)
         self._start()
         self.wake()

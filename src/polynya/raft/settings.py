@@ -15,6 +15,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     election_ms: int = 600  # silence of a leader before anyone may be elected; timeouts are drawn from one to two of these
     clock_drift: float = 0.01  # by how much a clock may be too fast or too slow: leases are that much shorter
     priority: int = PRIORITY_TOP  # each step below the top waits half an election longer; 0 votes and never campaigns by itself
+    spread_ms: int = 150  # members that lose a leader at the same moment campaign at different ones: votes are not split
     sleep_after_ms: int = 3000  # of quiet; 0: never
     message_bytes_max: int = 1 * MIB  # entries of one append; a single larger entry goes alone
     inflight_messages_max: int = 64  # appends to one member that are not acknowledged

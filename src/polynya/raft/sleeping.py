@@ -53,10 +53,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
             leading.unreachable(raft, peer)
             wake_leader(raft)
     elif raft.leader == peer and raft.sleeping:
-        raft.sleeping = False
-        raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
-        election.restart_timer(raft)
-        raft.timer_ms = raft.heard_ms
+        election.leader_lost(raft, heard_ms)
 
 
 def peer_found(raft: Raft, peer: int) -> None:

@@ -75,6 +75,19 @@ class Member:
         raft = self.raft
         return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
 
+    def emptied(self) -> tuple[list[Entry], list[Proposal]]:
+        """What was queued, and what is in the log and not answered: nothing of it is the member's any more."""
+        queued, proposals = self.queue, list(self.proposals)
+        self.queue = []
+        self.proposals.clear()
+        return queued, proposals
+
+    def cut(self, index: int) -> list[Proposal]:
+        """The proposals from this index on, which are in the log no more."""
+        gone = [proposal for proposal in self.proposals if proposal.index >= index]
+        self.proposals = deque(proposal for proposal in self.proposals if proposal.index < index)
+        return gone
+
     def lost(self) -> list[Proposal]:
         """The proposals whose outcome this member does not learn in time, or never: those of a term in which it led and leads no more."""
         raft = self.raft

@@ -204,7 +204,8 @@ class Forwarding:
             self._leaderless.pop(group, None)
         else:
             self._leaderless.setdefault(group, self._loop.time())
-        if leader != self._leaders[group] and (leader or self.knows(group)):
+        before = self._leaders[group]
+        if leader != before and (leader or before == self.place.node or self.knows(group)):
             self._leaders[group] = leader
             if not self._news:
                 self._loop.call_soon(self._tell)
@@ -295,7 +296,8 @@ class Forwarding:
         self.retried += 1
         if self.knows(group):
             return False
-        news = bool(leader and leader != self._nodes.get(target))
+        here = leader == self.place.node and group % self.place.cores == self.place.core  # which is known better
+        news = bool(leader and leader != self._nodes.get(target) and not here)
         if news:
             self._leaders[group] = leader
         else:

@@ -24,6 +24,7 @@ FLUSH = 9
 PLACE_OF_TIME = 10
 BUCKETS = 11
 LEADERS = 12
+META = 14
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):
@@ -104,6 +105,7 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
     PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
     BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
     FLUSH: msgspec.msgpack.Decoder(None),
+    META: msgspec.msgpack.Decoder(dict[str, bytes]),
 }
 
 

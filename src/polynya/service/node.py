@@ -203,6 +203,11 @@ class NodeService:
         found: dict[str, Retention] = await self._at_replica(0, messages.BUCKETS, messages.Flush(""), self._buckets_here)
         return found
 
+    async def meta(self, scope: str) -> dict[str, bytes]:
+        """What the meta group keeps under a scope (see `polynya.stream.meta`)."""
+        found: dict[str, bytes] = await self._at_replica(0, messages.META, messages.Flush(scope), self._meta_here)
+        return found
+
     async def ask_lags(self, query: messages.LagQuery) -> list[Lag]:
         """A table's lag in each group."""
 
@@ -298,6 +303,7 @@ class NodeService:
         self._on_async(transport, messages.READ_UID, messages.ReadUid, self._read_uid_here)
         self._on_async(transport, messages.PLACE_OF_TIME, messages.TimeOfUid, self._place_of_time_here)
         self._on_async(transport, messages.BUCKETS, messages.Flush, self._buckets_here)
+        self._on_async(transport, messages.META, messages.Flush, self._meta_here)
         self._on_async(transport, messages.LIST, messages.ListQuery, self._list_here)
         self._on_async(transport, messages.TABLES, messages.Flush, self._tables_here)
         self._on_async(transport, messages.LAG, messages.LagQuery, self._lags_here)
@@ -322,6 +328,11 @@ class NodeService:
     async def _buckets_here(self, question: messages.Flush) -> dict[str, Retention]:
         await self.local.linearize(0)
         return dict(self.local.here(0).buckets)
+
+    async def _meta_here(self, question: messages.Flush) -> dict[str, bytes]:
+        await self.local.linearize(0)
+        scope = question.prefix
+        return {name: value for name, value in self.local.here(0).meta.items() if name == scope or name.startswith(f"{scope}/")}
 
     async def _lags_here(self, question: messages.LagQuery) -> list[Lag]:
         await self.local.linearize_all(question.groups)

@@ -394,6 +394,104 @@ class BucketRetention(Command, tag=81, frozen=True, gc=False):
     now_ms: int
 
 
+class NodeState:
+    """What may be done with a node. Of those that are not removed each has part in the cluster."""
+
+    ACTIVE = 0
+    CORDONED = 1  # gets nothing new
+    DRAINING = 2  # … and leads nothing
+    EMPTYING = 3  # … and is to hold nothing
+    LEAVING = 4  # … and is removed then
+    REMOVED = 5
+    NAMES = ("active", "cordoned", "draining", "emptying", "leaving", "removed")
+
+
+class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A node of the cluster. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it."""
+
+    id: int
+    peer: str
+    http: str
+    zone: str = ""
+    cores: int = 0  # 0: it has not said
+    state: int = NodeState.ACTIVE
+    replaces: int = 0  # the node whose replicas it takes over
+
+
+class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Of one group: its voters, what they are to be (the same when nothing moves), who is to lead it, and the map's epoch at its last change."""
+
+    voters: tuple[int, ...]
+    goal: tuple[int, ...]
+    first: int
+    epoch: int = 0
+
+
+class ClusterBorn(Command, tag=82, frozen=True, gc=False):
+    """In the meta group: the first map, unless there is one. `placements` by the groups' numbers."""
+
+    nodes: list[NodeRecord]
+    placements: list[Placement]
+    replicas: int
+
+
+class NodeAdd(Command, tag=83, frozen=True, gc=False):
+    """In the meta group: a node more. `balance`: and it gets its share."""
+
+    node: NodeRecord
+    balance: bool = False
+
+
+class NodeSet(Command, tag=84, frozen=True, gc=False):
+    """In the meta group: the state of a node (`NodeState`)."""
+
+    node: int
+    state: int
+
+
+class NodeAnnounce(Command, tag=85, frozen=True, gc=False):
+    """In the meta group: a node's addresses, zone and cores, as it says itself."""
+
+    node: int
+    peer: str
+    http: str
+    zone: str
+    cores: int
+
+
+class PlaceGroup(Command, tag=86, frozen=True, gc=False):
+    """In the meta group: what the voters of a group are to be, and who is to lead it. `epoch`: of the placement that this is to follow; 0 any."""
+
+    group: int
+    goal: tuple[int, ...]
+    first: int
+    epoch: int = 0
+
+
+class GroupPlaced(Command, tag=87, frozen=True, gc=False):
+    """In the meta group: the group has committed these voters, on the way that its placement at `epoch` asked for."""
+
+    group: int
+    voters: tuple[int, ...]
+    epoch: int
+
+
+class SetBalancing(Command, tag=88, frozen=True, gc=False):
+    """In the meta group: spread replicas and leads evenly, or be done with it. `replicas`: wanted of each group from now on; 0 as before."""
+
+    on: bool
+    replicas: int = 0
+
+
+class MetaChange(Command, tag=89, frozen=True, gc=False):
+    """In the meta group: change keys of a scope together (None: take away), if nobody has since its version was `version`. The reply's detail is
+    the version from now on."""
+
+    scope: str
+    version: int
+    changes: list[tuple[str, bytes | None]]
+
+
 AnyCommand = (
     Create
     | Append
@@ -428,4 +526,12 @@ AnyCommand = (
     | ClaimRanges
     | MetaSet
     | BucketRetention
+    | ClusterBorn
+    | NodeAdd
+    | NodeSet
+    | NodeAnnounce
+    | PlaceGroup
+    | GroupPlaced
+    | SetBalancing
+    | MetaChange
 )

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import forks, front, lifetimes, reading, retention, snapshots, subscriptions_links, tables, tier, writes
+from polynya.stream import (
+    forks,
+    front,
+    lifetimes,
+    meta,
+    placement,
+    reading,
+    retention,
+    snapshots,
+    subscriptions_links,
+    tables,
+    tier,
+    writes,
+)
 from polynya.stream.changes import Changes
 from polynya.stream.commands import (
     Acknowledge,
@@ -73,6 +86,7 @@ class Machine:
         self.subscriptions = Subscriptions()
         self.meta: dict[str, bytes] = {}  # of the meta group
         self.buckets: dict[str, Retention] = {}  # of the meta group: retention of buckets
+        self.map: placement.Map | None = None  # of the meta group of a cluster
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
@@ -216,4 +230,6 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
     **subscriptions_links.RULES,
+    **placement.RULES,
+    **meta.RULES,
 }

@@ -41,6 +41,7 @@ class Code(enum.IntEnum):
     HELD = 42  # another worker has the lease
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
     OVER_HOT_BOUND = 44  # more than may ever be hot at once: `byte` of the reply is that bound
+    REFUSED = 45  # what would not fit the map of the cluster: `detail` says why
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

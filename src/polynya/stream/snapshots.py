@@ -13,6 +13,7 @@ from polynya.base.errors import CorruptData
 from polynya.stream import index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
+from polynya.stream.placement import Map
 from polynya.stream.subscriptions_model import Image as Subscribed
 from polynya.stream.tables import Table
 
@@ -43,6 +44,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     pack_counter: int = 0
     entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
     buckets: dict[str, Retention] = {}
+    map: Map | None = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -83,6 +85,7 @@ def image_of(machine: Machine) -> Image:
         pack_counter=machine.pack_counter,
         entry_bytes=index.ENTRY_BYTES,
         buckets=machine.buckets,
+        map=machine.map,
     )
 
 
@@ -137,6 +140,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     if image.subscriptions is not None:
         subscriptions_links.decode_image(machine, image.subscriptions)
     machine.meta = image.meta
+    machine.map = image.map
     machine.take_changes()
     return machine
 

@@ -17,6 +17,8 @@ from polynya.transport.link import Link, Type
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
+PLACES_MAX = 3  # where a node may be: as the settings, and as the cluster have it
+TROUBLES_MAX = 8  # that are not said again
 log = logging.getLogger("polynya.transport")
 
 
@@ -32,15 +34,21 @@ class Refused(ConnectionError):
 
 
 class Dialer:
-    """Connects one core to those of the node `node` at `host`:`port`. Says once in the log why it cannot, and again when that changes."""
+    """Connects one core to those of the node `node` at `place` (host, port), or where it was said to be later: of several places the one where it
+    answers. Says once in the log why it cannot, and again when that changes."""
 
     def __init__(self, own: Hello, node: int, place: tuple[str, int], tls: PeerTls | None, on_hello: Callable[[Hello], None]) -> None:
         self.node = node
         self._own = own
-        self._place = place
+        self._places = [place]  # the first is tried next
         self._tls = tls
         self._on_hello = on_hello
-        self._trouble: str | None = None  # not tried yet
+        self._troubles: set[str] | None = None  # not tried yet
+
+    def move(self, place: tuple[str, int]) -> None:
+        """The node is said to be there now."""
+        if place not in self._places:
+            self._places = [place, *self._places][:PLACES_MAX]
 
     async def connect(self, core: int, lane: int) -> Link:
         """A link that may be used. Raises OSError."""
@@ -49,6 +57,7 @@ class Dialer:
                 link = await self._connect(core, lane)
         except OSError as error:
             self._note(_why(error))
+            self._places.append(self._places.pop(0))
             raise
         except Exception as error:  # who keeps the connection tries again after an OSError, and only then
             self._note(repr(error))
@@ -83,7 +92,7 @@ class Dialer:
 
     async def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()
-        host, port = self._place
+        host, port = self._places[0]
         error: OSError = OSError(f"{host} has no address")
         for family, kind, number, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             raw = socket.socket(family, kind, number)
@@ -115,14 +124,14 @@ class Dialer:
             raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
     def _note(self, trouble: str) -> None:
-        if trouble == self._trouble:
-            return
-        where = "{}:{}".format(*self._place)
+        where = "{}:{}".format(*self._places[0])
         if trouble:
-            log.warning("a node cannot be reached", extra={"node": self.node, "at": where, "reason": trouble})
-        else:
+            if trouble not in (self._troubles or ()):
+                log.warning("a node cannot be reached", extra={"node": self.node, "at": where, "reason": trouble})
+            self._troubles = {*(self._troubles or ()), trouble} if len(self._troubles or ()) < TROUBLES_MAX else {trouble}
+        elif self._troubles is None or self._troubles:
             log.info("a node can be reached", extra={"node": self.node, "at": where})
-        self._trouble = trouble
+            self._troubles = set()
 
 
 class _Greeting:

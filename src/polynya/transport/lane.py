@@ -38,6 +38,10 @@ class Lane:
     def connected(self) -> bool:
         return self._link is not None
 
+    def silent_seconds(self, now: float) -> float:
+        """For how long nothing was heard."""
+        return max(0.0, now - self._pulse.heard)
+
     def send(self, messages: list[bytes]) -> None:
         """They leave at once, or wait for room; without a connection they are dropped."""
         link, queue = self._link, self._queue

@@ -35,7 +35,7 @@ class NodePort:
     ) -> None:
         self._house = house
         self._own = own
-        self._nodes = frozenset(nodes)
+        self._nodes = set(nodes)
         self._listener = listener
         self._directory = directory
         self._tls = tls
@@ -43,6 +43,14 @@ class NodePort:
         self._entering: set[asyncio.Task[None]] = set()
         self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
+
+    def admit(self, node: int) -> None:
+        """It belongs to the cluster."""
+        self._nodes.add(node)
+
+    def dismiss(self, node: int) -> None:
+        """It belongs to the cluster no more: no new connection of it is taken."""
+        self._nodes.discard(node)
 
     def open(self) -> None:
         """Take connections from now on."""
@@ -187,7 +195,7 @@ class NodePort:
             return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
         reason = judge(self._own, other, expected=other.node, certified=certified_names(link))
         if not reason and other.node not in self._nodes:
-            reason = f"node {other.node} is not in cluster.nodes here"
+            reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from polynya.transport.link import Link, Type
 
-SILENCE_SECONDS = 2.0  # so long without a byte, and without taking one, and it is gone, whatever the kernel says
-TICK_SECONDS_MAX = 1.0  # a tick that comes later says that this process stood still: then nothing is known about others
+# So long without a byte, and without taking one, and it is gone, whatever the kernel says. A write that waits for its answer then costs, with the
+# election that follows, less than two seconds; and a process that stands still for less is not missed.
+SILENCE_SECONDS = 1.0
+TICK_SECONDS_MAX = 0.5  # a tick that comes later says that this process stood still: then nothing is known about others
 
 
 class Pulse:

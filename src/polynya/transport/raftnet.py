@@ -47,7 +47,7 @@ class RaftNet:
         self._running = False
         self.group_of: Callable[[bytes], int] = lambda message: 0
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
-        self.on_lost: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
         self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
         for node in self._nodes:
@@ -56,7 +56,9 @@ class RaftNet:
     def send(self, node: int, messages: list[bytes]) -> None:
         """What a turn has to say to `node`: one write for each core that it is for. Never blocks: without a connection all is dropped, and over
         the bound the oldest."""
-        there = self._nodes[node]
+        there = self._nodes.get(node)
+        if there is None:  # it belongs to the cluster no more
+            return
         if there.cores == self._cores:
             there.lanes[self._core].send(messages)
             return
@@ -65,12 +67,13 @@ class RaftNet:
 
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
         """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
-        for core, some in self._split(messages, self._nodes[node].cores).items():
+        for core, some in self._split(messages, self.cores_of(node)).items():
             self._bulk(node, core, join_messages(some))
 
     def is_there(self, node: int) -> bool:
         """Whether cores of the node that have groups of this one were heard lately."""
-        return any(lane.connected for lane in self._nodes[node].lanes.values())
+        there = self._nodes.get(node)
+        return there is not None and any(lane.connected for lane in there.lanes.values())
 
     def cores_of(self, node: int) -> int:
         """How many cores a node has: as many as this one until it has said."""
@@ -103,6 +106,23 @@ class RaftNet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def add(self, node: int, connect: Callable[[int], Connect]) -> None:
+        """One more."""
+        self._nodes[node] = _Node(connect, self._cores)
+        self._shape(node, self._cores)
+
+    async def remove(self, node: int) -> None:
+        """One less; returns when its connections are gone."""
+        there = self._nodes.pop(node, None)
+        if there is None:
+            return
+        tasks = list(there.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in there.lanes.values():
+            lane.drop()
+
     def tick(self, now: float) -> None:
         for there in self._nodes.values():
             for lane in there.lanes.values():
@@ -110,7 +130,9 @@ class RaftNet:
 
     def greeted(self, hello: Hello) -> None:
         """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
-        there = self._nodes[hello.node]
+        there = self._nodes.get(hello.node)
+        if there is None:
+            return
         before, there.life = there.life, hello.start
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
@@ -154,9 +176,10 @@ class RaftNet:
         def lost() -> None:
             for hear in self.on_gone:
                 hear(node, core)
-            self.on_lost(node, shared)
+            self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
 
-        return Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+        return lane
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
         """By the core of another node that they are for."""

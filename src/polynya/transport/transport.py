@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from polynya import __version__
+from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
@@ -68,6 +69,7 @@ class Transport:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the peer that each keeps
         self._ticker: asyncio.TimerHandle | None = None
         self._dialers: dict[int, Dialer] = {}
+        self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
@@ -78,14 +80,11 @@ class Transport:
             self._join(cluster, own, directory)
 
     def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
-        def to(dialer: Dialer) -> Callable[[int], Connect]:
-            return lambda core: partial(dialer.connect, core, LANE_RAFT)
-
-        dialers = {node: Dialer(own, node, place, cluster.tls, self._greeted) for node, place in cluster.others.items()}
-        self._dialers = dialers
+        self._dialer = lambda node, place: Dialer(own, node, place, cluster.tls, self._greeted)
+        self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
         self.raft = raft = RaftNet(
             (own.core, own.cores),
-            {node: to(dialer) for node, dialer in dialers.items()},
+            {node: _lane_to(dialer) for node, dialer in self._dialers.items()},
             lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
         raft.on_gone.append(self._core_lost)
@@ -93,6 +92,39 @@ class Transport:
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._greeted
+
+    def add_node(self, node: int, place: tuple[str, int]) -> None:
+        """Another node belongs to the cluster, or is somewhere else than it was. In a cluster only."""
+        assert self.raft is not None and self._port is not None and self._dialer is not None
+        if node in self._dialers:
+            self._dialers[node].move(place)
+        else:
+            self._dialers[node] = dialer = self._dialer(node, place)
+            self.raft.add(node, _lane_to(dialer))
+        self._port.admit(node)
+
+    async def remove_node(self, node: int) -> None:
+        """It belongs to the cluster no more. What it is asked from now on is refused."""
+        assert self.raft is not None and self._port is not None
+        self._port.dismiss(node)
+        if self._dialers.pop(node, None) is None:
+            return
+        tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
+        for task in tasks:
+            task.cancel()
+        for place in [place for place in self._peers if place >> 8 == node]:
+            del self._peers[place]
+        await asyncio.gather(self.raft.remove(node), *tasks, return_exceptions=True)
+
+    def dismiss_node(self, node: int) -> None:
+        """It is on its way out: connections that are there go on until `remove_node`, new ones of it are not taken."""
+        if self._port is not None:
+            self._port.dismiss(node)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The other nodes that are connected to, or tried."""
+        return sorted(self._dialers)
 
     def on(self, kind: int, handler: Handler) -> None:
         """`handler(body, reply, core)` answers calls and messages of this kind (0 … 65535), by `reply(bytes or error)`, now or later
@@ -146,7 +178,12 @@ class Transport:
     def call_nowait(self, core: int, kind: int, body: bytes, done: Done) -> None:
         """Ask another core. `done` is called once with the answer, Unavailable (not applied; perhaps before this returns) or
         OutcomeUnknown."""
-        self._peer(core).call_nowait(kind, body, done)
+        try:
+            peer = self._peer(core)
+        except Unavailable as gone:
+            done(gone)
+        else:
+            peer.call_nowait(kind, body, done)
 
     async def call(self, core: int, kind: int, body: bytes) -> bytes:
         """`call_nowait` for those who may wait; raises the error."""
@@ -156,7 +193,10 @@ class Transport:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """A message without an answer, at most once; False when it was refused."""
-        return self._peer(core).send(kind, body)
+        try:
+            return self._peer(core).send(kind, body)
+        except Unavailable:
+            return False
 
     def subscribe(
         self,
@@ -167,7 +207,7 @@ class Transport:
         on_end: Callable[[BaseException | None], None],
     ) -> Subscription:
         """Messages from another core until it ends them (`on_end(None)`), the connection breaks or this side lags (`on_end(error)`;
-        perhaps before this returns), or `cancel` of what is returned."""
+        perhaps before this returns), or `cancel` of what is returned. Raises Unavailable when there is no such node."""
         return self._peer(core).subscribe(kind, body, on_item, on_end)
 
     def counters(self) -> dict[str, int]:
@@ -189,7 +229,9 @@ class Transport:
         peer = self._peers.get(place)
         if peer is None:  # a core of another node that was not asked before
             node, core = place >> 8, place & 0xFF
-            dialer = self._dialers[node]
+            dialer = self._dialers.get(node)
+            if dialer is None:
+                raise Unavailable(f"node {node} does not belong to the cluster; retry")
             name = f"core {core} of node {node}"
             peer = Peer(name, lambda: dialer.connect(core, LANE_ASK), call_seconds=self._call_seconds, pulse=Pulse())
             peer.tick(asyncio.get_running_loop().time())
@@ -224,6 +266,10 @@ class Transport:
         if self.raft is not None:
             self.raft.tick(now)
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+
+
+def _lane_to(dialer: Dialer) -> Callable[[int], Connect]:
+    return lambda core: partial(dialer.connect, core, LANE_RAFT)
 
 
 def _path(directory: str, core: int) -> str:

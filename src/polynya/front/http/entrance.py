@@ -29,7 +29,17 @@ Audit = Callable[[str, str, str, str, str, str], None]
 """(act, target, principal's id and name, address, outcome, request id)."""
 
 _ANYBODY = frozenset(
-    ("/", "/livez", "/readyz", "/health", "/console", "/favicon.ico", "/v1/stream/__ds/jwks.json", "/v1/streams/__ds/jwks.json")
+    (
+        "/",
+        "/livez",
+        "/readyz",
+        "/health",
+        "/v1/cluster/health",
+        "/console",
+        "/favicon.ico",
+        "/v1/stream/__ds/jwks.json",
+        "/v1/streams/__ds/jwks.json",
+    )
 )
 _ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for with its reader's token
 _SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")

@@ -5,9 +5,8 @@ On this machine there is `polynya token`.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,15 +16,27 @@ from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
 from polynya.service.access import Access, BadScope, Denied, Principal
 from polynya.service.access.revoked import RevokedJwt, UnwantedJwt
-from polynya.service.access.store import AtRest, NoToken, TokenFile, TokenRecord, Wanted
+from polynya.service.access.store import AtRest, NoToken, TokenRecord, Wanted
 
 _NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class Tokens(Protocol):
+    """Where tokens are changed. Raises `BadScope`, `NoToken`, `ConfigError`, and `Unavailable`."""
+
+    async def load(self) -> AtRest: ...
+
+    async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]: ...
+
+    async def revoke(self, which: str, now_ms: int) -> TokenRecord: ...
+
+    async def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt: ...
 
 
 class TokenRoutes:
     """Proves its callers itself: also on loopback, where the rest of the admin port asks nobody, a token comes from a token."""
 
-    def __init__(self, tokens: TokenFile, access: Access | None) -> None:
+    def __init__(self, tokens: Tokens, access: Access | None) -> None:
         self._tokens = tokens
         self._access = access
 
@@ -35,12 +46,12 @@ class TokenRoutes:
         method, segments = request.method, request.segments
         try:
             if not segments and method == "GET":
-                records = await asyncio.to_thread(self._tokens.read)
-                return _json(200, {"tokens": [shown(record) for record in records]})
+                found = await self._tokens.load()
+                return _json(200, {"tokens": [shown(record) for record in found.tokens]})
             if not segments and method == "POST":
                 return await self._create(request)
             if len(segments) == 1 and method == "DELETE":
-                record = await asyncio.to_thread(self._tokens.revoke, segments[0], _now_ms())
+                record = await self._tokens.revoke(segments[0], _now_ms())
                 self._changed()
                 return _json(200, {"token": shown(record)})
         except BadScope as bad:
@@ -58,10 +69,10 @@ class TokenRoutes:
             raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs know GET and POST /v1/admin/jwts")
         try:
             if request.method == "GET":
-                found = await asyncio.to_thread(self._tokens.load)
+                found = await self._tokens.load()
                 return _json(200, {"revoked": shown_jwts(found)})
             unwanted = read_json(request.body, UnwantedJwt)
-            entry = await asyncio.to_thread(self._tokens.revoke_jwt, unwanted, _now_ms())
+            entry = await self._tokens.revoke_jwt(unwanted, _now_ms())
         except BadScope as bad:
             raise Failure("INVALID_REQUEST", str(bad)) from None
         except ConfigError as error:
@@ -92,7 +103,7 @@ class TokenRoutes:
 
     async def _create(self, request: Request) -> Response:
         wanted = read_json(request.body, Wanted)
-        record, text = await asyncio.to_thread(self._tokens.add, wanted, _now_ms())
+        record, text = await self._tokens.add(wanted, _now_ms())
         self._changed()
         return _json(201, {"token": {**shown(record), "secret": text}})
 

@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,7 @@ FILE = "tokens.json"
 VERSION = 1
 KEPT_MS = 30 * 86_400_000  # how long an expired or revoked token is still listed
 Stamp = tuple[int, int, int]
+Made = TypeVar("Made")
 
 
 class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -104,6 +106,58 @@ def proves(record: TokenRecord, secret: str) -> bool:
     return hmac.compare_digest(record.sha256, digest(secret))
 
 
+def tidied(known: AtRest, now_ms: int) -> AtRest:
+    """Without what ended long ago."""
+    tokens = [each for each in known.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
+    return AtRest(VERSION, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
+
+
+def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[TokenRecord, str]]:
+    """With a new token. Raises `BadScope`."""
+    record, text = mint(wanted, now_ms)
+    if any(each.name == record.name and each.state(now_ms) == "active" for each in known.tokens):
+        raise BadScope(f"there is an active token named '{record.name}': revoke it, or choose another name")
+    if len(known.tokens) >= TOKENS_MAX:
+        raise BadScope(f"there are {TOKENS_MAX} tokens already: revoke some, or let an issuer of JWTs make them")
+    return msgspec.structs.replace(known, tokens=[*known.tokens, record]), (record, text)
+
+
+def marked(known: AtRest, which: str, now_ms: int) -> tuple[AtRest, TokenRecord]:
+    """With a token revoked, by id or by name. Raises `NoToken`."""
+    found = [each for each in known.tokens if which in (each.id, each.name) and each.revoked_ms is None]
+    active = [each for each in found if each.state(now_ms) == "active"] or found
+    if len(active) != 1:
+        raise NoToken(f"no token that is not revoked has the id or name '{which}'" if not active else f"several are named '{which}'")
+    revoked = msgspec.structs.replace(active[0], revoked_ms=now_ms)
+    return msgspec.structs.replace(known, tokens=[revoked if each.id == revoked.id else each for each in known.tokens]), revoked
+
+
+def jwt_revoked(known: AtRest, unwanted: UnwantedJwt, now_ms: int) -> tuple[AtRest, RevokedJwt]:
+    """With JWTs revoked. Raises `BadScope`."""
+    entry, entries = revoke(known.revoked_jwts, unwanted, now_ms)
+    return msgspec.structs.replace(known, revoked_jwts=entries), entry
+
+
+def merged(one: AtRest, other: AtRest) -> AtRest:
+    """The sum of what two places know: every token that either has, revoked if either says so, as a token never changes otherwise."""
+    tokens = {record.id: record for record in one.tokens}
+    for record in other.tokens:
+        known = tokens.get(record.id)
+        ends = [each.revoked_ms for each in (record, known) if each is not None and each.revoked_ms is not None]
+        tokens[record.id] = msgspec.structs.replace(known or record, revoked_ms=min(ends, default=None))
+    jwts = {jwt_key(entry): entry for entry in one.revoked_jwts}
+    for entry in other.revoked_jwts:
+        same = jwts.get(jwt_key(entry), entry)
+        until_ms, at_ms = max(same.expires_ms, entry.expires_ms), max(same.revoked_ms, entry.revoked_ms)
+        jwts[jwt_key(entry)] = msgspec.structs.replace(entry, expires_ms=until_ms, revoked_ms=at_ms)
+    return AtRest(VERSION, sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)), list(jwts.values()))
+
+
+def jwt_key(entry: RevokedJwt) -> str:
+    """What an entry is about."""
+    return f"jti/{entry.jti}" if entry.jti else f"sub/{entry.sub}"
+
+
 class TokenFile:
     """One per process. Writers take turns by a lock; readers see the old or the new file, never half of one."""
 
@@ -134,56 +188,34 @@ class TokenFile:
 
     def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]:
         """Raises `BadScope` and `ConfigError`."""
-        record, text = mint(wanted, now_ms)
-
-        def put(file: AtRest) -> AtRest:
-            known = file.tokens
-            if any(each.name == record.name and each.state(now_ms) == "active" for each in known):
-                raise BadScope(f"there is an active token named '{record.name}': revoke it, or choose another name")
-            if len(known) >= TOKENS_MAX:
-                raise BadScope(f"there are {TOKENS_MAX} tokens already: revoke some, or let an issuer of JWTs make them")
-            return msgspec.structs.replace(file, tokens=[*known, record])
-
-        self._change(put, now_ms)
-        return record, text
+        return self._change(lambda known: added(known, wanted, now_ms), now_ms)
 
     def revoke(self, which: str, now_ms: int) -> TokenRecord:
         """By id or by name. Raises `NoToken` and `ConfigError`."""
-        revoked: list[TokenRecord] = []
-
-        def mark(file: AtRest) -> AtRest:
-            found = [each for each in file.tokens if which in (each.id, each.name) and each.revoked_ms is None]
-            active = [each for each in found if each.state(now_ms) == "active"] or found
-            if len(active) != 1:
-                raise NoToken(
-                    f"no token that is not revoked has the id or name '{which}'" if not active else f"several are named '{which}'"
-                )
-            revoked.append(msgspec.structs.replace(active[0], revoked_ms=now_ms))
-            tokens = [revoked[0] if each.id == active[0].id else each for each in file.tokens]
-            return msgspec.structs.replace(file, tokens=tokens)
-
-        self._change(mark, now_ms)
-        return revoked[0]
+        return self._change(lambda known: marked(known, which, now_ms), now_ms)
 
     def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt:
         """One by its id, or all of a subject that are there now. Raises `BadScope` and `ConfigError`."""
-        added: list[RevokedJwt] = []
+        return self._change(lambda known: jwt_revoked(known, unwanted, now_ms), now_ms)
 
-        def add(file: AtRest) -> AtRest:
-            entry, entries = revoke(file.revoked_jwts, unwanted, now_ms)
-            added.append(entry)
-            return msgspec.structs.replace(file, revoked_jwts=entries)
+    def take(self, known: AtRest, now_ms: int) -> AtRest:
+        """Add what is known elsewhere. What is in the file from now on: it may have known more. Raises `ConfigError`."""
 
-        self._change(add, now_ms)
-        return added[0]
+        def both(file: AtRest) -> tuple[AtRest, AtRest]:
+            found = merged(known, file)
+            return found, found
 
-    def _change(self, change: Callable[[AtRest], AtRest], now_ms: int) -> None:
+        return self._change(both, now_ms)
+
+    def _change(self, change: Callable[[AtRest], tuple[AtRest, Made]], now_ms: int) -> Made:
+        """A file that is to be as it is stays untouched."""
         try:
             with locked(self.folder, "tokens.lock"):
                 found = self.load()
-                tokens = [each for each in found.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
-                jwts = [each for each in found.revoked_jwts if each.expires_ms > now_ms]
-                self._replace(msgspec.json.format(msgspec.json.encode(change(AtRest(VERSION, tokens, jwts)))))
+                after, made = change(tidied(found, now_ms))
+                if after != found:
+                    self._replace(msgspec.json.format(msgspec.json.encode(after)))
+                return made
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}; nothing was changed") from None
 

@@ -1,0 +1,296 @@
+"""`polynya cluster add`, `cordon`, `drain` and the others: what is done to a cluster while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.cli import cluster_dev, output
+from polynya.cli.client import Client, server_option
+from polynya.cli.cluster_wait import (
+    Left,
+    View,
+    arrival_left,
+    balance_left,
+    drain_left,
+    lead_left,
+    move_left,
+    removal_left,
+    wait_until,
+)
+
+WAIT_SECONDS = 600.0
+_number = click.IntRange(1, 250)
+_group = click.IntRange(0)
+_wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
+_timeout = click.option(
+    "--timeout", type=float, default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
+)
+
+
+def waiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command `--wait` and `--timeout`."""
+    return _wait(_timeout(command))
+
+
+_id = click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
+_dev = click.option(
+    "--dev",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="The folder of a running 'polynya cluster dev', which then starts the new node, too.",
+)
+
+
+@click.command("add")
+@server_option
+@_id
+@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it.")
+@click.option("--http", metavar="URL", default="", help="Where clients find it.")
+@click.option("--zone", default="", help="What fails together with it, such as a rack: replicas of a group are kept in different ones.")
+@click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@_dev
+@waiting
+@output.as_json
+def add_command(  # noqa: PLR0913
+    client: Client,
+    number: int | None,
+    peer: str,
+    http: str,
+    zone: str,
+    no_rebalance: bool,
+    dev: Path | None,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Let a node into the cluster, and print the settings to start it with. It gets its share of the groups once it is there.
+
+    \b
+    polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
+    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
+    """
+    wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not no_rebalance}
+    told, place = _new_node(client, number, wanted, dev)
+    node = int(told["node"]["id"])
+    said = f"node {node} belongs to the cluster{_start_of(place)}"
+    left = arrival_left(node, balanced=not no_rebalance)
+    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
+
+
+@click.command("replace-disk")
+@server_option
+@click.argument("node", type=_number)
+@_id
+@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it, if not where the old one was.")
+@click.option("--http", metavar="URL", default="", help="Where clients find it, if not where the old one was.")
+@_dev
+@waiting
+@output.as_json
+def replace_disk_command(  # noqa: PLR0913
+    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, wait: bool, timeout: float, as_json: bool
+) -> None:
+    """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
+
+    A node that lost its data is not who it was: it gets a new number, and just the replicas that NODE had, from the others that have them. NODE is
+    removed when all are made. Refused when the others alone are no majority.
+
+    \b
+    polynya cluster replace-disk 2 > cluster.toml
+    """
+    wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
+    told, place = _new_node(client, number, wanted, dev)
+    new = int(told["node"]["id"])
+    gone, there = removal_left(node), arrival_left(new, balanced=False)
+
+    def left(view: View) -> str:
+        return there(view) or gone(view)
+
+    said = f"node {new} takes over from node {node}{_start_of(place)}"
+    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
+
+
+@click.command("cordon")
+@server_option
+@click.argument("node", type=_number)
+@output.as_json
+def cordon_command(client: Client, node: int, as_json: bool) -> None:
+    """Give a node nothing new: it keeps what it has.
+
+    \b
+    polynya cluster cordon 3
+    """
+    _finish(client, _act(client, f"nodes/{node}/cordon", {}), f"node {node} gets nothing new", None, as_json=as_json)
+
+
+@click.command("uncordon")
+@server_option
+@click.argument("node", type=_number)
+@output.as_json
+def uncordon_command(client: Client, node: int, as_json: bool) -> None:
+    """Take back 'cordon', 'drain' and, while it is under way, 'remove'.
+
+    \b
+    polynya cluster uncordon 3
+    """
+    _finish(client, _act(client, f"nodes/{node}/uncordon", {}), f"node {node} is active", None, as_json=as_json)
+
+
+@click.command("drain")
+@server_option
+@click.argument("node", type=_number)
+@click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
+@waiting
+@output.as_json
+def drain_command(client: Client, node: int, replicas: bool, wait: bool, timeout: float, as_json: bool) -> None:
+    """Have others lead what a node leads, and give it nothing new; as before work on its machine.
+
+    \b
+    polynya cluster drain 3 --wait
+    polynya cluster drain 3 --replicas --wait
+    polynya cluster uncordon 3                   # when it is back
+    """
+    told = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
+    said = f"node {node} is emptied" if replicas else f"node {node} hands over what it leads"
+    _finish(client, told, said, (drain_left(node, replicas=replicas), wait, timeout), as_json=as_json)
+
+
+@click.command("remove")
+@server_option
+@click.argument("node", type=_number)
+@waiting
+@output.as_json
+def remove_command(client: Client, node: int, wait: bool, timeout: float, as_json: bool) -> None:
+    """Take a node out of the cluster: others get what it holds, then it is let go, and its number is never given again.
+
+    Works on a node that is lost, too, as long as the others have a majority of each of its groups. The cluster shrinks no further than
+    its number of replicas.
+
+    \b
+    polynya cluster remove 3 --wait
+    """
+    told = _act(client, f"nodes/{node}/remove", {})
+    _finish(client, told, f"node {node} leaves the cluster", (removal_left(node), wait, timeout), as_json=as_json)
+
+
+@click.command("move")
+@server_option
+@click.argument("group", type=_group)
+@click.option("--from", "source", type=_number, required=True, help="The node that has a replica now.")
+@click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
+@waiting
+@output.as_json
+def move_command(client: Client, group: int, source: int, target: int, wait: bool, timeout: float, as_json: bool) -> None:
+    """Move a replica of a group from one node to another, while it works.
+
+    \b
+    polynya cluster move 7 --from 1 --to 4 --wait
+    """
+    told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
+    _finish(
+        client,
+        told,
+        f"group {group} goes from node {source} to node {target}",
+        (move_left(group, target, source), wait, timeout),
+        as_json=as_json,
+    )
+
+
+@click.command("transfer")
+@server_option
+@click.argument("group", type=_group)
+@click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
+@waiting
+@output.as_json
+def transfer_command(client: Client, group: int, target: int, wait: bool, timeout: float, as_json: bool) -> None:
+    """Have another node lead a group, from now on.
+
+    \b
+    polynya cluster transfer 7 --to 2
+    """
+    told = _act(client, f"groups/{group}/transfer", {"to": target})
+    _finish(client, told, f"group {group} is to be led by node {target}", (lead_left(group, target), wait, timeout), as_json=as_json)
+
+
+@click.command("rebalance")
+@server_option
+@click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
+@waiting
+@output.as_json
+def rebalance_command(client: Client, replicas: int, wait: bool, timeout: float, as_json: bool) -> None:
+    """Spread replicas and leads evenly over the nodes, by their cores, and over zones; a few groups at a time.
+
+    \b
+    polynya cluster rebalance --wait
+    polynya cluster rebalance --replicas 5
+    """
+    told = _act(client, "rebalance", {"replicas": replicas})
+    _finish(client, told, "replicas and leads are being spread", (balance_left, wait, timeout), as_json=as_json)
+
+
+COMMANDS = (
+    add_command,
+    cordon_command,
+    uncordon_command,
+    drain_command,
+    remove_command,
+    move_command,
+    transfer_command,
+    rebalance_command,
+    replace_disk_command,
+)
+
+
+def _new_node(
+    client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
+) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
+    """What the cluster says to it, and where it is started when it is one of a development cluster."""
+    place = None
+    if dev is not None:
+        place = cluster_dev.next_place(dev, number)
+        number, wanted = place.number, {**wanted, "peer": wanted["peer"] or place.peer, "http": wanted["http"] or place.url}
+    told = _act(client, "nodes", {"id": number or 0, **wanted})
+    if place is not None and dev is not None:
+        cluster_dev.lay_out_joining(dev, place)
+    return told, place
+
+
+def _start_of(place: cluster_dev.DevNode | None) -> str:
+    return f", and starts in {place.folder}" if place is not None else "; start it with the settings below"
+
+
+def settings_of(told: dict[str, Any]) -> str:
+    """TOML for the node that was added."""
+    lines = ["[cluster]", f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
+    for node in (told["node"], *told["peers"]):
+        lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
+        lines += [f'zone = "{node["zone"]}"', ""] if node["zone"] else [""]
+    return "\n".join(lines)
+
+
+def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    import msgspec
+
+    told: dict[str, Any] = client.call(
+        "POST", f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
+    ).json()
+    return told
+
+
+def _finish(  # noqa: PLR0913
+    client: Client, told: dict[str, Any], said: str, wait: tuple[Left, bool, float] | None, *, as_json: bool, settings: bool = False
+) -> None:
+    """Say it (with the settings of a new node), wait for it if that is wanted, and say that it is done."""
+    waits = wait is not None and wait[1]
+    if not as_json:
+        output.notice(said)
+    if settings and not as_json:
+        click.echo(settings_of(told), nl=False)
+    if wait is not None and waits:
+        wait_until(client, told["epoch"], wait[0], seconds=wait[2])
+    if as_json:
+        output.json_line({**told, "done": waits})
+    elif waits:
+        output.notice("done")

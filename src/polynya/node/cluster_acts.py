@@ -1,0 +1,168 @@
+"""What operators do to a cluster: each act is checked against what is there now, then written into the map; the controller does the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.front.http.cluster import ClusterRefused, NewNode
+from polynya.node.cluster_settings import parse_nodes
+from polynya.node.cluster_view import ClusterView, observed
+from polynya.node.controller import Proposing
+from polynya.node.maps import Maps
+from polynya.node.steering import Steering
+from polynya.replica import refusals
+from polynya.replica.planner import Observed
+from polynya.stream.commands import Command, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, Map
+from polynya.stream.replies import Code
+
+STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": NodeState.DRAINING, "remove": NodeState.LEAVING}
+
+
+class Acts:
+    """Of one core of a node in a cluster."""
+
+    def __init__(self, view: ClusterView, maps: Maps, steering: Steering, service: Proposing, cluster_id: str) -> None:
+        self._view, self._maps, self._steering, self._service, self._cluster_id = view, maps, steering, service, cluster_id
+
+    async def look(self) -> dict[str, Any]:
+        return await self._view.look()
+
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
+
+    async def add(self, node: NewNode) -> dict[str, Any]:
+        """A node more, or one in the place of another."""
+        now, seen = await self._see()
+        if node.replaces:
+            refuse(refusals.replacing(now, seen, node.replaces, node.id))
+            old = now.nodes[node.replaces]
+            node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
+        number = node.id or max(now.nodes, default=0) + 1
+        if not node.peer or not node.http:
+            raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
+        try:
+            (parsed,) = parse_nodes(f"{number}={node.peer}={node.http}" + (f"={node.zone}" if node.zone else ""))
+        except ValueError as error:
+            raise ClusterRefused("INVALID_REQUEST", str(error)) from None
+        if number > NODE_NUMBER_MAX:
+            raise ClusterRefused("CLUSTER_REFUSED", f"all numbers up to {NODE_NUMBER_MAX} have been given")
+        record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces)
+        epoch = await self._write(NodeAdd(record, node.rebalance and not node.replaces))
+        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id != node.replaces]
+        return {
+            "epoch": epoch,
+            "cluster": self._cluster_id,
+            "node": _shown(record),
+            "peers": [_shown(each) for each in sorted(peers, key=lambda each: each.id not in seen.up)],
+        }
+
+    async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
+        now, seen = await self._see()
+        unknown = refusals.unknown(now, node)
+        if unknown:
+            raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        if act == "cordon":
+            refuse(refusals.cordoning(now, node))
+        elif act == "drain" and not replicas:
+            refuse(refusals.draining(now, seen, node))
+        elif act != "uncordon" and now.nodes[node].state != STATES[act]:
+            refuse(refusals.emptying(now, seen, node))
+        return {"epoch": await self._write(NodeSet(node, NodeState.EMPTYING if replicas else STATES[act])), "node": node}
+
+    async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
+        now, seen = await self._see()
+        self._check_group(now, group)
+        refuse(refusals.moving(now, seen, group, source, target))
+        placement = now.groups[group]
+        goal = tuple(sorted({*placement.voters, target} - {source}))
+        first = target if placement.first == source and now.nodes[target].state < NodeState.DRAINING else placement.first
+        epoch = now.epoch
+        if goal != placement.goal:
+            epoch = await self._write(PlaceGroup(group, goal, first if first in goal else goal[0], placement.epoch))
+        return {"epoch": epoch, "group": group, "goal": list(goal)}
+
+    async def transfer(self, group: int, target: int) -> dict[str, Any]:
+        now, seen = await self._see()
+        self._check_group(now, group)
+        refuse(refusals.transferring(now, seen, group, target))
+        placement = now.groups[group]
+        epoch = now.epoch
+        if placement.first != target:
+            epoch = await self._write(PlaceGroup(group, placement.goal, target, placement.epoch))
+        if seen.groups[group].leader != target:
+            refusal = await self._steering.transfer(group, target)
+            refuse("" if refusal is None else f"group {group} does not hand over: {refusal.name.lower().replace('_', ' ')}")
+        return {"epoch": epoch, "group": group, "first": target}
+
+    async def rebalance(self, replicas: int) -> dict[str, Any]:
+        now, _ = await self._see()
+        refuse(refusals.balancing(now, replicas))
+        return {"epoch": await self._write(SetBalancing(True, replicas))}
+
+    async def _see(self) -> tuple[Map, Observed]:
+        now = self._maps.now
+        if not now.epoch:
+            raise ClusterRefused(
+                "CLUSTER_UNREADY", "the cluster has no map yet: its first is written once all nodes have met, each of a release with maps"
+            )
+        return now, observed(await self._view.gather())
+
+    def _check_group(self, now: Map, group: int) -> None:
+        if group not in now.groups:
+            raise ClusterRefused("GROUP_NOT_FOUND", f"there is no group {group}; the groups are 0 to {max(now.groups)}")
+
+    async def _write(self, command: Command) -> int:
+        """Into the map; its epoch then. What this core knows of it follows."""
+        reply = await self._service.call(META_GROUP, command)
+        if reply.code == Code.NOT_FOUND:
+            raise ClusterRefused("NODE_NOT_FOUND", str(reply.detail))
+        if reply.code >= Code.NOT_FOUND:
+            raise ClusterRefused("CLUSTER_REFUSED", str(reply.detail))
+        return int(reply.detail)
+
+
+class NoCluster:
+    """Of a node by itself."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    async def look(self) -> dict[str, Any]:
+        return await self._view.look()
+
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
+
+    async def add(self, node: NewNode) -> dict[str, Any]:
+        raise _alone()
+
+    async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
+        raise _alone()
+
+    async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
+        raise _alone()
+
+    async def transfer(self, group: int, target: int) -> dict[str, Any]:
+        raise _alone()
+
+    async def rebalance(self, replicas: int) -> dict[str, Any]:
+        raise _alone()
+
+
+def refuse(reason: str) -> None:
+    """Nothing when there is no reason. Raises `ClusterRefused`."""
+    if reason:
+        raise ClusterRefused("CLUSTER_REFUSED", reason)
+
+
+def _alone() -> ClusterRefused:
+    return ClusterRefused(
+        "CLUSTER_REFUSED", "this is a node by itself, in no cluster; a cluster is started on new folders, and streams are copied into it"
+    )
+
+
+def _shown(record: NodeRecord) -> dict[str, Any]:
+    return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone}

@@ -1,0 +1,85 @@
+"""The newest map of the cluster that this core knows. Core 0 has it from its replica of the meta group, and tells its siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.node.birth import Birth
+from polynya.node.cluster_settings import ClusterConfig
+from polynya.stream.commands import ClusterBorn, NodeRecord
+from polynya.stream.placement import Map, born
+from polynya.transport import Reply, Transport
+
+KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
+_DECODER = msgspec.msgpack.Decoder(Map)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Maps:
+    """Of one core. `now` has epoch 0 until the meta group has said something: as the cluster was born, or nothing on a node that joins. What
+    a node has is made and deleted by maps of later epochs alone.
+
+    `on_map` are called on the loop with each newer map, epochs never going back; who is added later has to look at `now` itself.
+    """
+
+    def __init__(self, birth: Birth, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
+        self.now = map_at_birth(birth, cluster)
+        self.on_map: list[Callable[[Map], None]] = []
+        self._transport = transport
+        self._core = core
+        if transport is not None:
+            transport.on(KIND_MAP, self._hear)
+
+    def take(self, found: Map | None) -> None:
+        """What the replica of the meta group has, or core 0 has told."""
+        if found is None or found.epoch <= self.now.epoch:
+            return
+        self.now = found
+        for look in self.on_map:
+            look(found)
+        if self._core == 0 and self._transport is not None:
+            body = _ENCODER.encode(found)
+            for core in self._transport.others:
+                self._transport.send(core, KIND_MAP, body)
+
+    async def ask(self) -> None:
+        """A core that started later than the last change, or missed it. For core 0 nothing."""
+        if self._core == 0 or self._transport is None:
+            return
+        try:
+            body = await self._transport.call(0, KIND_MAP, _ENCODER.encode(self.now.epoch))
+        except PolynyaError:
+            return  # asked again soon
+        if body:
+            self.take(_DECODER.decode(body))
+
+    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
+        told = msgspec.msgpack.decode(body, type=int | Map)
+        if isinstance(told, int):
+            reply(_ENCODER.encode(self.now) if self.now.epoch > told else b"")
+        elif sender == 0:
+            self.take(told)
+
+
+def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:
+    """The first map: the same from every node of the birth list, addresses as this one's settings have them."""
+    listed = {node.id: node for node in cluster.nodes}
+    zones = dict(zip(birth.nodes, birth.zones, strict=False))
+    records = [
+        NodeRecord(
+            number, listed[number].peer if number in listed else "", listed[number].http if number in listed else "", zones.get(number, "")
+        )
+        for number in birth.nodes
+    ]
+    return born(records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas)
+
+
+def map_at_birth(birth: Birth, cluster: ClusterConfig) -> Map:
+    """Epoch 0. Empty for a node that joined later."""
+    if not birth.nodes:
+        return Map(0, cluster.replicas, {}, {})
+    command = birth_command(birth, cluster)
+    return Map(0, command.replicas, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))

@@ -1,0 +1,389 @@
+"""What is to be done next so that the groups are where they should be: from the map and what is seen of the nodes, pure and deterministic.
+
+Two halves. *Goals*: which voters each group is to have and who is to lead it, as commands for the map. *Steps*: what brings a group's own
+configuration nearer to its goal: learners first, then all voters at once by joint consensus, when a majority of both is there. Each step is safe on
+its own and repeatable, so that whoever leads the meta group next goes on from wherever this stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from polynya.raft.configuration import Configuration
+from polynya.stream.commands import NodeRecord, NodeState, Placement
+from polynya.stream.placement import META_GROUP, Map
+
+MOVES_AT_ONCE = 4  # groups whose voters change at the same time
+ARRIVALS_AT_ONCE = 2  # of them to the same node
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A group, as its leader says. `settled`: its configuration is committed, and not a joint one."""
+
+    leader: int
+    configuration: Configuration
+    settled: bool
+    caught_up: frozenset[int]  # the leader, and the members that have all but the latest of its log
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What is seen now. `up`: the nodes that answer; `lost`: those that have not for so long that they are given up. Groups that nobody leads
+    are left out."""
+
+    up: frozenset[int]
+    groups: dict[int, Seen]
+    lost: frozenset[int] = frozenset()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Of the map: other voters to be, or another first."""
+
+    group: int
+    goal: tuple[int, ...]
+    first: int
+    epoch: int
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Of the map: the group has these voters."""
+
+    group: int
+    voters: tuple[int, ...]
+    epoch: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """At the group's leader."""
+
+    group: int
+    leader: int
+    configuration: Configuration
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """At the group's leader."""
+
+    group: int
+    leader: int
+    to: int
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Of the map: the node has nothing any more, and goes."""
+
+    node: int
+
+
+class Balanced(msgspec.Struct, frozen=True):
+    """Of the map: replicas and leads are even."""
+
+
+Step = Place | Placed | Change | Transfer | Remove | Balanced
+
+
+def plan(now: Map, observed: Observed) -> list[Step]:
+    """The next steps, in an order in which they may be taken, at most one for a group."""
+    steps: list[Step] = []
+    for group in sorted(now.groups):
+        step = _next(now, observed, group)
+        if step is not None:
+            steps.append(step)
+    busy = {step.group for step in steps if isinstance(step, Placed | Change)}
+    steps += _Goals(now, observed, busy).found()
+    for number, node in sorted(now.nodes.items()):
+        if node.state == NodeState.LEAVING and not any(number in now.placed_on(group) for group in now.groups):
+            steps.append(Remove(number))
+    return steps
+
+
+def may_have_work(now: Map) -> bool:
+    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. A node that is only added or
+    removed changes who reads the meta group, which the map does not show: it is looked at once after each change."""
+    leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
+    return now.balancing or leaving or any(not is_at_rest(each) or len(each.goal) < now.wanted(group) for group, each in now.groups.items())
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------------------
+
+
+def _next(now: Map, observed: Observed, group: int) -> Change | Placed | Transfer | None:
+    """The next step of a group towards its goal; None when it is there, or something has to be waited for."""
+    seen, placement = observed.groups.get(group), now.groups[group]
+    if seen is None or not seen.settled:
+        return None
+    has, goal = seen.configuration, placement.goal
+    if has.voters == goal:
+        wanted = Configuration(goal, (), (), _readers(now, observed, group, has, goal))
+        if has != wanted:
+            return Change(group, seen.leader, wanted)
+        if placement.voters != goal:
+            return Placed(group, goal, placement.epoch)
+        return _handing_over(now, observed, seen, group)
+    learners = tuple(node for node in goal if node not in has.voters)
+    if has.learners != learners:
+        readers = tuple(node for node in has.readers if node not in learners)
+        return Change(group, seen.leader, Configuration(has.voters, (), learners, readers))
+    if not (set(learners) <= seen.caught_up and _majority(goal, observed.up & seen.caught_up) and _majority(has.voters, observed.up)):
+        return None
+    if seen.leader not in goal:
+        staying = [node for node in has.voters if node in goal and node in seen.caught_up and node in observed.up]
+        if staying:
+            return Transfer(group, seen.leader, placement.first if placement.first in staying else staying[0])
+    return Change(group, seen.leader, Configuration(goal, (), (), _readers(now, observed, group, has, goal)))
+
+
+def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Transfer | None:
+    """A leader that should not lead. Who is to lead and is fit to gets the lead by itself, in a quiet moment."""
+    first = now.groups[group].first
+    node = now.nodes.get(seen.leader)
+    if node is None or node.state < NodeState.DRAINING or first == seen.leader:
+        return None
+    fit = [each for each in seen.configuration.voters if each != seen.leader and each in seen.caught_up and each in observed.up]
+    fit = [each for each in fit if now.nodes[each].state < NodeState.DRAINING]
+    return Transfer(group, seen.leader, first if first in fit else fit[0]) if fit else None
+
+
+def _readers(now: Map, observed: Observed, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the meta group: who votes no more stays, and a node that was removed hears of it before it is left alone."""
+    if group != META_GROUP:
+        return ()
+    told = [node for node in has.readers if node in observed.up and node not in now.members]
+    return tuple(sorted({*now.members, *told} - set(voters)))
+
+
+def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
+    return len(set(voters) & set(there)) > len(voters) // 2
+
+
+# --- goals -------------------------------------------------------------------------------------------------------------------------
+
+
+class _Goals:
+    """Of one plan: the placements as they become."""
+
+    def __init__(self, now: Map, observed: Observed, busy: set[int]) -> None:
+        self.now, self.observed, self.busy = now, observed, busy
+        self.goals = {group: set(placement.goal) for group, placement in now.groups.items()}
+        self.firsts = {group: placement.first for group, placement in now.groups.items()}
+        self.moving = {group for group, placement in now.groups.items() if placement.goal != placement.voters}
+        self.arrivals = dict.fromkeys(now.nodes, 0)
+        for group in self.moving:
+            for node in now.learners_of(group):
+                self.arrivals[node] = self.arrivals.get(node, 0) + 1
+
+    def found(self) -> list[Step]:
+        for group in sorted(self.goals):
+            if group in self.observed.groups and group not in self.busy:
+                self._mend(group)
+                self._mend_first(group)
+        settled = not self.moving and not self.busy
+        balance = self.now.balancing and self._is_whole()
+        if balance:
+            self._balance()
+        steps: list[Step] = [
+            Place(group, goal, self.firsts[group], placement.epoch)
+            for group, placement in sorted(self.now.groups.items())
+            if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
+        ]
+        awaited = any(
+            each.state == NodeState.ACTIVE and not each.cores and each.id not in self.observed.up for each in self.now.nodes.values()
+        )
+        if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
+            steps.append(Balanced())  # a node that was added and never seen is waited for: it is to have its share
+        return steps
+
+    # What has to be.
+
+    def _mend(self, group: int) -> None:
+        """Nodes that are to hold nothing are replaced; missing voters are found, and what was asked for less goes."""
+        goal, wanted = self.goals[group], self.now.wanted(group)
+        leaving = sorted(node for node in goal if self._is_bad(node))
+        if not leaving and len(goal) >= wanted:
+            return
+        if group not in self.moving and len(self.moving) >= MOVES_AT_ONCE:
+            return
+        found = set(goal)
+        for node in leaving:
+            heir = self._heir(node, found)
+            if heir:
+                found = (found - {node}) | {heir}
+        for node in [node for node in leaving if node in found]:
+            if len(found) > wanted:
+                found.discard(node)
+        while len(found) < wanted and (more := self._best(found)):
+            found.add(more)
+        if len(found) < wanted and not leaving:
+            return  # all or none: two voters of three are no better than one
+        if found != goal:
+            self._set(group, found)
+
+    def _heir(self, node: int, found: set[int]) -> int:
+        """The node that takes over from this one; 0 when there is none."""
+        for number, record in sorted(self.now.nodes.items()):
+            if record.replaces == node and number not in found and self._may_get(record):
+                return number
+        if any(record.replaces == node and record.state == NodeState.ACTIVE for record in self.now.nodes.values()):
+            return 0  # it comes, or has no room at the moment
+        return self._best(found - {node})
+
+    def _best(self, found: set[int], without: Iterable[int] = ()) -> int:
+        """The node that gets a replica beside these; 0 when none can."""
+        able = [
+            record for number, record in self.now.nodes.items() if number not in found and number not in without and self._may_get(record)
+        ]
+        zones = [self.now.nodes[node].zone for node in found if node in self.now.nodes]
+        best = min(able, key=lambda each: (zones.count(each.zone), (2 * self._holds(each.id) + 1) / _weight(each), each.id), default=None)
+        return 0 if best is None else best.id
+
+    def _mend_first(self, group: int) -> None:
+        first, goal = self.firsts[group], self.goals[group]
+        record = self.now.nodes.get(first)
+        if first in goal and record is not None and record.state < NodeState.DRAINING and first not in self.observed.lost:
+            return
+        records = [self.now.nodes[node] for node in goal]
+        fit = [record for record in records if record.state < NodeState.DRAINING]
+        if not fit and first in goal:
+            return  # somebody has to
+        up = self.observed.up
+        self.firsts[group] = min(
+            fit or records, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
+        ).id
+
+    # What should be.
+
+    def _is_whole(self) -> bool:
+        """Nothing has to be mended: balance comes after."""
+        return all(
+            len(goal) >= self.now.wanted(group) and not any(self._is_bad(node) for node in goal) for group, goal in self.goals.items()
+        )
+
+    def _balance(self) -> None:
+        for group in sorted(self.goals):
+            if self._may_move(group):
+                self._shrink(group)
+                self._spread(group)
+        while self._shift():
+            pass
+        while self._shift_lead():
+            pass
+
+    def _may_move(self, group: int) -> bool:
+        return group in self.observed.groups and group not in self.busy and group not in self.moving and len(self.moving) < MOVES_AT_ONCE
+
+    def _shrink(self, group: int) -> None:
+        """More voters than are wanted."""
+        goal = set(self.goals[group])
+        while len(goal) > self.now.wanted(group):
+            goal.discard(max(goal, key=lambda node: (self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)))
+        if goal != self.goals[group]:
+            self._set(group, goal)
+            self._mend_first(group)
+
+    def _spread(self, group: int) -> None:
+        """A zone that has two replicas gives one to a zone that has none."""
+        goal = self.goals[group]
+        crowded = max(sorted(goal), key=lambda node: (self._zone_mates(node, goal), self._load(node)))
+        if not self._zone_mates(crowded, goal) or not self._may_move(group):
+            return
+        zones = {self.now.nodes[node].zone for node in goal}
+        taken = [number for number, record in self.now.nodes.items() if record.zone in zones]
+        better = self._best(goal, without=taken)
+        if better:
+            self._set(group, (goal - {crowded}) | {better})
+            self._mend_first(group)
+
+    def _shift(self) -> bool:
+        """One replica from a node that has too many to one that has too few; False when there is none."""
+        numbers = [number for number, record in sorted(self.now.nodes.items()) if record.state != NodeState.REMOVED]
+        pairs = [(one, two) for one in numbers for two in numbers if one != two and self._may_get(self.now.nodes[two])]
+        for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
+            if not _uneven(self._holds(one), _weight(self.now.nodes[one]), self._holds(two), _weight(self.now.nodes[two])):
+                continue
+            for group in sorted(self.goals, reverse=True):
+                goal = self.goals[group]
+                if group == META_GROUP or one not in goal or two in goal or not self._may_move(group):
+                    continue
+                after = (goal - {one}) | {two}
+                if self._zone_mates(two, after) <= self._zone_mates(one, goal):
+                    self._set(group, after)
+                    self._mend_first(group)
+                    return True
+        return False
+
+    def _shift_lead(self) -> bool:
+        """Leads are passed on from a node with too many, over others if need be, to one with too few; False when all is even."""
+        fit = sorted(number for number, node in self.now.nodes.items() if node.state == NodeState.ACTIVE and number in self.observed.up)
+        for few in sorted(fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)):
+            way = self._way_to(few, fit)
+            if way:
+                for group, node in way:
+                    self.firsts[group] = node
+                return True
+        return False
+
+    def _way_to(self, few: int, fit: list[int]) -> list[tuple[int, int]]:
+        """Changes of firsts, each of another group, that take one lead to `few` from a node that has too many; shortest first."""
+        ways: dict[int, list[tuple[int, int]]] = {few: []}
+        queue = [few]
+        while queue:
+            node = queue.pop(0)
+            for group in sorted(self.goals):
+                first = self.firsts[group]
+                if first in ways or first not in fit or node not in self.goals[group] or group in self.moving or group in self.busy:
+                    continue
+                ways[first] = [(group, node), *ways[node]]
+                if _uneven(self._leads(first), _weight(self.now.nodes[first]), self._leads(few), _weight(self.now.nodes[few])):
+                    return ways[first]
+                queue.append(first)
+        return []
+
+    # Looking.
+
+    def _set(self, group: int, goal: set[int]) -> None:
+        for node in goal - self.goals[group] - set(self.now.groups[group].voters):
+            self.arrivals[node] += 1
+        self.goals[group] = goal
+        self.moving.add(group)
+
+    def _is_bad(self, node: int) -> bool:
+        record = self.now.nodes.get(node)
+        return record is None or record.state >= NodeState.EMPTYING or node in self.observed.lost
+
+    def _may_get(self, record: NodeRecord) -> bool:
+        ready = record.state == NodeState.ACTIVE and record.id in self.observed.up
+        return ready and self.arrivals[record.id] < ARRIVALS_AT_ONCE
+
+    def _holds(self, node: int) -> int:
+        return sum(node in goal for group, goal in self.goals.items() if group != META_GROUP)
+
+    def _load(self, node: int) -> float:
+        return self._holds(node) / _weight(self.now.nodes[node])
+
+    def _leads(self, node: int) -> int:
+        return sum(first == node for first in self.firsts.values())
+
+    def _zone_mates(self, node: int, goal: Iterable[int]) -> int:
+        """How many others of these are in its zone. Nodes without one are each their own."""
+        zone = self.now.nodes[node].zone
+        return sum(zone != "" and other != node and self.now.nodes[other].zone == zone for other in goal)
+
+
+def _weight(record: NodeRecord) -> int:
+    return max(record.cores, 1)
+
+
+def _uneven(much: int, much_weight: int, few: int, few_weight: int) -> bool:
+    """Whether one less here and one more there is more even. The sum of squares by weight falls with each such move: they come to an end."""
+    return (2 * much - 1) * few_weight > (2 * few + 1) * much_weight
+
+
+def is_at_rest(placement: Placement) -> bool:
+    """Nothing of the group moves, or has to."""
+    return placement.voters == placement.goal
+
+
+def moving(now: Map) -> Mapping[int, Placement]:
+    """The groups on their way."""
+    return {group: placement for group, placement in now.groups.items() if not is_at_rest(placement)}

@@ -1,0 +1,181 @@
+"""What operators ask for and cannot have: why not, for people. Pure; an empty text means that nothing stands against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polynya.replica.planner import Observed, is_at_rest
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, Map, voters_wanted
+
+REPLICAS = (1, 3, 5)
+_HOLDING = (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING)
+_SHOWN = 6
+
+
+def unknown(now: Map, node: int) -> str:
+    record = now.nodes.get(node)
+    if record is None:
+        return f"there is no node {node}; the nodes are {_listed(now.members)}"
+    return f"node {node} was removed" if record.state == NodeState.REMOVED else ""
+
+
+def cordoning(now: Map, node: int) -> str:
+    return unknown(now, node) or _on_its_way(now, node, NodeState.CORDONED)
+
+
+def draining(now: Map, observed: Observed, node: int) -> str:
+    """Leads nothing any more: of each group somebody else has to."""
+    found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
+    if found:
+        return found
+    alone = []
+    for group, placement in now.groups.items():
+        if node not in placement.voters:
+            continue
+        others = [each for each in placement.voters if each != node and each in observed.up and now.nodes[each].state < NodeState.DRAINING]
+        if not others or not _majority(placement.voters, observed.up):
+            alone.append(group)
+    return f"nobody else could lead {_groups(alone)}: no other node that has it is up and not drained itself" if alone else ""
+
+
+def emptying(now: Map, observed: Observed, node: int) -> str:
+    """Holds nothing any more: each of its replicas has to find another node, and none of its groups may stand still meanwhile."""
+    found = unknown(now, node)
+    if found:
+        return found
+    able = [number for number, record in now.nodes.items() if record.state in _HOLDING and number != node]
+    needed = min(now.replicas, len(able) + (now.nodes[node].state in _HOLDING))
+    if len(able) < needed:
+        return (
+            f"{needed} replicas of each group need {needed} nodes, and without node {node} there are {len(able)}; add a node first, or have "
+            f"fewer replicas: polynya cluster rebalance --replicas {max(each for each in REPLICAS if each <= max(len(able), 1))}"
+        )
+    held = [group for group, placement in now.groups.items() if node in placement.goal]
+    return _leaderless(observed, held) or _without(now, observed, node, held)
+
+
+def moving(now: Map, observed: Observed, group: int, source: int, target: int) -> str:
+    """One group's replica from one node to another."""
+    if group not in now.groups:
+        return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
+    found = unknown(now, source) or unknown(now, target)
+    if found:
+        return found
+    placement = now.groups[group]
+    if placement.goal == tuple(sorted({*placement.voters, target} - {source})):
+        return ""  # it is under way, or done
+    if not is_at_rest(placement):
+        return f"group {group} is on its way from {_listed(placement.voters)} to {_listed(placement.goal)}; wait until it is there"
+    if source not in placement.voters:
+        return f"node {source} has no replica of group {group}; nodes {_listed(placement.voters)} have"
+    if target in placement.voters:
+        return f"node {target} has a replica of group {group} already"
+    if now.nodes[target].state != NodeState.ACTIVE:
+        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and gets nothing new"
+    if target not in observed.up:
+        return f"node {target} does not answer"
+    return _leaderless(observed, [group]) or _quorum(placement.voters, {*placement.voters, target} - {source}, observed, group)
+
+
+def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
+    """The lead of a group."""
+    if group not in now.groups:
+        return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
+    found = unknown(now, target)
+    if found:
+        return found
+    placement = now.groups[group]
+    if target not in placement.goal or target not in placement.voters:
+        return f"node {target} has no vote in group {group}; nodes {_listed(placement.voters)} have"
+    if now.nodes[target].state >= NodeState.DRAINING:
+        return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and leads nothing"
+    if target not in observed.up:
+        return f"node {target} does not answer"
+    if group not in observed.groups:
+        return f"group {group} has no leader now that could hand over"
+    return "" if target in observed.groups[group].caught_up else f"node {target} is behind in group {group}; wait until it has caught up"
+
+
+def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
+    """A new node takes over what a node had whose disk is gone: what others have must be enough."""
+    found = unknown(now, node)
+    if found:
+        return found
+    if heir in now.nodes and now.nodes[heir].replaces != node:
+        return f"the number {heir} is taken; a node with a new disk gets a new number, such as {max(now.nodes) + 1}"
+    held = [group for group, placement in now.groups.items() if node in placement.goal]
+    lone = [group for group in held if now.groups[group].voters == (node,)]
+    if lone:
+        return f"node {node} is the last voter of {_groups(lone)}: nobody else has the data"
+    without = [group for group in held if not _majority(now.groups[group].voters, set(observed.up) - {node})]
+    return f"{_groups(without)} would have no majority without node {node}: start its other nodes first" if without else ""
+
+
+def balancing(now: Map, replicas: int) -> str:
+    """`replicas` 0: as before."""
+    able = [number for number, record in now.nodes.items() if record.state in _HOLDING]
+    if replicas and replicas not in REPLICAS:
+        return f"{replicas} replicas: 1, 3 or 5 can be had"
+    if replicas > len(able):
+        return f"{replicas} replicas need {replicas} nodes; there are {len(able)}"
+    return ""
+
+
+def _on_its_way(now: Map, node: int, state: int) -> str:
+    """Why it cannot be had less of."""
+    is_so = now.nodes[node].state
+    if is_so > state:
+        return f"node {node} is {NodeState.NAMES[is_so]} already; 'polynya cluster uncordon {node}' first"
+    return ""
+
+
+def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
+    """What the groups of a node would lack when it is empty."""
+    able = sum(record.state in _HOLDING for number, record in now.nodes.items() if number != node)
+    for group in held:
+        placement = now.groups[group]
+        after = set(placement.goal) - {node}
+        fit = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and number not in placement.goal]
+        there = [number for number in fit if number in observed.up]
+        if there:
+            after |= {there[0]}
+        elif len(after) < voters_wanted(META_VOTERS_MAX if group == META_GROUP else now.replicas, able):
+            why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.members if number not in placement.goal)
+            return f"group {group} has nowhere to go from node {node}" + (f": node {why}" if why else "; add a node first")
+        found = _quorum(placement.voters, after, observed, group)
+        if found:
+            return found
+    return ""
+
+
+def _why(now: Map, observed: Observed, node: int) -> str:
+    state = now.nodes[node].state
+    return f"is {NodeState.NAMES[state]}" if state != NodeState.ACTIVE else "does not answer" if node not in observed.up else "has no room"
+
+
+def _leaderless(observed: Observed, groups: Iterable[int]) -> str:
+    without = [group for group in groups if group not in observed.groups]
+    return f"{_groups(without)} {'has' if len(without) == 1 else 'have'} no leader now; look at 'polynya cluster health'" if without else ""
+
+
+def _quorum(before: Iterable[int], after: Iterable[int], observed: Observed, group: int) -> str:
+    for voters in (tuple(before), tuple(sorted(after))):
+        if not _majority(voters, observed.up):
+            down = [node for node in voters if node not in observed.up]
+            return f"group {group} would have no majority: of its nodes {_listed(voters)}, {_listed(down)} do not answer"
+    return ""
+
+
+def _majority(voters: Iterable[int], up: Iterable[int]) -> bool:
+    voters = set(voters)
+    return len(voters & set(up)) > len(voters) // 2
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes)) or "none"
+
+
+def _groups(groups: list[int]) -> str:
+    shown = ", ".join(map(str, groups[:_SHOWN])) + (" …" if len(groups) > _SHOWN else "")
+    return f"group {shown}" if len(groups) == 1 else f"groups {shown}"

@@ -1,0 +1,40 @@
+"""What the meta group keeps for all nodes under names: settings that many may change, each time from what they have seen last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from polynya.stream.commands import Command, MetaChange
+from polynya.stream.replies import Code, Reply
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+
+def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Reply:
+    version = version_of(machine.meta, command.scope)
+    if version != command.version:
+        return Reply(Code.NOT_YET, detail=version)
+    for key, value in command.changes:
+        name = f"{command.scope}/{key}"
+        if value is None:
+            machine.meta.pop(name, None)
+        else:
+            machine.meta[name] = value
+    machine.meta[command.scope] = b"%d" % (version + 1)
+    return Reply(Code.OK, detail=version + 1)
+
+
+def version_of(meta: dict[str, bytes], scope: str) -> int:
+    """How often something of the scope was changed."""
+    return int(meta.get(scope, b"0"))
+
+
+def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:
+    """What is there, by key."""
+    begin = f"{scope}/"
+    return {name.removeprefix(begin): value for name, value in meta.items() if name.startswith(begin)}
+
+
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {MetaChange: apply_meta_change}

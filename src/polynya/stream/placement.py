@@ -1,0 +1,297 @@
+"""Who belongs to the cluster, and which nodes have a replica of which group: state of the meta group, changed by its commands alone.
+
+A placement says what a group's voters are and what they are to be (`goal`). Whoever leads the meta group brings the group from the one to
+the other, and then says so (`GroupPlaced`); what a node has to have of a group is the union of both. Nothing here is ever half done:
+each command leaves a map that the next leader can go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.stream.commands import (
+    ClusterBorn,
+    Command,
+    GroupPlaced,
+    NodeAdd,
+    NodeAnnounce,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    Placement,
+    SetBalancing,
+)
+from polynya.stream.replies import Code, Reply
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+META_VOTERS_MAX = 5
+REPLICAS_MAX = 5
+NODE_NUMBER_MAX = 250
+META_GROUP = 0
+
+
+class Map(msgspec.Struct, array_like=True, frozen=True):
+    """The newest that a node knows; a new one for each change, with the next `epoch`.
+
+    Invariants: every node in a placement is in `nodes` and not removed; `first` is in `goal`; a removed node stays in `nodes`, so that its
+    number is never given again.
+    """
+
+    epoch: int
+    replicas: int  # wanted of each user group
+    nodes: dict[int, NodeRecord]
+    groups: dict[int, Placement]
+    balancing: bool = False  # replicas and leads are being spread evenly; over once they are
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The nodes that belong to the cluster."""
+        return tuple(sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED))
+
+    def replicas_of(self, group: int) -> tuple[int, ...]:
+        """The nodes that have to have one: voters, and those on the way to be; of the meta group, all nodes. None while nothing is known."""
+        return self.members if group == META_GROUP else self.placed_on(group)
+
+    def placed_on(self, group: int) -> tuple[int, ...]:
+        """As `replicas_of`, without the readers of the meta group."""
+        placement = self.groups.get(group)
+        return () if placement is None else tuple(sorted({*placement.voters, *placement.goal}))
+
+    def learners_of(self, group: int) -> tuple[int, ...]:
+        """Those that are to become voters."""
+        placement = self.groups.get(group)
+        return () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
+
+    def readers_of(self, group: int) -> tuple[int, ...]:
+        """Members without a voice for good: every node that is no voter of the meta group, so that each has this map."""
+        return tuple(sorted(set(self.members) - set(self.placed_on(group)))) if group == META_GROUP else ()
+
+    def first_of(self, group: int) -> int:
+        """The node that is to lead the group; 0 while nothing is known."""
+        return self.groups[group].first if group in self.groups else 0
+
+    def groups_of(self, node: int) -> list[int]:
+        """Those of which it has to have a replica."""
+        return [group for group in self.groups if node in self.replicas_of(group)]
+
+    def wanted(self, group: int) -> int:
+        """How many voters the group should have, as many nodes as there are that may hold some: an even number of more than two is no better
+        than one less."""
+        able = sum(node.state in (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING) for node in self.nodes.values())
+        return voters_wanted(META_VOTERS_MAX if group == META_GROUP else self.replicas, able)
+
+    def holds(self, node: int) -> int:
+        """How many groups it is to have as a voter."""
+        return sum(node in placement.goal for placement in self.groups.values())
+
+    def leads(self, node: int) -> int:
+        """How many groups it is to lead."""
+        return sum(placement.first == node for placement in self.groups.values())
+
+
+def voters_wanted(most: int, nodes: int) -> int:
+    found = min(most, nodes)
+    return found - 1 if found > 2 and found % 2 == 0 else found
+
+
+def born(nodes: Iterable[NodeRecord], groups: int, replicas: int, *, everywhere: bool = False) -> ClusterBorn:
+    """The first map, the same on every node that is given the same. `groups`: of users. `everywhere`: all nodes have all groups, as in
+    clusters of the first release that had any."""
+    records = sorted(nodes, key=lambda node: node.id)
+    numbers = [node.id for node in records]
+    zones = {node.id: node.zone for node in records}
+    held, led = dict.fromkeys(numbers, 0), dict.fromkeys(numbers, 0)
+    placements = []
+    for group in range(groups + 1):
+        most = len(numbers) if everywhere else META_VOTERS_MAX if group == META_GROUP else replicas
+        voters = spread(zones, held, len(numbers) if everywhere else voters_wanted(most, len(numbers)), group)
+        ordered = sorted(voters, key=lambda node: (led[node], (numbers.index(node) - group) % len(numbers)))
+        first = numbers[group % len(numbers)] if len(voters) == len(numbers) else ordered[0]
+        for node in voters:
+            held[node] += 1
+        led[first] += 1
+        placements.append(Placement(voters, voters, first))
+    return ClusterBorn(records, placements, min(replicas, REPLICAS_MAX))
+
+
+def spread(zones: Mapping[int, str], held: Mapping[int, float], count: int, turn: int) -> tuple[int, ...]:
+    """`count` of the nodes, sorted: of as many zones as there are, those that hold least."""
+    numbers = sorted(zones)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        taken = [zones[node] for node in chosen]
+        left = [node for node in numbers if node not in chosen]
+        chosen.append(min(left, key=lambda node: (taken.count(zones[node]), held[node], (numbers.index(node) - turn) % len(numbers))))
+    return tuple(sorted(chosen))
+
+
+# --- the rules of the commands -----------------------------------------------------------------------------------------------------
+
+
+def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
+    """CREATED; EXISTS when there is a map: it stays."""
+    if machine.map is not None:
+        return Reply(Code.EXISTS)
+    nodes = {node.id: node for node in command.nodes}
+    machine.map = Map(1, command.replicas, nodes, {group: _stamped(each, 1) for group, each in enumerate(command.placements)})
+    return Reply(Code.CREATED)
+
+
+def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
+    """CREATED; EXISTS when just this node is there already. `replaces`: a node that leaves, and to which this one is the heir."""
+    now, node = machine.map, command.node
+    if now is None:
+        return _no_map()
+    known = now.nodes.get(node.id)
+    if known is not None and known.state != NodeState.REMOVED and (known.peer, known.http) == (node.peer, node.http):
+        return _done(machine, Code.EXISTS)
+    problem = _unfit(now, node)
+    if problem:
+        return Reply(Code.REFUSED, detail=problem)
+    nodes = {**now.nodes, node.id: msgspec.structs.replace(node, state=NodeState.ACTIVE)}
+    if node.replaces:
+        old = nodes[node.replaces]
+        shared = old.peer == node.peer or old.http == node.http
+        nodes[old.id] = msgspec.structs.replace(
+            old, state=NodeState.LEAVING, peer="" if shared else old.peer, http="" if shared else old.http
+        )
+    _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
+    return _done(machine, Code.CREATED)
+
+
+def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
+    """OK, NOT_FOUND, REFUSED with the reason. A node is removed for good, and only when nothing is placed on it any more."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    node = now.nodes.get(command.node)
+    if node is None or (node.state == NodeState.REMOVED and command.state != NodeState.REMOVED):
+        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}" + (": it was removed" if node is not None else ""))
+    if node.state == command.state:
+        return _done(machine)
+    if command.state == NodeState.REMOVED and any(command.node in now.placed_on(group) for group in now.groups):
+        return Reply(Code.REFUSED, detail=f"node {command.node} still has replicas")
+    if node.state == NodeState.LEAVING and not node.peer and command.state != NodeState.REMOVED:
+        return Reply(Code.REFUSED, detail=f"node {command.node} is replaced by another at its address; it can only leave")
+    _change(machine, nodes={**now.nodes, node.id: msgspec.structs.replace(node, state=command.state)})
+    return _done(machine)
+
+
+def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
+    """A node says where it is now. NOT_FOUND when it is none of the cluster's."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    node = now.nodes.get(command.node)
+    if node is None or node.state == NodeState.REMOVED:
+        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}")
+    told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores)
+    if told == node:
+        return _done(machine)
+    if any(command.peer == other.peer for other in now.nodes.values() if other.id != node.id and other.state != NodeState.REMOVED):
+        return Reply(Code.REFUSED, detail=f"another node is at {command.peer}")
+    _change(machine, nodes={**now.nodes, node.id: told})
+    return _done(machine)
+
+
+def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
+    """What the group's voters are to be, and who is to lead it. NOT_YET: the placement is not any more what it was at `epoch`."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    before = now.groups.get(command.group)
+    if before is None:
+        return Reply(Code.NOT_FOUND, detail=f"there is no group {command.group}")
+    if command.epoch and command.epoch != before.epoch:
+        return Reply(Code.NOT_YET, detail=f"group {command.group} has been placed anew meanwhile")
+    goal = tuple(sorted(set(command.goal)))
+    strange = [node for node in goal if node not in now.members]
+    if strange or not goal:
+        return Reply(Code.REFUSED, detail=f"there is no node {strange[0]}" if strange else "a group needs a voter")
+    if command.first not in goal:
+        return Reply(Code.REFUSED, detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it")
+    _place(machine, command.group, Placement(before.voters, goal, command.first))
+    return _done(machine)
+
+
+def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
+    """The group has committed that these are its voters. NOT_YET: it is to have others by now."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    before = now.groups.get(command.group)
+    if before is None:
+        return Reply(Code.NOT_FOUND)
+    if before.epoch != command.epoch:
+        return Reply(Code.NOT_YET)
+    if before.voters != tuple(command.voters):
+        _place(machine, command.group, Placement(tuple(command.voters), before.goal, before.first))
+    return _done(machine)
+
+
+def apply_balancing(machine: Machine, command: SetBalancing, place: int) -> Reply:
+    now = machine.map
+    if now is None:
+        return _no_map()
+    if now.balancing != command.on or (command.replicas and now.replicas != command.replicas):
+        _change(machine, balancing=command.on, replicas=command.replicas or now.replicas)
+    return _done(machine)
+
+
+def _done(machine: Machine, code: int = Code.OK) -> Reply:
+    """Detail: the map's epoch by now."""
+    assert machine.map is not None
+    return Reply(code, detail=machine.map.epoch)
+
+
+def _no_map() -> Reply:
+    return Reply(Code.NOT_YET, detail="the cluster has no map yet; retry")
+
+
+def _unfit(now: Map, node: NodeRecord) -> str:
+    """Why the node cannot be added; empty when it can."""
+    if not 1 <= node.id <= NODE_NUMBER_MAX:
+        return f"a node's number is from 1 to {NODE_NUMBER_MAX}"
+    if node.id in now.nodes:
+        removed = now.nodes[node.id].state == NodeState.REMOVED
+        return f"node {node.id} " + ("was removed; a number is given once" if removed else "is there already, at another address")
+    old = now.nodes.get(node.replaces)
+    if node.replaces and (old is None or old.state == NodeState.REMOVED):
+        return f"there is no node {node.replaces} to be replaced"
+    for other in now.nodes.values():
+        if other.state == NodeState.REMOVED or other.id == node.replaces:
+            continue
+        if node.peer == other.peer or node.http == other.http:
+            return f"node {other.id} is at {node.peer if node.peer == other.peer else node.http} already"
+    return ""
+
+
+def _stamped(placement: Placement, epoch: int) -> Placement:
+    return msgspec.structs.replace(placement, epoch=epoch)
+
+
+def _place(machine: Machine, group: int, placement: Placement) -> None:
+    assert machine.map is not None
+    _change(machine, groups={**machine.map.groups, group: _stamped(placement, machine.map.epoch + 1)})
+
+
+def _change(machine: Machine, **fields: object) -> None:
+    assert machine.map is not None
+    machine.map = msgspec.structs.replace(machine.map, epoch=machine.map.epoch + 1, **fields)
+
+
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
+    ClusterBorn: apply_born,
+    NodeAdd: apply_add,
+    NodeSet: apply_set,
+    NodeAnnounce: apply_announce,
+    PlaceGroup: apply_place,
+    GroupPlaced: apply_placed,
+    SetBalancing: apply_balancing,
+}

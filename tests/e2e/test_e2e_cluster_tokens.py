@@ -1,0 +1,41 @@
+"""Tokens of a cluster with access control: made by one node, known by all, also by one that was away; and revoked everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dev_cluster import DevCluster, dev_cluster
+from polling import wait_until
+from product import polynya
+from test_e2e_cluster import ask
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+def status(cluster: DevCluster, number: int, token: str) -> int:
+    try:
+        return ask("GET", f"{cluster.urls[number - 1]}/v1/node", Authorization=f"Bearer {token}")[0]
+    except OSError:
+        return 0
+
+
+def test_a_token_made_and_revoked_at_one_node_holds_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    with dev_cluster(folder, "--cores", "1", "--auth-required") as cluster:
+        root = polynya("token", "create", "root", "--allow", "all,admin", "--data", str(folder / "node-1")).out.strip()
+        for number in (1, 2, 3):
+            wait_until(lambda number=number: status(cluster, number, root) == 200, what="the token made in a folder")  # type: ignore[misc]
+        assert ask("GET", f"{cluster.urls[0]}/v1/cluster")[0] == 401
+        assert polynya("cluster", "health", server=cluster.urls[1]).code == 0, "whether all is well anybody may ask"
+        cluster.kill(3)
+        made = polynya("token", "create", "shop", "--allow", "read", "--server", cluster.urls[1], POLYNYA_TOKEN=root)
+        assert made.code == 0, made.err
+        shop = made.out.strip()
+        wait_until(lambda: status(cluster, 1, shop) == status(cluster, 2, shop) == 200, what="both to know it")
+        cluster.start(3)
+        wait_until(lambda: status(cluster, 3, shop) == 200, what="the node that was away to know it", seconds=60)
+        assert polynya("token", "revoke", "shop", "--server", cluster.urls[2], POLYNYA_TOKEN=root).code == 0
+        for number in (1, 2, 3):
+            wait_until(lambda number=number: status(cluster, number, shop) == 401, what="it to be refused")  # type: ignore[misc]
+            assert status(cluster, number, root) == 200

@@ -1,0 +1,345 @@
+"""The planner in a toy cluster: whatever is asked for comes about, step by step, none of which takes a group below its quorum."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polynya.raft.configuration import Configuration
+from polynya.replica.planner import (
+    ARRIVALS_AT_ONCE,
+    MOVES_AT_ONCE,
+    Balanced,
+    Change,
+    Observed,
+    Place,
+    Placed,
+    Remove,
+    Seen,
+    Step,
+    Transfer,
+    moving,
+    plan,
+)
+from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP, Map, born
+from polynya.stream.replies import Code
+
+ROUNDS_MAX = 400
+
+
+def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
+    return NodeRecord(number, f"n{number}:1", f"http://n{number}", zone, cores)
+
+
+class Toy:
+    """Groups that do what they are told. A learner is caught up a round after it was made; a down node answers nothing."""
+
+    def __init__(self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.machine = Machine(META_GROUP, groups)
+        self.machine.apply(born([node(number, zone) for number, zone in enumerate(zones, 1)], groups, replicas))
+        self.down: set[int] = set()
+        self.lost: set[int] = set()
+        self.configurations = {
+            group: Configuration(self.map.groups[group].voters, (), (), self.map.readers_of(group)) for group in self.map.groups
+        }
+        self.caught_up = {group: set(self.map.replicas_of(group)) for group in self.map.groups}
+        self.leaders = {group: self.map.first_of(group) for group in self.map.groups}
+
+    @property
+    def map(self) -> Map:
+        assert self.machine.map is not None
+        return self.machine.map
+
+    def apply(self, command: Command) -> None:
+        assert self.machine.apply(command).code in (Code.OK, Code.CREATED)
+
+    @property
+    def up(self) -> frozenset[int]:
+        return frozenset(self.map.nodes) - self.down
+
+    def observe(self) -> Observed:
+        for group, configuration in self.configurations.items():
+            there = [each for each in configuration.voters if each in self.up and each in self.caught_up[group]]
+            if self.leaders[group] not in there:
+                self.leaders[group] = self.random.choice(there) if len(there) > len(configuration.voters) // 2 else 0
+        seen = {
+            group: Seen(self.leaders[group], configuration, True, frozenset(self.caught_up[group] & self.up))
+            for group, configuration in self.configurations.items()
+            if self.leaders[group]
+        }
+        return Observed(self.up, seen, frozenset(self.lost))
+
+    def carry_out(self, step: Step) -> None:
+        """As the controller and the groups would, with what must never happen."""
+        match step:
+            case Place(group, goal, first, epoch):
+                new = set(goal) - set(self.map.placed_on(group))
+                assert all(self.map.nodes[each].state == NodeState.ACTIVE for each in new), "gets nothing new"
+                self.apply(PlaceGroup(group, goal, first, epoch))
+            case Placed(group, voters, epoch):
+                assert self.configurations[group].voters == voters
+                self.apply(GroupPlaced(group, voters, epoch))
+            case Change(group, leader, target):
+                self._change(group, leader, target)
+            case Transfer(group, leader, to):
+                assert leader == self.leaders[group] and to in self.configurations[group].voters and to in self.up
+                self.leaders[group] = to
+            case Remove(number):
+                self.apply(NodeSet(number, NodeState.REMOVED))
+            case Balanced():
+                self.apply(SetBalancing(False))
+        assert len(moving(self.map)) <= MOVES_AT_ONCE
+
+    def _change(self, group: int, leader: int, target: Configuration) -> None:
+        before = self.configurations[group]
+        assert leader == self.leaders[group]
+        if target.voters != before.voters:
+            ready = self.caught_up[group] & self.up
+            for side in (before.voters, target.voters):
+                assert len(set(side) & ready) > len(side) // 2, "both majorities are there"
+            assert set(target.voters) - set(before.voters) <= ready
+        assert set(target.voters) | set(target.learners) <= set(self.map.replicas_of(group)), "a replica is there because the map says so"
+        self.configurations[group] = target
+        self.caught_up[group] &= set(target.members)
+        if leader not in target.voters:
+            self.leaders[group] = 0
+
+    def catch_up(self) -> None:
+        for group, configuration in self.configurations.items():
+            if self.leaders[group]:
+                self.caught_up[group] |= set(configuration.members) & self.up
+
+    def round(self, share: float = 1.0) -> list[Step]:
+        """`share` of the steps are taken; the others are lost, as when who carries them out dies."""
+        observed = self.observe()
+        steps = plan(self.map, observed)
+        assert steps == plan(self.map, observed)
+        groups = [step.group for step in steps if isinstance(step, Place | Placed | Change | Transfer)]
+        arriving = [sum(each in self.map.learners_of(group) for group in self.map.groups) for each in self.map.nodes]
+        assert max(arriving) <= ARRIVALS_AT_ONCE
+        for step in steps:
+            stale = isinstance(step, Change | Transfer) and step.leader != self.leaders[step.group]
+            moved = isinstance(step, Placed | Place) and step.epoch != self.map.groups[step.group].epoch
+            if self.random.random() < share and not stale and not moved:
+                self.carry_out(step)
+        assert len(groups) - len(set(groups)) <= len(groups) // 2
+        self.catch_up()
+        return steps
+
+    def settle(self, share: float = 1.0) -> None:
+        """Until there is nothing more to do."""
+        for _ in range(ROUNDS_MAX):
+            if not self.round(share):
+                assert plan(self.map, self.observe()) == []
+                return
+        raise AssertionError(f"it does not end: {plan(self.map, self.observe())}")
+
+    def holds(self) -> dict[int, int]:
+        return {each: sum(each in self.map.groups[group].voters for group in self.map.groups if group) for each in self.map.members}
+
+    def check_rest(self) -> None:
+        """After `settle`: what has been asked for is so."""
+        for group, placement in self.map.groups.items():
+            assert placement.voters == placement.goal == self.configurations[group].voters
+            assert set(self.configurations[group].readers) == set(self.map.readers_of(group))
+        for number, record in self.map.nodes.items():
+            assert record.state != NodeState.LEAVING or number in self.lost
+            if record.state >= NodeState.DRAINING:
+                assert not self.map.leads(number) and number not in self.leaders.values()
+            if record.state >= NodeState.EMPTYING:
+                assert not any(number in configuration.voters for configuration in self.configurations.values())
+
+
+def test_nothing_is_done_where_nothing_has_to_be() -> None:
+    assert plan(Toy([""] * 3).map, Toy([""] * 3).observe()) == []
+
+
+def test_a_node_more_becomes_a_reader_and_with_balance_gets_its_share() -> None:
+    toy = Toy([""] * 3)
+    toy.apply(NodeAdd(node(4)))
+    toy.settle()
+    assert toy.configurations[META_GROUP].readers == (4,) and toy.holds()[4] == 0
+    toy.apply(SetBalancing(True))
+    toy.settle()
+    toy.check_rest()
+    assert sorted(toy.holds().values()) == [6, 6, 6, 6] and not toy.map.balancing
+    leads = [toy.map.leads(number) for number in toy.map.members]
+    assert max(leads) - min(leads) <= 1
+
+
+def test_a_node_that_was_added_before_it_was_started_gets_its_share_when_it_comes() -> None:
+    toy = Toy([""] * 3)
+    toy.apply(NodeAdd(node(4), balance=True))
+    toy.down.add(4)
+    for _ in range(5):
+        toy.round()
+    assert toy.map.balancing and toy.holds()[4] == 0
+    toy.down.clear()
+    toy.settle()
+    assert not toy.map.balancing and toy.holds()[4] == 6
+
+
+def test_a_node_is_removed_when_its_last_replica_is_gone() -> None:
+    toy = Toy([""] * 4)
+    toy.apply(NodeSet(1, NodeState.LEAVING))
+    for _ in range(ROUNDS_MAX):
+        toy.round()
+        held = any(1 in configuration.voters for configuration in toy.configurations.values())
+        assert not held or toy.map.nodes[1].state == NodeState.LEAVING
+        if toy.map.nodes[1].state == NodeState.REMOVED:
+            break
+    assert 1 in toy.configurations[META_GROUP].readers  # it is still there, and hears of it
+    toy.down.add(1)
+    toy.settle()
+    assert toy.map.members == (2, 3, 4) and toy.configurations[META_GROUP].readers == ()
+    toy.check_rest()
+
+
+def test_three_nodes_do_not_become_two_by_themselves_when_one_is_away() -> None:
+    toy = Toy([""] * 3)
+    toy.down.add(2)
+    assert plan(toy.map, toy.observe()) == []
+
+
+def test_a_node_that_is_given_up_is_replaced_and_only_where_there_is_room() -> None:
+    toy = Toy([""] * 3)
+    toy.down.add(2)
+    toy.lost.add(2)
+    toy.settle()
+    assert all(2 in placement.voters for placement in toy.map.groups.values())
+    toy.apply(NodeAdd(node(4)))
+    toy.settle()
+    assert not any(2 in placement.voters for group, placement in toy.map.groups.items() if group)
+
+
+def test_a_replaced_disk_gives_just_its_replicas_to_the_heir() -> None:
+    toy = Toy([""] * 5)
+    before = {group: placement.voters for group, placement in toy.map.groups.items() if 2 in placement.voters}
+    toy.down.add(2)
+    toy.apply(NodeAdd(msgspec.structs.replace(node(6), peer="n2:1", http="http://n2", replaces=2)))
+    toy.down.add(6)
+    for _ in range(5):
+        toy.round()
+    assert all(2 in toy.configurations[group].voters for group in before), "it waits for the heir"
+    toy.down.discard(6)
+    toy.settle()
+    for group, voters in before.items():
+        assert toy.map.groups[group].voters == tuple(sorted({*voters, 6} - {2}))
+    assert toy.map.nodes[2].state == NodeState.REMOVED
+
+
+def test_a_cordoned_node_keeps_what_it_has_and_a_drained_one_its_replicas() -> None:
+    toy = Toy([""] * 4)
+    held = toy.holds()
+    toy.apply(NodeSet(4, NodeState.CORDONED))
+    toy.apply(NodeSet(1, NodeState.DRAINING))
+    toy.apply(SetBalancing(True))
+    toy.settle()
+    toy.check_rest()
+    assert toy.holds()[4] == held[4] and toy.holds()[1] > 0 and toy.map.leads(1) == 0 and toy.map.leads(4) > 0
+
+
+def test_when_all_who_could_lead_are_drained_one_of_them_still_does() -> None:
+    toy = Toy(["", "", "", "", "a", ""])
+    for number in (2, 3, 5):
+        toy.apply(NodeSet(number, NodeState.DRAINING))
+    toy.settle()
+    assert toy.map.first_of(5) in toy.map.groups[5].voters == (2, 3, 5)
+
+
+def test_zones_each_get_a_replica_once_there_are_enough() -> None:
+    toy = Toy(["a", "a", "b"], groups=12)
+    toy.apply(NodeAdd(node(4, "c")))
+    toy.apply(NodeAdd(node(5, "c")))
+    toy.apply(SetBalancing(True))
+    toy.settle()
+    toy.check_rest()
+    zones = {number: record.zone for number, record in toy.map.nodes.items()}
+    for group in range(1, 13):
+        assert {zones[each] for each in toy.map.groups[group].voters} == {"a", "b", "c"}
+
+
+def test_a_cluster_grows_from_one_to_three_and_five_replicas_come_when_asked_for() -> None:
+    toy = Toy([""])
+    for number in (2, 3, 4, 5):
+        toy.apply(NodeAdd(node(number), balance=True))
+        toy.settle()
+        toy.check_rest()
+    assert {len(placement.voters) for group, placement in toy.map.groups.items() if group} == {3}
+    assert len(toy.map.groups[META_GROUP].voters) == 5
+    toy.apply(SetBalancing(True, 5))
+    toy.settle()
+    assert {len(placement.voters) for placement in toy.map.groups.values()} == {5}
+    toy.apply(SetBalancing(True, 3))
+    toy.settle()
+    assert {len(placement.voters) for group, placement in toy.map.groups.items() if group} == {3}
+
+
+def test_more_cores_hold_more() -> None:
+    toy = Toy([""] * 3, groups=16)
+    toy.apply(NodeAdd(node(4, cores=4), balance=True))
+    toy.settle()
+    assert toy.holds()[4] == 16 and max(toy.holds()[each] for each in (1, 2, 3)) - min(toy.holds()[each] for each in (1, 2, 3)) <= 1
+
+
+ACTS = st.lists(
+    st.tuples(st.sampled_from(["add", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move"]), st.integers(1, 9)),
+    max_size=12,
+)
+
+
+@pytest.mark.timeout(120)
+@given(
+    zones=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6),
+    replicas=st.sampled_from([3, 5]),
+    acts=ACTS,
+    share=st.sampled_from([1.0, 0.6, 0.3]),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_is_asked_for_it_ends_and_no_step_takes_a_quorum(
+    zones: list[str], replicas: int, acts: list[tuple[str, int]], share: float, seed: int
+) -> None:
+    toy = Toy(zones, groups=6, replicas=replicas, seed=seed)
+    for act, number in acts:
+        _act(toy, act, number)
+        for _ in range(toy.random.randint(0, 3)):
+            toy.round(share)
+    toy.down.clear()
+    toy.settle(share)
+    for number in [number for number, record in toy.map.nodes.items() if record.state == NodeState.REMOVED]:
+        toy.down.add(number)
+    toy.settle(share)
+    able = [number for number, record in toy.map.nodes.items() if record.state == NodeState.ACTIVE]
+    if len(able) >= len(toy.map.members):
+        toy.check_rest()
+
+
+def _act(toy: Toy, act: str, number: int) -> None:
+    states = {"cordon": 1, "drain": 2, "empty": 3, "leave": 4, "active": 0}
+    known = sorted(toy.map.members)
+    target = known[number % len(known)]
+    able = [each for each in known if toy.map.nodes[each].state == NodeState.ACTIVE]
+    if act == "add" and len(toy.map.nodes) < 12:
+        toy.apply(NodeAdd(node(max(toy.map.nodes) + 1, "abc"[number % 3]), balance=number % 2 == 0))
+    elif act in states and (act == "active" or len(able) > 3):
+        toy.apply(NodeSet(target, states[act]))
+    elif act == "balance":
+        toy.apply(SetBalancing(True))
+    elif act == "down" and not toy.down:
+        toy.down.add(target)
+    elif act == "up":
+        toy.down.clear()
+    elif act == "move":
+        group = number % 7
+        goal = set(toy.map.groups[group].goal)
+        rest = [each for each in able if each not in goal]
+        if rest and not moving(toy.map):
+            goal = (goal - {max(goal)}) | {rest[0]}
+            toy.apply(PlaceGroup(group, tuple(goal), min(goal)))

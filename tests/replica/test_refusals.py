@@ -1,0 +1,147 @@
+"""What operators cannot have is refused before anything happens, with a reason that says what to do."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from polynya.raft.configuration import Configuration
+from polynya.replica import refusals
+from polynya.replica.planner import Observed, Seen
+from polynya.stream.commands import Command, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup
+from polynya.stream.machine import Machine
+from polynya.stream.placement import Map, born
+
+
+def node(number: int) -> NodeRecord:
+    return NodeRecord(number, f"n{number}:1", f"http://n{number}")
+
+
+class Town:
+    """A map, and who is up; every group that has a majority up is led by one of it."""
+
+    def __init__(self, nodes: int, replicas: int = 3, groups: int = 6) -> None:
+        self.machine = Machine(0, groups)
+        self.machine.apply(born([node(number) for number in range(1, nodes + 1)], groups, replicas))
+        self.down: set[int] = set()
+
+    def apply(self, *commands: Command) -> Town:
+        for command in commands:
+            assert self.machine.apply(command).code < 20
+        return self
+
+    @property
+    def map(self) -> Map:
+        assert self.machine.map is not None
+        return self.machine.map
+
+    @property
+    def seen(self) -> Observed:
+        up = frozenset(self.map.nodes) - self.down
+        groups = {}
+        for group, placement in self.map.groups.items():
+            there = [each for each in placement.voters if each in up]
+            if len(there) > len(placement.voters) // 2:
+                groups[group] = Seen(there[0], Configuration(placement.voters), True, frozenset(there))
+        return Observed(up, groups)
+
+
+def test_three_nodes_with_three_replicas_cannot_lose_one() -> None:
+    town = Town(3)
+    said = refusals.emptying(town.map, town.seen, 1)
+    assert "3 replicas of each group need 3 nodes, and without node 1 there are 2" in said and "--replicas 1" in said
+    town.apply(NodeAdd(node(4)))
+    assert refusals.emptying(town.map, town.seen, 1) == ""
+
+
+def test_the_node_that_would_take_over_has_to_be_there() -> None:
+    town = Town(3).apply(NodeAdd(node(4)))
+    town.down.add(4)
+    assert refusals.emptying(town.map, town.seen, 1) == "group 0 has nowhere to go from node 1: node 4 does not answer"
+    town = Town(3).apply(NodeAdd(node(4)), NodeSet(4, NodeState.CORDONED))
+    assert "nowhere to go from node 1: node 4 is cordoned" in refusals.emptying(town.map, town.seen, 1)
+
+
+def test_a_removal_that_would_break_a_quorum_is_refused_and_that_of_a_lost_node_is_not() -> None:
+    town = Town(5, groups=4)
+    group = next(number for number, placement in town.map.groups.items() if number and 1 in placement.voters)
+    others = [each for each in town.map.groups[group].voters if each != 1]
+    town.down.update(others)
+    assert "no leader" in refusals.emptying(town.map, town.seen, 1)
+    lost = Town(5)
+    lost.down.add(2)
+    assert refusals.emptying(lost.map, lost.seen, 2) == ""
+    shaky = Town(4)
+    shaky.down.add(2)
+    assert refusals.emptying(shaky.map, shaky.seen, 2) == "", "node 4 takes over, and 1 and 3 are a majority meanwhile"
+
+
+@pytest.mark.parametrize("ask", [refusals.draining, refusals.emptying])
+def test_nobody_knows_a_node_that_is_not_there(ask) -> None:
+    town = Town(4)
+    assert ask(town.map, town.seen, 9) == "there is no node 9; the nodes are 1, 2, 3, 4"
+
+
+def test_a_drain_needs_somebody_else_to_lead() -> None:
+    lone = Town(1)
+    assert "nobody else could lead groups 0, 1, 2, 3, 4, 5 …" in refusals.draining(lone.map, lone.seen, 1)
+    town = Town(3)
+    assert refusals.draining(town.map, town.seen, 1) == ""
+    town.down.add(2)
+    assert refusals.draining(town.map, town.seen, 1) == "", "node 3 can lead, with 1 for a majority"
+    town.apply(NodeSet(3, NodeState.DRAINING))
+    assert "nobody else could lead" in refusals.draining(town.map, town.seen, 1)
+    assert "is draining already" in refusals.cordoning(town.map, 3)
+
+
+def test_a_move_is_from_a_node_that_has_it_to_one_that_may() -> None:
+    town = Town(5)
+    placement = town.map.groups[1]
+    outside = [each for each in town.map.members if each not in placement.voters]
+    inside = placement.voters[0]
+    assert refusals.moving(town.map, town.seen, 1, inside, outside[0]) == ""
+    assert "there is no group 99" in refusals.moving(town.map, town.seen, 99, 1, 2)
+    assert "has no replica of group 1" in refusals.moving(town.map, town.seen, 1, outside[0], outside[1])
+    assert "has a replica of group 1 already" in refusals.moving(town.map, town.seen, 1, inside, placement.voters[1])
+    town.down.add(outside[0])
+    assert refusals.moving(town.map, town.seen, 1, inside, outside[0]) == f"node {outside[0]} does not answer"
+    town.down = {placement.voters[1], placement.voters[2]}
+    assert "has no leader now" in refusals.moving(town.map, town.seen, 1, inside, outside[0])
+    town.down = set()
+    town.apply(NodeSet(outside[0], NodeState.CORDONED))
+    assert "is cordoned, and gets nothing new" in refusals.moving(town.map, town.seen, 1, inside, outside[0])
+    goal = tuple(sorted({*placement.voters, outside[1]} - {inside}))
+    town.apply(PlaceGroup(1, goal, goal[0]))
+    assert refusals.moving(town.map, town.seen, 1, inside, outside[1]) == "", "it is just that"
+    assert "is on its way" in refusals.moving(town.map, town.seen, 1, placement.voters[1], outside[0])
+
+
+def test_a_lead_goes_to_a_voter_that_is_there_and_has_all() -> None:
+    town = Town(5)
+    voters = town.map.groups[1].voters
+    outside = next(each for each in town.map.members if each not in voters)
+    assert refusals.transferring(town.map, town.seen, 1, voters[1]) == ""
+    assert f"node {outside} has no vote in group 1" in refusals.transferring(town.map, town.seen, 1, outside)
+    seen = town.seen
+    behind = Observed(seen.up, {**seen.groups, 1: msgspec.structs.replace(seen.groups[1], caught_up=frozenset([voters[0]]))})
+    assert "is behind in group 1" in refusals.transferring(town.map, behind, 1, voters[1])
+    town.down.add(voters[1])
+    assert "does not answer" in refusals.transferring(town.map, town.seen, 1, voters[1])
+
+
+def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
+    town = Town(3)
+    town.down.add(2)
+    assert refusals.replacing(town.map, town.seen, 2, 4) == ""
+    assert "the number 3 is taken" in refusals.replacing(town.map, town.seen, 2, 3)
+    town.down.add(3)
+    assert "would have no majority without node 2" in refusals.replacing(town.map, town.seen, 2, 4)
+    lone = Town(1)
+    assert "is the last voter" in refusals.replacing(lone.map, lone.seen, 1, 2)
+
+
+def test_replicas_are_one_three_or_five_and_no_more_than_nodes() -> None:
+    town = Town(4)
+    assert refusals.balancing(town.map, 0) == refusals.balancing(town.map, 1) == refusals.balancing(town.map, 3) == ""
+    assert refusals.balancing(town.map, 2) == "2 replicas: 1, 3 or 5 can be had"
+    assert refusals.balancing(town.map, 5) == "5 replicas need 5 nodes; there are 4"

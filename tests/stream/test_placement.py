@@ -1,0 +1,166 @@
+"""The map of the cluster: what its commands do to it, what they refuse, and that a snapshot keeps it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from polynya.stream.commands import (
+    Command,
+    GroupPlaced,
+    NodeAdd,
+    NodeAnnounce,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    SetBalancing,
+)
+from polynya.stream.machine import Machine
+from polynya.stream.placement import Map, born, voters_wanted
+from polynya.stream.replies import Code, Reply
+
+
+def node(number: int, zone: str = "") -> NodeRecord:
+    return NodeRecord(number, f"10.0.0.{number}:4439", f"http://10.0.0.{number}:4437", zone)
+
+
+class Meta:
+    """Group 0, with a map of so many nodes."""
+
+    def __init__(self, nodes: int = 3, groups: int = 6, replicas: int = 3) -> None:
+        self.machine = Machine(0, groups)
+        assert self.apply(born([node(number) for number in range(1, nodes + 1)], groups, replicas)).code == Code.CREATED
+
+    def apply(self, command: Command) -> Reply:
+        return self.machine.apply(command)
+
+    @property
+    def map(self) -> Map:
+        assert self.machine.map is not None
+        return self.machine.map
+
+    def refusal(self, command: Command) -> str:
+        before = self.map
+        reply = self.apply(command)
+        assert reply.code == Code.REFUSED and self.map is before
+        return str(reply.detail)
+
+
+def test_a_birth_of_three_gives_every_node_everything_and_each_its_share_of_leads() -> None:
+    cluster = Meta(3).map
+    assert all(cluster.replicas_of(group) == (1, 2, 3) for group in range(7))
+    assert [cluster.first_of(group) for group in range(7)] == [1, 2, 3, 1, 2, 3, 1]
+    assert cluster.epoch == 1 and cluster.readers_of(0) == ()
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(4, 3), (5, 3), (7, 3), (6, 5), (2, 3), (1, 3)])
+def test_a_birth_is_even(nodes: int, replicas: int) -> None:
+    cluster = Meta(nodes, 60, replicas).map
+    counts = [sum(number in cluster.replicas_of(group) for group in range(1, 61)) for number in range(1, nodes + 1)]
+    leads = [cluster.leads(number) for number in range(1, nodes + 1)]
+    assert max(counts) - min(counts) <= 2 and max(leads) - min(leads) <= 1
+    assert {len(cluster.replicas_of(group)) for group in range(1, 61)} == {voters_wanted(replicas, nodes)}
+    assert len(cluster.groups[0].voters) == voters_wanted(5, nodes)
+    assert cluster.replicas_of(0) == tuple(range(1, nodes + 1))
+    assert set(cluster.readers_of(0)) == set(range(1, nodes + 1)) - set(cluster.groups[0].voters)
+
+
+def test_a_birth_in_three_zones_gives_each_zone_a_replica() -> None:
+    records = [node(number, zone) for number, zone in enumerate("aabbbc", 1)]
+    command = born(records, 40, 3)
+    zones = {record.id: record.zone for record in records}
+    assert all({zones[number] for number in placement.voters} == {"a", "b", "c"} for placement in command.placements[1:])
+
+
+def test_clusters_of_the_first_release_have_everything_everywhere() -> None:
+    command = born([node(number) for number in range(1, 8)], 10, 7, everywhere=True)
+    assert all(placement.voters == tuple(range(1, 8)) for placement in command.placements)
+    assert command.replicas == 5
+
+
+def test_only_the_first_birth_counts() -> None:
+    meta = Meta(3)
+    assert meta.apply(born([node(9)], 6, 3)).code == Code.EXISTS
+    assert meta.map.members == (1, 2, 3)
+
+
+def test_a_node_is_added_and_has_only_the_map() -> None:
+    meta = Meta(3)
+    assert meta.apply(NodeAdd(node(4), balance=True)).code == Code.CREATED
+    assert meta.apply(NodeAdd(node(4), balance=True)).code == Code.EXISTS
+    assert meta.map.readers_of(0) == (4,) and meta.map.groups_of(4) == [0] and meta.map.balancing
+    assert meta.map.epoch == 2
+
+
+def test_what_cannot_be_added_is_refused_with_the_reason() -> None:
+    meta = Meta(3)
+    assert "at 10.0.0.3:4439 already" in meta.refusal(NodeAdd(msgspec.structs.replace(node(3), id=4)))
+    assert "at another address" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), id=3)))
+    assert "from 1 to 250" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), id=251)))
+    assert "no node 8" in meta.refusal(NodeAdd(msgspec.structs.replace(node(9), replaces=8)))
+
+
+def test_an_heir_may_stand_where_the_old_node_stood() -> None:
+    meta = Meta(3)
+    heir = msgspec.structs.replace(node(2), id=4, replaces=2)
+    assert meta.apply(NodeAdd(heir)).code == Code.CREATED
+    assert meta.map.nodes[2].state == NodeState.LEAVING and meta.map.nodes[2].peer == ""
+    assert meta.map.nodes[4].peer == node(2).peer
+    assert "it can only leave" in meta.refusal(NodeSet(2, NodeState.ACTIVE))
+
+
+def test_a_move_is_carried_out_in_two_steps_and_a_node_that_is_empty_may_go_for_good() -> None:
+    meta = Meta(3, groups=1)
+    meta.apply(NodeAdd(node(4)))
+    assert meta.apply(PlaceGroup(1, (2, 3, 4), 2, epoch=1)).code == Code.OK
+    assert meta.map.replicas_of(1) == (1, 2, 3, 4) and meta.map.learners_of(1) == (4,)
+    epoch = meta.map.groups[1].epoch
+    assert meta.apply(GroupPlaced(1, (2, 3, 4), epoch - 1)).code == Code.NOT_YET
+    assert meta.apply(GroupPlaced(1, (2, 3, 4), epoch)).code == Code.OK
+    assert meta.map.replicas_of(1) == (2, 3, 4) and meta.map.learners_of(1) == ()
+    assert "still has replicas" in meta.refusal(NodeSet(1, NodeState.REMOVED))  # of the meta group
+    meta.apply(PlaceGroup(0, (2, 3, 4), 2))
+    meta.apply(GroupPlaced(0, (2, 3, 4), meta.map.groups[0].epoch))
+    assert meta.apply(NodeSet(1, NodeState.REMOVED)).code == Code.OK
+    assert meta.map.members == (2, 3, 4) and 1 not in meta.map.replicas_of(0)
+    assert "a number is given once" in meta.refusal(NodeAdd(node(1)))
+    assert meta.apply(NodeSet(1, NodeState.ACTIVE)).code == Code.NOT_FOUND
+
+
+def test_a_placement_is_refused_that_could_not_be() -> None:
+    meta = Meta(3)
+    assert "no node 9" in meta.refusal(PlaceGroup(1, (1, 2, 9), 1))
+    assert "cannot lead" in meta.refusal(PlaceGroup(1, (1, 2), 3))
+    assert "needs a voter" in meta.refusal(PlaceGroup(1, (), 3))
+    assert meta.apply(PlaceGroup(9, (1, 2, 3), 1)).code == Code.NOT_FOUND
+    assert meta.apply(PlaceGroup(1, (1, 2, 3), 1)).code == Code.OK
+    assert meta.apply(PlaceGroup(1, (1, 2, 3), 2, epoch=1)).code == Code.NOT_YET  # planned on what is not any more
+
+
+def test_a_node_says_where_it_is() -> None:
+    meta = Meta(3)
+    assert meta.apply(NodeAnnounce(2, "10.0.1.2:1", "http://b", "b", 4)).code == Code.OK
+    assert meta.map.nodes[2] == NodeRecord(2, "10.0.1.2:1", "http://b", "b", 4)
+    epoch = meta.map.epoch
+    assert meta.apply(NodeAnnounce(2, "10.0.1.2:1", "http://b", "b", 4)).code == Code.OK
+    assert meta.map.epoch == epoch
+    assert "another node" in meta.refusal(NodeAnnounce(3, "10.0.1.2:1", "http://c", "", 4))
+    assert meta.apply(NodeAnnounce(9, "x:1", "http://c", "", 4)).code == Code.NOT_FOUND
+
+
+def test_without_a_map_everything_has_to_wait() -> None:
+    commands: list[Command] = [NodeAdd(node(4)), NodeSet(1, 1), PlaceGroup(1, (1,), 1), GroupPlaced(1, (1,), 1), SetBalancing(True)]
+    machine = Machine(0, 3)
+    assert {machine.apply(command).code for command in commands} == {Code.NOT_YET}
+    assert machine.map is None
+
+
+def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
+    meta = Meta(3)
+    meta.apply(NodeAdd(node(4)))
+    meta.apply(SetBalancing(True, 5))
+    again = Machine.restore(meta.machine.snapshot(), lambda place, uid: b"")
+    assert again.map == meta.map and again.snapshot() == meta.machine.snapshot()
+    older = msgspec.msgpack.decode(meta.machine.snapshot())[:18]
+    assert Machine.restore(msgspec.msgpack.encode(older), lambda place, uid: b"").map is None
