@@ -8,12 +8,14 @@ from polynya.stream import deltas
 from polynya.stream.changes import Changes
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding
 from polynya.stream.front import past_of
+from polynya.stream.holes import JUMP
 from polynya.stream.index import Index
 from polynya.stream.machine import Machine
 from polynya.stream.model import Front, HotBatch, Stream
 from polynya.stream.reading import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
 from polynya.stream.replies import Reply
 from polynya.stream.retention import retention_of
+from polynya.stream.snapshots import decode_image, write_image
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 
@@ -60,6 +62,18 @@ class World:
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
         return reply
+
+    def adopt(self, group: int, machine: Machine) -> None:
+        """Another machine takes the place of a group's, as after a restore."""
+        self.machines[group] = machine
+        self.chains[group] = [deltas.Part(machine.snapshot())]
+
+    def jump(self, group: int) -> None:
+        """A new history: the next record of every stream gets a number that is far away."""
+        image = decode_image(self.machines[group].snapshot())
+        for stream in image.streams:
+            stream.next_record += JUMP
+        self.adopt(group, Machine.restore(write_image(image), lambda place, uid: self.payloads[place]))
 
     def chain(self, group: int) -> None:
         """A delta more, and now and then some of them merged."""
@@ -183,15 +197,21 @@ def _check_contiguous(machine: Machine, stream: Stream) -> None:
     first = (stream.first_record, stream.first_byte)
     pieces = [*machine.index_of(stream)[:1], *(stream.hot or ())[:1]]
     record, byte = (pieces[0].record, pieces[0].byte) if pieces else (stream.next_record, stream.next_byte)
-    assert begin <= (record, byte) <= max(first, begin)
+    assert begin <= (record, byte)
+    assert (record, byte) <= max(first, begin) or _follows((record, byte), max(first, begin))
     assert first <= (stream.next_record, stream.next_byte) or stream.deleted
     for cold in machine.index_of(stream):
-        assert (cold.record, cold.byte) == (record, byte)
-        record, byte = record + cold.records, byte + cold.length
+        assert _follows((cold.record, cold.byte), (record, byte))
+        record, byte = cold.record + cold.records, byte + cold.length
     for hot in stream.hot or ():
-        assert (hot.record, hot.byte) == (record, byte)
-        record, byte = record + hot.records, byte + len(hot.payload)
-    assert (record, byte) == (stream.next_record, stream.next_byte)
+        assert _follows((hot.record, hot.byte), (record, byte))
+        record, byte = hot.record + hot.records, byte + len(hot.payload)
+    assert _follows((stream.next_record, stream.next_byte), (record, byte))
+
+
+def _follows(at: tuple[int, int], end: tuple[int, int]) -> bool:
+    """Nothing lies between, but for numbers that a new history jumped over."""
+    return at[1] == end[1] and at[0] >= end[0] and (at[0] - end[0]) % JUMP == 0
 
 
 def position_of(text: str) -> tuple[int, int]:

@@ -42,6 +42,9 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "debug": ("bundle", "Gather what is needed to look into a problem."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
+    "backup": ("backup", "Copy a cluster, or a node by itself, while it runs."),
+    "verify": ("backup", "Look through a backup."),
+    "restore": ("backup", "Begin a node or a cluster from a backup, or from its object store."),
     "store": ("store", "Check and clean the object store."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }

@@ -22,7 +22,7 @@ import msgspec
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client
-from polynya.cli.setting_flags import with_hidden_settings
+from polynya.cli.setting_flags import loaded_config, with_hidden_settings
 from polynya.node.birth import REMOVED
 from polynya.node.settings import SETTINGS
 
@@ -79,8 +79,9 @@ class Laid(msgspec.Struct):
 @click.command("dev")
 @click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
 @click.option("--replicas", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="How many nodes have each group.")
+@click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
-def dev_command(count: int | None, replicas: str, **values: str | None) -> None:
+def dev_command(count: int | None, replicas: str, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
@@ -90,6 +91,7 @@ def dev_command(count: int | None, replicas: str, **values: str | None) -> None:
     \b
     polynya cluster dev
     polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
+    polynya cluster dev --restore /backups/polynya --data /tmp/restored
     kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
     polynya-cluster/node-2/start.sh                     # and have it again
     """
@@ -101,6 +103,8 @@ def dev_command(count: int | None, replicas: str, **values: str | None) -> None:
     (folder / LAID).write_bytes(msgspec.json.encode(laid))
     for node in nodes:
         _prepare(node, nodes, folder, laid)
+    if place is not None:
+        _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
@@ -257,6 +261,14 @@ def _nodes_of(folder: Path) -> list[DevNode]:
         except (OSError, KeyError, ValueError):
             continue
     return found
+
+
+def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
+    """Every node's folder from the same backup. Raises `exits.Ended`."""
+    from polynya.cli.backup import restore_into
+
+    shared = {**values, **dict.fromkeys(OWN)}
+    restore_into(place, [loaded_config(str(node.folder / "polynya.toml"), shared).config for node in nodes])
 
 
 def _cluster_id(folder: Path) -> str:

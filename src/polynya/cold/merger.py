@@ -19,7 +19,7 @@ from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import FAN_IN, MergeSettings, Run, Segment, cut_segments, plan_packs, plan_runs
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
-from polynya.stream import index
+from polynya.stream import holes, index
 from polynya.stream.commands import ColdSlice, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
@@ -159,7 +159,9 @@ class Merger:
         data = stream.cold[skipped * index.ENTRY_BYTES :]
         lengths = index.lengths(data)
         bounds, resting = self._bounds(stream, data, now_ms)
-        runs, quiet = plan_runs(lengths, cut_segments(len(lengths), bounds, resting), self._settings.slice_bytes_max)
+        runs, quiet = plan_runs(
+            lengths, cut_segments(len(lengths), [*bounds, *holes.entries_behind(data)], resting), self._settings.slice_bytes_max
+        )
         if not runs and not resting:
             self._looked[stream.uid] = skipped + len(lengths)
         if quiet + skipped >= SETTLED_MIN:

@@ -9,6 +9,7 @@ from operator import attrgetter
 import msgspec
 
 from polynya.base import limits
+from polynya.stream.holes import run_end
 from polynya.stream.model import HotBatch
 
 STREAMS_MAX = 4096  # of one planning: what follows it blocks the loop for a few milliseconds
@@ -122,7 +123,15 @@ def plan_packs(chosen: Iterable[Candidate], settings: FlushSettings) -> list[Pac
 
 
 def cut_runs(batches: Sequence[HotBatch], bytes_max: int) -> list[Sequence[HotBatch]]:
-    """Runs of whole batches of at most `bytes_max` payload, or of one larger batch."""
+    """Runs of whole batches without a hole, of at most `bytes_max` payload, or of one larger batch."""
+    if run_end(batches, 0, len(batches)) < len(batches):
+        runs: list[Sequence[HotBatch]] = []
+        begin = 0
+        while begin < len(batches):
+            end = run_end(batches, begin, len(batches))
+            runs += cut_runs(batches[begin:end], bytes_max)
+            begin = end
+        return runs
     if _size(batches) <= bytes_max:
         return [batches]
     runs = []

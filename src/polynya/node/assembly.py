@@ -12,18 +12,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from polynya.backup.copies import Whole
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
 from polynya.front.http.cluster import ClusterActs
 from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
+from polynya.node.backups import Backups
 from polynya.node.birth import REMOVED
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_acts import Acts, NoCluster
 from polynya.node.cluster_view import ClusterView
 from polynya.node.controller import Controller
+from polynya.node.copying import Copier
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
@@ -112,6 +115,7 @@ class Assembly:
         data = Path(self._start.config.data)
         self._health.warn("disk", lambda: low_disk(data))
         checks = StoreChecks(self.service, self._tier)
+        backups = Backups(self._start, self._engine, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there
             await self._transport.start()
         if self._joined is not None:
@@ -119,6 +123,7 @@ class Assembly:
         if self._tier is not None:
             for task in self._tier.tasks():
                 self._spawn(task)
+            self._spawn(self._tier.once_claimed(self._copier(self._tier).run))
         await self._keeper.start()
         self._spawn(self._keeper.run())
         self._register_samples()
@@ -133,7 +138,9 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(self._start, self.service, Behind(tables, mounts, read_object, checks, self._acts), self._health, self._keeper)
+        self._doors = Doors(
+            self._start, self.service, Behind(tables, mounts, read_object, checks, backups, self._acts), self._health, self._keeper
+        )
         await self._doors.open()
         await self._subscriptions.start()
 
@@ -167,6 +174,13 @@ class Assembly:
         await self._engine.stop()
         self._engine.close()
         self._keeper.close()
+
+    def _copier(self, tier: Tier) -> Copier:
+        birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
+        whole = Whole(birth.cluster_id, birth.history, birth.groups)
+        copier = Copier(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
+        self._health.registry.add(sources.counted(copier.counters, sources.COPIER))
+        return copier
 
     def _unreached(self) -> str | None:
         """Others that are there are asked for what they say themselves; here they must be able to ask."""

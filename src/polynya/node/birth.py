@@ -14,6 +14,7 @@ from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
+RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
 REMOVED = "removed"  # is there once the node was removed from its cluster
 FORMAT_VERSION = 1
 # What may be there already.
@@ -64,26 +65,39 @@ def journal_id_of(cluster_id: str, core: int) -> int:
 
 
 def _bear(path: Path, config: Config) -> Birth:
-    strangers = sorted(entry.name for entry in path.parent.iterdir() if entry.name not in _BEFORE_BIRTH and entry.name[0] != ".")
+    strangers = strangers_in(path.parent)
+    if RESTORING in strangers:
+        raise ConfigError(f"data: a restore into {path.parent} was interrupted; give the command again, or remove the folder")
     if strangers:
         raise ConfigError(
             f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
             f"or, if this is a node's data, restore {FILE} from a copy"
         )
-    groups = config.groups or GROUPS_DEFAULT
-    birth = Birth(
-        cluster_id=config.cluster.id or secrets.token_hex(16),
-        node=config.cluster.node,
-        nodes=() if config.cluster.join else tuple(node.id for node in _nodes(config)),
-        zones=() if config.cluster.join else tuple(node.zone for node in _nodes(config)),
-        replicas=config.cluster.replicas if config.cluster.is_on else 0,
+    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), config.groups or GROUPS_DEFAULT)
+    write_json(path, birth)
+    sync_folder(path.parent.parent)
+    return birth
+
+
+def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) -> Birth:
+    """What a folder with these settings becomes."""
+    cluster = config.cluster
+    return Birth(
+        cluster_id=cluster_id,
+        node=cluster.node,
+        nodes=() if cluster.join else tuple(node.id for node in _nodes(config)),
+        zones=() if cluster.join else tuple(node.zone for node in _nodes(config)),
+        replicas=cluster.replicas if cluster.is_on else 0,
+        history=history,
         groups=groups,
         cores=config.cores or min(cores_default(), groups),
         created_ms=time.time_ns() // 1_000_000,
     )
-    write_json(path, birth)
-    sync_folder(path.parent.parent)
-    return birth
+
+
+def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str]:
+    """What is in a folder that is to become a data folder, and keeps it from that."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _BEFORE_BIRTH | beside and entry.name[0] != ".")
 
 
 def _check(birth: Birth, config: Config, path: Path) -> None:

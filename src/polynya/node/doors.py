@@ -25,6 +25,7 @@ from polynya.front.http.tables import ReadObject, TableRoutes
 from polynya.front.http.tokens import TokenRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
+from polynya.node.backups import Backups
 from polynya.node.checks import StoreChecks
 from polynya.node.health import Answer, Health
 from polynya.node.pages import console_handlers, console_mounts
@@ -51,6 +52,7 @@ class Behind(NamedTuple):
     mounts: Mapping[str, Handler]
     read_object: ReadObject | None  # None: there is no object store
     checks: StoreChecks | None
+    backups: Backups | None
     cluster: ClusterActs
 
 
@@ -92,7 +94,7 @@ class Doors:
         context = keeper.tls.context if keeper.tls is not None else None
         protection = Protection(entrance=self._entrance(keeper.access), cors=Cors(start.config.origins), tls=context)
         self.base = HttpFront(service, settings, {**handlers, **only_base}, below, protection=protection)
-        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind.checks))
+        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
         near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
         within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user), CLUSTER + "/": self._local_only(acts)}
         self.admin = HttpFront(service, settings, near, within, streams=False, protection=Protection(cors=Cors(())))
@@ -219,6 +221,8 @@ def _admin_act(request: Request) -> str:
     first = request.segments[0]
     if first == "flush":
         return "flush"
+    if first == "backup":
+        return "backup" if request.method == "POST" else ""
     if first == "jwts":
         return "jwt.revoke" if request.method == "POST" else ""
     return {"POST": "token.create", "DELETE": "token.revoke"}.get(request.method, "") if first == "tokens" else ""
@@ -235,17 +239,19 @@ def _table_handler(route: Callable[[Request], Awaitable[tuple[int, Any]]]) -> Ha
     return handle
 
 
-def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, checks: StoreChecks | None) -> Handler:
-    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` for operators; `/v1/admin/tokens` and `/v1/admin/jwts`; `POST /v1/admin/flush?prefix=`: what is hot
-    becomes cold before this answers."""
+def _admin_handler(routes: TableRoutes, service: NodeService, tokens: TokenRoutes, behind: Behind) -> Handler:
+    """`/v1/admin/tables/…` for drivers; `/v1/admin/store/…` and `/v1/admin/backup/…` for operators; `/v1/admin/tokens` and `/v1/admin/jwts`;
+    `POST /v1/admin/flush?prefix=`: what is hot becomes cold before this answers."""
     tables = _table_handler(routes.admin)
 
     async def handle(request: Request) -> Response:
         first, *rest = request.segments
         if first == "tables":
             return await tables(msgspec.structs.replace(request, segments=tuple(rest)))
-        if first == "store" and checks is not None:
-            return await checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "store" and behind.checks is not None:
+            return await behind.checks.handle(msgspec.structs.replace(request, segments=tuple(rest)))
+        if first == "backup" and behind.backups is not None:
+            return await behind.backups.handle(msgspec.structs.replace(request, segments=tuple(rest)))
         if first in ("tokens", "jwts"):
             request.segments = tuple(rest)  # no copy: who asks is found out there, and the audit log wants to know it
             return await (tokens.handle if first == "tokens" else tokens.handle_jwts)(request)

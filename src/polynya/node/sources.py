@@ -35,6 +35,11 @@ COLLECTOR = {
     "polynya_collect_orphans_total": "orphans",
     "polynya_collect_failures_total": "failures",
 }
+COPIER = {
+    "polynya_state_copies_total": "copies",
+    "polynya_state_copy_bytes_total": "bytes",
+    "polynya_state_copy_failures_total": "failures",
+}
 TRIMS = {
     "polynya_trims_total": "trims",
     "polynya_trimmed_records_total": "records",

@@ -74,7 +74,7 @@ class Tier:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for ever beside the core, or ends when the root can never be claimed."""
-        return [self._claimed(), *(self._once_claimed(run) for run in (self.flusher.run, self.merger.run, self.collector.run))]
+        return [self._claimed(), *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.collector.run))]
 
     async def begin(self) -> None:
         """Claim the root; of one that was held before this returns soon, claimed or not. Raises ConfigError."""
@@ -95,7 +95,8 @@ class Tier:
         assert self._claiming is not None
         await self._claiming
 
-    async def _once_claimed(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def once_claimed(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """For what must not touch the store before."""
         await self.claim.made.wait()
         await run()
 

@@ -21,6 +21,8 @@ from polynya.objectstore.api import (
     ObjectStore,
     StoreError,
     StoreUnavailable,
+    check_key,
+    check_prefix,
     put_again,
 )
 from polynya.objectstore.memory import MemoryStore
@@ -41,6 +43,8 @@ __all__ = [
     "StoreError",
     "StoreSettings",
     "StoreUnavailable",
+    "check_key",
+    "check_prefix",
     "claim_root",
     "open_store",
     "owns_root",

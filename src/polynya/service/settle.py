@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
 
 from polynya.base.errors import PolynyaError
 from polynya.service.node import NodeService
-from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, Unpin
+from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, ReleasePack, Unpin
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
 
@@ -23,6 +24,7 @@ class Settler:
         self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
         self._began_ms = service.now_ms()
         self.failures = 0
+        self.contained: Callable[[int], int] | None = None  # of a group: up to which message its releases of packs may go (F20)
 
     @property
     def _machines(self) -> dict[int, Machine]:
@@ -55,9 +57,13 @@ class Settler:
         machine = self._service.local.machines.get(group)
         outbox = {} if machine is None else machine.outbox
         for message in messages:
-            if message in outbox and (group, message) not in self._sending:
+            if message in outbox and (group, message) not in self._sending and self._may_go(group, message, outbox[message][1]):
                 self._sending.add((group, message))
                 self._send(group, message, *outbox[message])
+
+    def _may_go(self, group: int, message: int, command: Command) -> bool:
+        """A release waits for the copy of the state that a recovery would begin with; the next sweep sends it."""
+        return self.contained is None or not isinstance(command, ReleasePack) or message <= self.contained(group)
 
     def _send(self, group: int, message: int, target: int, command: Command) -> None:
         def acknowledged(reply: Reply | BaseException) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
-from polynya.stream import index
+from polynya.stream import holes, index
 from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
 from polynya.stream.front import release_front
 from polynya.stream.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
@@ -93,6 +93,7 @@ def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkP
         if not (record or byte or sub_offset):
             return ForkPoint(0, 0)  # a fork that inherits nothing, whatever is kept
         return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+    record, byte = holes.behind(stream, stream.cold, (record, byte), tail)
     if sub_offset and stream.encoding != Encoding.BYTES:
         if record + sub_offset > tail[0]:
             return Refused(Code.SUB_OFFSET, *tail)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from polynya.stream import index
+from polynya.stream import holes, index
 from polynya.stream.commands import Trim, Unpin
 from polynya.stream.model import Front, Stream
 from polynya.stream.reading import locate
@@ -50,7 +50,7 @@ def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, 
 def boundary(stream: Stream, at: Boundary) -> Boundary | None:
     """Where the record `at[0]` begins. Inside a cold slice, or in what a fork inherits, that cannot be told here: then `at[1]` is taken
     if it can be true. None: there is no such boundary."""
-    record, byte = at
+    record, byte = at = holes.behind(stream, stream.cold, at, (stream.next_record, stream.next_byte))
     if record >= stream.next_record:
         return (stream.next_record, stream.next_byte) if record == stream.next_record else None
     if stream.hot and record >= stream.hot[0].record:

@@ -137,3 +137,21 @@ def _make_room(states: dict[str, bytes], now_ms: int) -> None:
     if len(states) >= PRODUCERS_PER_STREAM_MAX:
         del states[next(iter(states))]
     assert len(states) < PRODUCERS_PER_STREAM_MAX
+
+
+def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, bytes] | None:
+    """As if nothing from `record` on had been appended: receipts for it go, and the last sequence of each is what is left. A producer
+    of which nothing is left is unknown."""
+    kept: dict[str, bytes] = {}
+    for key, state in (states or {}).items():
+        epoch, last, active_ms = _STATE.unpack_from(state)
+        receipts = []
+        for receipt in _RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]):
+            begin, _, first, records = receipt
+            if records and first + records > record:
+                last = min(last, begin - 1)
+            else:
+                receipts.append(_RECEIPT.pack(*receipt))
+        if last >= 0:
+            kept[key] = _STATE.pack(epoch, last, active_ms) + b"".join(receipts)
+    return kept or None

@@ -1,5 +1,8 @@
 """Planning a read: which hot payloads, cold slices and ancestors a page is made of. Nothing is copied, and no I/O is done.
 
+Record numbers that a new history jumped over (`rebirth`) are a hole: no page goes across one, and a position inside means its end. The
+bytes on both sides are neighbours.
+
 The rules of F2 live here, for hot batches and, through `cut`, for the batches of a decoded cold slice alike: the record number wins if
 the halves of a token disagree; raw pages may begin and end inside a record at multiples of 64 KiB from its start; pages of other
 encodings hold whole records, at least one even over the limit.
@@ -16,6 +19,7 @@ from struct import unpack
 import msgspec
 
 from polynya.base.limits import RAW_STEP_BYTES
+from polynya.stream import holes
 from polynya.stream.commands import Encoding
 from polynya.stream.index import Index, holding, holding_byte
 from polynya.stream.model import ColdSlice, HotBatch, Stream
@@ -93,7 +97,7 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
     begin = _begin(stream, want, tail)
     if isinstance(begin, Refused):
         return begin
-    record, byte = begin
+    record, byte = begin = begin if begin[0] == AT_BYTE else holes.behind(stream, cold.data, begin, tail)
     if begin == tail:
         return ReadPlan([], record, byte, record, byte, True)
     hot = stream.hot
@@ -137,7 +141,7 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         left -= to[1] if moves else max(0, to[1] - byte)
         record, byte = to
     for cold in _cold_from(index, record, byte):
-        if (left <= 0 and pieces) or (record, byte) == until:
+        if (left <= 0 and pieces) or (record, byte) == until or (record != AT_BYTE and record < cold.record):
             break
         to = min((cold.record + cold.records, cold.byte + cold.length), until)
         pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
@@ -147,6 +151,8 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)
         pieces += rest.pieces
         record, byte = rest.record, rest.byte
+    if byte == until[1]:  # only numbers that were jumped over are left, if any
+        record = until[0]
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
 
 
@@ -171,11 +177,18 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     pieces: list[HotPiece | ColdPiece | Inherited] = []
     left = want.bytes_max
     while byte < to_byte or record < to_record:
+        if index == len(batches):  # only numbers that were jumped over are left
+            record = to_record
+            break
         batch = batches[index]
-        end = bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1
+        if byte == batch.byte and record != batch.record:
+            if record < batch.record and pieces:
+                break
+            record = batch.record
+        end = holes.run_end(batches, index, bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1)
         if end > index and byte == batch.byte:  # so many whole batches: the short way of long pages
             pieces += [HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]]
-            index, record, empty = end, batches[end].record, False
+            index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
             left -= batches[end].byte - byte
             byte = batches[end].byte
             continue

@@ -105,6 +105,11 @@ def with_places(data: bytes, moved: dict[int, int]) -> bytes:
     return _ENCODER.encode(image)
 
 
+def write_image(image: Image) -> bytes:
+    """A snapshot again."""
+    return _ENCODER.encode(image)
+
+
 def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
     """All messages, or these, as they are written."""
     items = machine.outbox.items()

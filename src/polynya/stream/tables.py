@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polynya.stream import index
+from polynya.stream import holes, index
 from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
 from polynya.stream.model import Claim, Stream
 from polynya.stream.replies import Code, Reply
@@ -205,7 +205,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         begin = _available_from(stream, begin)
         lag.skipped += begin - wanted
         if begin < stream.next_record:
-            lag.records += stream.next_record - begin
+            lag.records += stream.next_record - begin - holes.missing(stream, begin)
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
     yield lag

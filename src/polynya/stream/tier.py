@@ -73,7 +73,9 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
     if end == (stream.next_record, stream.next_byte):
         return len(hot)
     at = bisect_left(hot, end[0], key=_RECORD)
-    return at if at < len(hot) and (hot[at].record, hot[at].byte) == end else 0
+    if at == 0 or hot[at - 1].record + hot[at - 1].records != end[0]:
+        return 0
+    return at if end[1] == (hot[at].byte if at < len(hot) else stream.next_byte) else 0
 
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:

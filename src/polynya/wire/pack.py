@@ -246,6 +246,20 @@ def read_footer(tail: bytes) -> Footer:
     return footer
 
 
+def damaged_slices(pack: bytes) -> list[int]:
+    """Of a whole object: where slices begin that are not what was written; [-1] when its footer is not."""
+    try:
+        footer = read_footer(pack)
+    except (CorruptData, ShortTail):
+        return [-1]
+    view = memoryview(pack)
+    return [
+        entry.offset
+        for entry in footer.entries
+        if google_crc32c.value(bytes(view[entry.offset : entry.offset + entry.stored])) != entry.crc
+    ]
+
+
 def parse_slice(data: bytes, crc: int) -> Slice:
     """The slice in `data`, which are exactly its stored bytes. Raises CorruptData."""
     if google_crc32c.value(data) != crc:

@@ -1,0 +1,93 @@
+"""Copies of the groups' states in the object store, which a recovery from the store alone begins with (F12; docs/formats/backup.md)."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import msgspec
+
+from polynya.backup.group_file import GroupFile, Header, pack_header, parse
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
+
+MARK = "whole.json"
+_KEY = re.compile(r"(\d{20})/(\d{5})/(\d{20})-(\d{20})", re.ASCII)
+_MARK = re.compile(r"(\d{20})/whole\.json", re.ASCII)
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """The mark of a history: its groups have copies here, or were empty when it was written."""
+
+    cluster: str
+    history: int
+    groups: int
+    format: int = 1
+
+
+class Copy(msgspec.Struct, frozen=True, order=True):
+    """Where a copy is. The one with the largest index is the newest."""
+
+    group: int
+    index: int
+    term: int
+    key: str
+    size: int
+
+
+def folder_of(cluster: str, history: int) -> str:
+    return f"{cluster}/copies/{history:020d}/"
+
+
+def key_of(cluster: str, history: int, header: Header) -> str:
+    return f"{folder_of(cluster, history)}{header.group:05d}/{header.index:020d}-{header.term:020d}"
+
+
+async def mark(store: ObjectStore, whole: Whole) -> None:
+    """Repeating it is fine. Raises StoreUnavailable."""
+    with suppress(AlreadyExists):  # of another release
+        await put_again(store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole))
+
+
+async def write(store: ObjectStore, place: tuple[str, int], header: Header, state: bytes) -> None:
+    """`place` is (cluster, history). Durable when it returns. Raises StoreUnavailable."""
+    with suppress(AlreadyExists):  # a leader of before wrote the same state, with the places of its own journal
+        await put_again(store, key_of(*place, header), [pack_header(header), state])
+
+
+async def forget_older(store: ObjectStore, place: tuple[str, int], header: Header) -> None:
+    """Those of the group that this one has taken the place of. Raises StoreUnavailable."""
+    folder = f"{folder_of(*place)}{header.group:05d}/"
+    old = [info.key async for info in store.list(folder) if int(info.key.removeprefix(folder)[:20]) < header.index]
+    await store.delete(old)
+
+
+async def newest(store: ObjectStore, cluster: str) -> tuple[Whole, dict[int, Copy]]:
+    """The newest history that a recovery can begin with, and the newest copy of each group that has one. Raises ConfigError when there is
+    none, StoreUnavailable."""
+    root = f"{cluster}/copies/"
+    histories: list[int] = []
+    found: dict[int, dict[int, Copy]] = {}
+    async for info in store.list(root):
+        name = info.key.removeprefix(root)
+        if match := _MARK.fullmatch(name):
+            histories.append(int(match[1]))
+        elif match := _KEY.fullmatch(name):
+            history, group, index, term = map(int, match.groups())
+            copies = found.setdefault(history, {})
+            copies[group] = max(copies.get(group, Copy(group, -1, 0, "", 0)), Copy(group, index, term, info.key, info.size))
+    if not histories:
+        raise ConfigError("the object store holds no copies of the groups' states: nothing can be recovered from it alone")
+    history = max(histories)
+    whole = msgspec.json.decode(await store.get(f"{folder_of(cluster, history)}{MARK}"), type=Whole)
+    return whole, found.get(history, {})
+
+
+async def read(store: ObjectStore, copy: Copy) -> GroupFile:
+    """Raises CorruptData, StoreUnavailable."""
+    try:
+        return parse(await store.get(copy.key), copy.group)
+    except NotFound:
+        raise CorruptData(f"{copy.key} is gone: does a node use this root?") from None
+    except CorruptData as fault:
+        raise CorruptData(f"{copy.key} is damaged: {fault}") from None

@@ -1,0 +1,106 @@
+"""The file of one group: its state and its hot payload, at one moment (docs/formats/backup.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.stream.machine import Machine
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 64
+
+_MAGIC = b"POLYNYAG"
+_HEADER = Struct("<8sIIQQQQIII")
+_HOT = Struct("<QII")  # place, length, CRC
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a group file says of itself. `log_ms`: log time."""
+
+    group: int
+    term: int
+    index: int
+    log_ms: int
+    state_bytes: int
+    state_crc: int
+    hot: int  # batches
+
+
+class GroupFile(msgspec.Struct, frozen=True):
+    """One that was read. `hot`: payload and CRC by place."""
+
+    header: Header
+    state: bytes
+    hot: Mapping[int, bytes]
+
+
+def pack_header(header: Header) -> bytes:
+    head = _HEADER.pack(
+        _MAGIC, FORMAT_VERSION, header.group, header.term, header.index, header.log_ms, header.state_bytes, header.state_crc, header.hot, 0
+    )
+    return head + int(crc32c(head)).to_bytes(4, "little")
+
+
+def pieces(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> Sequence[bytes]:
+    """The file of a group's machine as it is now, after the entry `at` (term, index), in pieces; payloads are not copied."""
+    state = machine.snapshot()
+    batches = [batch for _, hot in machine.flush_candidates() for batch in hot]
+    found = [pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(batches))), state]
+    for batch in batches:
+        found += (_HOT.pack(batch.place, len(batch.payload), batch.crc), batch.payload)
+    return found
+
+
+def parse(data: bytes, group: int) -> GroupFile:
+    """Raises CorruptData, naming what is wrong; ConfigError for a format of another release."""
+    header = parse_header(data[:HEADER_BYTES])
+    if header.group != group:
+        raise CorruptData(f"it is the file of group {header.group}, not of group {group}")
+    end = HEADER_BYTES + header.state_bytes
+    state = data[HEADER_BYTES:end]
+    if len(state) != header.state_bytes or crc32c(state) != header.state_crc:
+        raise CorruptData("the checksum of its state is wrong")
+    hot: dict[int, bytes] = {}
+    while end < len(data):
+        if end + _HOT.size > len(data):
+            raise CorruptData("it ends inside a batch")
+        place, length, crc = _HOT.unpack_from(data, end)
+        payload = data[end + _HOT.size : end + _HOT.size + length]
+        if len(payload) != length or crc32c(payload) != crc:
+            raise CorruptData(f"the checksum of the batch at byte {end} is wrong")
+        hot[place] = payload
+        end += _HOT.size + length
+    if len(hot) != header.hot:
+        raise CorruptData(f"it has {len(hot)} batches instead of {header.hot}")
+    return GroupFile(header, state, hot)
+
+
+def parse_header(data: bytes) -> Header:
+    """Of the first 64 bytes. Raises CorruptData, ConfigError."""
+    head = data[: HEADER_BYTES - 4]
+    if len(data) < HEADER_BYTES or not head.startswith(_MAGIC):
+        raise CorruptData("it is no group file")
+    if crc32c(head) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
+        raise CorruptData("the checksum of its header is wrong")
+    _, version, group, term, index, log_ms, length, crc, hot, _ = _HEADER.unpack(head)
+    if version != FORMAT_VERSION:
+        raise ConfigError(f"a group file has format {version}; this release reads format {FORMAT_VERSION}: use the release that wrote it")
+    return Header(group, term, index, log_ms, length, crc, hot)
+
+
+def machine_of(file: GroupFile) -> Machine:
+    """The group's machine, with its payload. Raises CorruptData when a batch is not there, or is not the one that the state names."""
+    try:
+        machine = Machine.restore(file.state, lambda place, uid: file.hot[place])
+    except KeyError as place:
+        raise CorruptData(f"the batch at place {place} is not there") from None
+    for stream, hot in machine.flush_candidates():
+        for batch in hot:
+            if crc32c(batch.payload) != batch.crc:
+                raise CorruptData(f"a batch of {stream.name} at record {batch.record} is not what was appended")
+    return machine

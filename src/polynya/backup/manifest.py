@@ -1,0 +1,119 @@
+"""What a backup is made of: its manifest, and the list of its objects (docs/formats/backup.md)."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import ConfigError, CorruptData
+
+FORMAT = 1
+PART_BYTES = 16 << 20
+PART_ROWS = 100_000
+MANIFEST = "manifest.json"
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's file: `name` is the folder of its parts, `crc` of all of them."""
+
+    group: int
+    name: str
+    size: int
+    crc: int
+    term: int
+    index: int
+    log_ms: int
+    streams: int
+    records: int
+    hot_bytes: int
+
+
+class ListEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of objects; `count` and `bytes` are those of the objects."""
+
+    name: str
+    size: int
+    crc: int
+    count: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup."""
+
+    format: int = FORMAT
+    id: str
+    release: str
+    cluster: str
+    history: int
+    groups: int
+    began_ms: int
+    ended_ms: int
+    files: list[FileEntry]
+    objects: ListEntry
+
+    @property
+    def next_history(self) -> int:
+        """That of what is restored from it."""
+        return self.history + 1 + int(crc32c(msgspec.json.encode(self))) % (1 << 20)
+
+
+class CopiedObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A row of the list."""
+
+    key: str
+    size: int
+    crc: int
+
+
+def new_id(now_ms: int, random: bytes) -> str:
+    """`random`: four bytes."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ms // 1000))}-{random.hex()}"
+
+
+def is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def folder_of(backup: str) -> str:
+    return f"backups/{backup}"
+
+
+def encode(manifest: Manifest) -> bytes:
+    line = msgspec.json.encode(manifest)
+    return line + f"\ncrc32c {crc32c(line):08x}\n".encode()
+
+
+def decode(data: bytes) -> Manifest:
+    """Raises CorruptData, ConfigError for a format of another release."""
+    line, _, rest = data.partition(b"\n")
+    if rest != f"crc32c {crc32c(line):08x}\n".encode():
+        raise CorruptData("the checksum of the manifest is wrong")
+    try:
+        version = msgspec.json.decode(line, type=_Format).format
+        if version != FORMAT:
+            raise ConfigError(f"the backup has format {version}; this release reads format {FORMAT}: use the release that wrote it")
+        return msgspec.json.decode(line, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the manifest cannot be read: {error}") from None
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def encode_rows(rows: list[CopiedObject]) -> bytes:
+    """A part of the list."""
+    return msgspec.msgpack.encode(rows)
+
+
+def decode_rows(data: bytes) -> list[CopiedObject]:
+    """Of a part. Raises CorruptData."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[CopiedObject])
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the list of objects cannot be read: {error}") from None

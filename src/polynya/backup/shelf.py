@@ -1,0 +1,191 @@
+"""Where backups are kept: a folder, a key prefix in a bucket, or a tar file. The first two are object stores as a node's own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from google_crc32c import extend
+
+from polynya.backup.manifest import MANIFEST, Manifest, decode, folder_of, is_id
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.objectstore import NotFound, ObjectInfo, ObjectStore, StoreUnavailable
+
+READ_BYTES = 8 << 20
+
+
+class Reading(Protocol):
+    """What is read of a place; errors as of an `ObjectStore`."""
+
+    async def get(self, key: str) -> bytes: ...
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes: ...
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]: ...
+
+    async def close(self) -> None: ...
+
+
+class Shelf(Protocol):
+    """Where a backup is written."""
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str: ...
+
+    async def close(self) -> None: ...
+
+
+class TarWriter:
+    """One backup as one stream: what is put is written behind what was put before."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._tar = tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by `close`)
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        pieces = [parts] if isinstance(parts, bytes) else parts
+        info = tarfile.TarInfo(key)
+        info.size, info.mode, info.mtime = sum(map(len, pieces)), 0o600, int(time.time())
+        await asyncio.to_thread(self._tar.addfile, info, _Joined(pieces))
+        return ""
+
+    async def close(self) -> None:
+        self._tar.close()
+        self._file.flush()
+
+
+class TarReader:
+    """A backup in a tar file, which must be one that can be read anywhere. Raises CorruptData."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._places: dict[str, tuple[int, int]] = {}
+        try:
+            with tarfile.open(fileobj=self._file, mode="r:") as tar:
+                for member in tar:
+                    self._places[member.name] = (member.offset_data, member.size)
+        except (tarfile.TarError, OSError) as error:
+            self._file.close()
+            raise CorruptData(f"{path} is no tar file, or it is cut short: {error}") from None
+        self._lock = asyncio.Lock()
+
+    async def get(self, key: str) -> bytes:
+        return await self.get_range(key, 0, self._place(key)[1])
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        begin, size = self._place(key)
+        if start < 0 or start + length > size:
+            raise ValueError(f"{key} has {size} bytes")
+        async with self._lock:
+            data = await asyncio.to_thread(self._read, begin + start, length)
+        if len(data) != length:
+            raise ValueError(f"{key}: the file is cut short")
+        return data
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        for key in sorted(self._places):
+            if key.startswith(prefix) and key > after:
+                yield ObjectInfo(key, self._places[key][1], "", 0)
+
+    async def close(self) -> None:
+        self._file.close()
+
+    def _place(self, key: str) -> tuple[int, int]:
+        try:
+            return self._places[key]
+        except KeyError:
+            raise NotFound(key) from None
+
+    def _read(self, begin: int, length: int) -> bytes:
+        self._file.seek(begin)
+        return self._file.read(length)
+
+
+class _Joined(io.RawIOBase):
+    """Pieces as one file, for one reading."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = [memoryview(piece) for piece in pieces if piece]
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        found: list[memoryview] = []
+        while self._pieces and size:
+            piece = self._pieces.pop(0)
+            if 0 <= size < len(piece):
+                self._pieces.insert(0, piece[size:])
+                piece = piece[:size]
+            found.append(piece)
+            size -= len(piece) if size > 0 else 0
+        return b"".join(found)
+
+
+async def backups_on(shelf: Reading) -> list[Manifest]:
+    """The whole backups of a place, the oldest first. Raises CorruptData, StoreUnavailable."""
+    found = []
+    async for info in shelf.list("backups/"):
+        parts = info.key.split("/")
+        if len(parts) == 3 and parts[2] == MANIFEST and is_id(parts[1]):
+            found.append(await read_manifest(shelf, parts[1]))
+    return sorted(found, key=lambda each: each.id)
+
+
+async def read_manifest(shelf: Reading, backup: str) -> Manifest:
+    """Raises ConfigError when there is no such backup, CorruptData."""
+    try:
+        manifest = decode(await shelf.get(f"{folder_of(backup)}/{MANIFEST}"))
+    except NotFound:
+        raise ConfigError(f"there is no backup {backup} there") from None
+    except CorruptData as error:
+        raise CorruptData(f"{folder_of(backup)}/{MANIFEST}: {error}") from None
+    if manifest.id != backup:
+        raise CorruptData(f"{folder_of(backup)}/{MANIFEST} is that of {manifest.id}")
+    return manifest
+
+
+async def chosen(shelf: Reading, backup: str = "") -> Manifest:
+    """The named backup, or the newest. Raises ConfigError, CorruptData, StoreUnavailable."""
+    if backup:
+        return await read_manifest(shelf, backup)
+    names = [info.key.split("/") async for info in shelf.list("backups/")]
+    whole = sorted(name[1] for name in names if len(name) == 3 and name[2] == MANIFEST and is_id(name[1]))
+    if not whole:
+        unfinished = any(len(name) > 2 for name in names)
+        raise ConfigError("there is no whole backup there" + (", only one that was interrupted" if unfinished else ""))
+    return await read_manifest(shelf, whole[-1])
+
+
+async def parts_of(shelf: Reading, name: str, size: int, crc: int) -> AsyncIterator[bytes]:
+    """The parts of a file, in order. Raises CorruptData, naming it, when they are not what was written; StoreUnavailable."""
+    found_crc = found = number = 0
+    while found < size:
+        part = await part_of(shelf, name, number)
+        found, number = found + len(part), number + 1
+        found_crc = int(extend(found_crc, part))
+        yield part
+    if found != size or found_crc != crc:
+        raise CorruptData(f"{name} is damaged: its checksum is wrong")
+
+
+async def part_of(shelf: Reading, name: str, number: int) -> bytes:
+    """Raises CorruptData when it is not there."""
+    key = f"{name}/{number:05d}"
+    try:
+        part = await shelf.get(key)
+    except (NotFound, ValueError):
+        raise CorruptData(f"{key} is missing") from None
+    if not part:
+        raise CorruptData(f"{key} is empty")
+    return part
+
+
+async def delete_quietly(store: ObjectStore, keys: Sequence[str]) -> None:
+    with suppress(StoreUnavailable):
+        await store.delete(keys)

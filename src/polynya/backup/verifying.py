@@ -1,0 +1,150 @@
+"""Whether a backup is whole: everything is read, every checksum is compared, and every reference is looked up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from google_crc32c import extend
+
+from polynya.backup.group_file import machine_of, parse
+from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_rows
+from polynya.backup.shelf import READ_BYTES, Reading, parts_of
+from polynya.base.errors import CorruptData
+from polynya.objectstore import NotFound
+from polynya.stream.machine import Machine
+from polynya.wire.pack import damaged_slices
+
+STREAMS_NAMED_MAX = 20
+WHOLE_BYTES_MAX = 64 << 20  # a pack that is larger is not looked into, but for its checksum
+READERS = 4
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """`name` as in the place; `streams`: some of those that need it, canonical names."""
+
+    name: str
+    what: str
+    streams: list[str] = []
+
+
+class Verified(msgspec.Struct):
+    """What was looked at; only growing."""
+
+    groups: int = 0
+    streams: int = 0
+    records: int = 0
+    objects: int = 0
+    bytes: int = 0
+    damages: list[Damage] = []
+
+
+class Verifier:
+    """Of one backup. `told` is called with each damage as it is found."""
+
+    def __init__(self, shelf: Reading, manifest: Manifest, told: Callable[[Damage], None] = lambda damage: None) -> None:
+        self.found = Verified()
+        self._shelf, self._manifest, self._told = shelf, manifest, told
+        self._objects: dict[str, CopiedObject] = {}
+        self._bad: dict[str, str] = {}  # objects, and what is wrong
+        self._needing: dict[str, list[str]] = {}  # bad packs -> streams
+
+    async def run(self) -> Verified:
+        """Raises StoreUnavailable; damage is found, not raised."""
+        await self._read_list()
+        await self._read_objects()
+        for entry in self._manifest.files:
+            await self._group(entry)
+        for key, what in self._bad.items():
+            self._damaged(f"objects/{key}", what, self._needing.get(key, []))
+        return self.found
+
+    def _damaged(self, name: str, what: str, streams: list[str] | None = None) -> None:
+        damage = Damage(name, what, streams or [])
+        self.found.damages.append(damage)
+        self._told(damage)
+
+    async def _read_list(self) -> None:
+        entry = self._manifest.objects
+        try:
+            async for part in parts_of(self._shelf, entry.name, entry.size, entry.crc):
+                self._objects |= {row.key: row for row in decode_rows(part)}
+        except CorruptData as fault:
+            self._damaged(entry.name, str(fault))
+        if len(self._objects) != entry.count and not self.found.damages:
+            self._damaged(entry.name, f"it names {len(self._objects)} objects, and the manifest {entry.count}")
+
+    # --- objects ---------------------------------------------------------------------------------------------------------------
+
+    async def _read_objects(self) -> None:
+        todo = iter(self._objects.values())
+
+        async def work() -> None:
+            for row in todo:
+                what = await self._look(row)
+                if what:
+                    self._bad[row.key] = what
+                self.found.objects += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READERS):
+                tasks.create_task(work())
+
+    async def _look(self, row: CopiedObject) -> str:
+        """What is wrong with an object; "" when nothing is."""
+        name, crc, kept = f"objects/{row.key}", 0, []
+        try:
+            for begin in range(0, row.size, READ_BYTES):
+                piece = await self._shelf.get_range(name, begin, min(READ_BYTES, row.size - begin))
+                crc = int(extend(crc, piece))
+                self.found.bytes += len(piece)
+                if row.size <= WHOLE_BYTES_MAX:
+                    kept.append(piece)
+            if not row.size:
+                await self._shelf.get(name)
+        except NotFound:
+            return "missing"
+        except ValueError:
+            return "cut short"
+        if crc != row.crc:
+            return "its checksum is wrong"
+        if "/packs/" in row.key and kept:
+            slices = await asyncio.to_thread(damaged_slices, b"".join(kept))
+            if slices:
+                return "it was damaged when it was backed up: the store had it so"
+        return ""
+
+    # --- groups ----------------------------------------------------------------------------------------------------------------
+
+    async def _group(self, entry: FileEntry) -> None:
+        try:
+            machine = await read_group(self._shelf, entry)
+        except CorruptData as fault:
+            self._damaged(entry.name, str(fault))
+            return
+        self.found.bytes += entry.size
+        self.found.groups += 1
+        self.found.streams += len(machine.streams)
+        await asyncio.to_thread(self._references, machine)
+
+    def _references(self, machine: Machine) -> None:
+        """That the packs of every slice are there, and long enough; who needs those that are not well."""
+        wanted = {key for key in machine.held if key not in self._objects}
+        self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
+        for stream in machine.streams.values():
+            self.found.records += stream.next_record - stream.first_record
+            for cold in machine.whole_index_of(stream):
+                row = self._objects.get(cold.pack)
+                if row is not None and cold.offset + cold.stored > row.size:
+                    self._bad.setdefault(cold.pack, "it is shorter than a stream needs it")
+                if cold.pack in self._bad:
+                    streams = self._needing.setdefault(cold.pack, [])
+                    if len(streams) < STREAMS_NAMED_MAX and stream.name not in streams:
+                        streams.append(stream.name)
+
+
+async def read_group(shelf: Reading, entry: FileEntry) -> Machine:
+    """The machine of a group, with its hot payload. Raises CorruptData, StoreUnavailable."""
+    data = b"".join([part async for part in parts_of(shelf, entry.name, entry.size, entry.crc)])
+    return await asyncio.to_thread(lambda: machine_of(parse(data, entry.group)))

@@ -1,0 +1,126 @@
+"""Where backups are, as it is spelled on the command line: a folder, `s3://BUCKET/PREFIX`, or a tar file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.cli import exits
+
+if TYPE_CHECKING:
+    from polynya.backup.shelf import Reading, Shelf
+    from polynya.objectstore import ObjectStore, StoreSettings
+
+
+def is_file(place: str) -> bool:
+    """Whether it means one tar file (or standard output)."""
+    return place == "-" or place.endswith(".tar") or Path(place).is_file()
+
+
+def store_settings(url: str, file: str | None) -> StoreSettings:
+    """Of `s3://BUCKET/PREFIX` or a folder. Endpoint and credentials are those of 'polynya serve'. Raises `exits.Misused`."""
+    from polynya.node.config import load
+    from polynya.objectstore import StoreSettings
+
+    if not url.startswith("s3://"):
+        return StoreSettings(backend="local", root=os.path.abspath(url))
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise exits.Misused(f"{url} names no bucket: it looks like s3://BUCKET/PREFIX")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("POLYNYA_CLUSTER")}
+    try:
+        settings = load({}, environ={**environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}, path=file).config.store
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
+
+
+@asynccontextmanager
+async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, ObjectStore | None]]:
+    """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
+    from polynya.backup.shelf import TarWriter
+
+    if not is_file(place):
+        if not place.startswith("s3://"):
+            _make(place)
+        store = open_place(place, file)
+        try:
+            yield store, store
+        finally:
+            await store.close()
+        return
+    if place == "-":
+        if sys.stdout.isatty():
+            raise exits.Misused("a backup is not for a terminal: redirect it to a file, or name a folder")
+        tar = TarWriter(sys.stdout.buffer)
+        yield tar, None
+        await tar.close()
+        return
+    path = Path(place)
+    temporary = path.with_name(path.name + ".part")  # until it is whole it does not have its name
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise exits.Refused(f"{temporary} cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "wb") as out:
+        tar = TarWriter(out)
+        yield tar, None
+        await tar.close()
+        os.fsync(out.fileno())
+    temporary.rename(path)
+
+
+@asynccontextmanager
+async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
+    """Raises `exits.Ended`."""
+    from polynya.backup.shelf import TarReader
+
+    if place == "-":
+        raise exits.Misused("a backup is not read from standard input: put it into a file first")
+    if not place.startswith("s3://") and not os.path.exists(place):
+        raise exits.Refused(f"there is no {place}")
+    if is_file(place):
+        try:
+            shelf: Reading = TarReader(Path(place))
+        except (OSError, CorruptData) as error:
+            raise exits.Refused(str(error)) from None
+    else:
+        shelf = open_place(place, file)
+    try:
+        yield shelf
+    finally:
+        await shelf.close()
+
+
+def open_place(place: str, file: str | None) -> ObjectStore:
+    """Raises `exits.Ended`."""
+    from polynya.objectstore import StoreUnavailable, open_store
+
+    try:
+        store = open_store(store_settings(place, file))
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    except StoreUnavailable as error:
+        raise exits.Unreachable(f"{place} cannot be used: {error}") from None
+    assert store is not None
+    return store
+
+
+def _make(place: str) -> None:
+    """A folder that only its owner may enter: what is in a backup is what is in the streams, and keys."""
+    from polynya.objectstore import MARKER_KEY
+
+    try:
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        names = set(os.listdir(place))
+    except OSError as error:
+        raise exits.Refused(f"{place} cannot be used: {error.strerror}") from None
+    if MARKER_KEY in names or "node.json" in names:
+        raise exits.Refused(f"{place} is a node's own: name another folder")

@@ -1,0 +1,235 @@
+"""A data folder that begins with a backup: the groups' snapshots and hot payload, where a node's start finds them, and last its identity.
+
+What is interrupted leaves a folder without an identity, which no node starts on and which the next restore begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.backup import copies
+from polynya.backup.copies import Whole
+from polynya.backup.group_file import Header
+from polynya.base.errors import ConfigError
+from polynya.node import birth as births
+from polynya.node.birth import Birth
+from polynya.node.cluster import META_GROUP
+from polynya.node.config import Config
+from polynya.node.core import KIND_COPY, copy_of
+from polynya.node.folder import lock_folder
+from polynya.node.maps import map_at_birth
+from polynya.objectstore import ObjectStore, open_store, read_root
+from polynya.stream.machine import Machine
+from polynya.stream.rebirth import Note, Survey, reborn
+from polynya.stream.snapshots import Image, write_image
+from polynya.wal import Journal, SnapshotStore
+
+TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on all nodes
+COPY_BYTES = 4 << 20  # of payload in one write
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folders are to begin with. `cluster_id`: of the lost cluster, kept by a node by itself."""
+
+    cluster_id: str
+    history: int
+    groups: int
+
+
+class Target:
+    """The data folder of one node, taken for a restore. Raises ConfigError when it is in use, or has anything in it."""
+
+    def __init__(self, config: Config, origin: Origin, held: contextlib.ExitStack) -> None:
+        if config.groups not in (None, origin.groups):
+            raise ConfigError(
+                f"groups: the backup has {origin.groups} groups, and a stream's group is part of its identity; leave the setting out. To have other "
+                "groups, start a new cluster and copy the streams ('polynya import')"
+            )
+        self.config = config
+        self.folder = Path(config.data)
+        lock_folder(config.data, held)
+        self._clear()
+        if config.cluster.join:
+            raise ConfigError("cluster.join: a restore makes the nodes that a cluster begins with; add others when it is there")
+        self.birth = births.new_birth(config, config.cluster.id or origin.cluster_id, origin.groups, origin.history)
+        self._placed = map_at_birth(self.birth, config.cluster).groups
+        self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
+
+    def _clear(self) -> None:
+        """Only what a restore has begun is taken away."""
+        folder, mark = self.folder, self.folder / births.RESTORING
+        ours = frozenset[str]()
+        if (folder / births.FILE).exists():
+            raise ConfigError(f"data: {folder} is the data of a node; a restore needs an empty or a new folder")
+        if mark.exists():
+            for core in folder.glob("core-*"):
+                shutil.rmtree(core)
+            ours = frozenset((births.RESTORING,))
+        if self.config.cold.backend == "local":
+            ours |= {self.config.objects_path.name}  # what is there is the root's matter
+        strangers = births.strangers_in(folder, ours)
+        if strangers:
+            raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
+        mark.touch()
+        births.sync_folder(folder)
+
+    def write(self, number: int, machine: Machine) -> None:
+        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. For a
+        thread."""
+        if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
+            return
+        journal, snapshots = self._core(number % self.birth.cores)
+        size = 0
+        for _, hot in machine.flush_candidates():
+            for batch in hot:
+                batch.place = journal.stage(number, 0, 0, KIND_COPY, copy_of(batch))
+                size += len(batch.payload)
+                if size >= COPY_BYTES:
+                    _sync(journal)
+                    size = 0
+        _sync(journal)
+        snapshots.write(number, TERM, INDEX, machine.snapshot())
+
+    def finish(self) -> None:
+        """From here on it is a node's."""
+        for core in range(self.birth.cores):
+            self._core(core)[0].close()
+        births.write_json(self.folder / births.FILE, self.birth)
+        (self.folder / births.RESTORING).unlink()
+        births.sync_folder(self.folder)
+        births.sync_folder(self.folder.parent)
+
+    def _core(self, core: int) -> tuple[Journal, SnapshotStore]:
+        if core not in self._cores:
+            folder = self.folder / f"core-{core}"
+            folder.mkdir(exist_ok=True)
+            journal = Journal.open(folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core))
+            self._cores[core] = (journal, SnapshotStore(folder / "snapshots"))
+        return self._cores[core]
+
+
+class Restored(msgspec.Struct):
+    """What was done; only growing. `notes`: what streams have lost; `warnings`: what else is not as it was."""
+
+    doing: str = "reading"
+    groups: int = 0
+    streams: int = 0
+    objects: int = 0
+    bytes: int = 0
+    total: int = 0
+    total_bytes: int = 0
+    notes: list[Note] = []
+    warnings: list[str] = []
+
+
+class State(msgspec.Struct, frozen=True):
+    """A group's state to begin with, and its hot payload by place."""
+
+    image: Image
+    hot: Mapping[int, bytes]
+    log_ms: int
+
+
+class States(Protocol):
+    """Where the states come from. All raise CorruptData, ConfigError, StoreUnavailable."""
+
+    async def state(self, group: int) -> State:
+        """May be asked more than once; each time it is another image, to be changed."""
+        ...
+
+    async def objects(self, store: ObjectStore, done: Restored) -> None:
+        """Bring the objects that the states name into the store, if they are not there."""
+        ...
+
+
+class Restorer:
+    """Of the data folders of some nodes, which share an object store, or have none."""
+
+    def __init__(self, states: States, targets: Sequence[Target], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
+        """`rename` gives a pack's key in the store."""
+        self.done = Restored()
+        self._states, self._targets, self._store = states, targets, store
+        self._birth = targets[0].birth
+        self._survey = Survey(rename)
+
+    async def run(self) -> Restored:
+        """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
+        groups = range(self._birth.groups + 1)
+        for group in groups:  # what they say of each other, before anything is written
+            self.done.doing = f"looking at group {group}"
+            self._survey.add((await self._states.state(group)).image)
+        for group in groups if self._survey.forks else ():
+            self._survey.add_origins((await self._states.state(group)).image)
+        if self._store is not None:
+            self.done.doing = "objects"
+            await self._states.objects(self._store, self.done)
+        for group in groups:
+            self.done.doing = f"group {group}"
+            await self._one(group)
+            self.done.groups += 1
+        if self._store is not None:
+            await copies.mark(self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups))
+        self.done.warnings += [
+            f"the table {name} begins anew; what it had is left under tables/{uid}, as a Delta table"
+            for name, uid in self._survey.tables.items()
+        ]
+        for target in self._targets:
+            await asyncio.to_thread(target.finish)
+        return self.done
+
+    async def _one(self, group: int) -> None:
+        state = await self._states.state(group)
+        self.done.notes += reborn(state.image, self._survey, now_ms=state.log_ms)
+        self.done.streams += len(state.image.streams)
+        body = await asyncio.to_thread(self._write, group, state)
+        if self._store is not None:
+            header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
+            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, body)
+
+    def _write(self, group: int, state: State) -> bytes:
+        """To every node; the group's new state."""
+        body = write_image(state.image)
+        for target in self._targets:
+            target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
+        return body
+
+
+def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
+    """The object store that these nodes share. Raises ConfigError, StoreUnavailable."""
+    if any(config.store != configs[0].store for config in configs):
+        raise ConfigError("cold: the nodes of a cluster share one object store, and these files name several (cold.root)")
+    return open_store(configs[0].store)
+
+
+async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> None:
+    """Whether the restored nodes may have this root. Raises ConfigError, StoreUnavailable."""
+    found = await read_root(store)
+    if found is None:
+        return
+    if found.cluster_id != birth.cluster_id:
+        raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
+    if found.history > birth.history:
+        raise ConfigError(
+            f"cold: the object store's root is used by a later history ({found.history}) than what would be restored ({birth.history}): it was restored "
+            "before; choose another root"
+        )
+    if found.start_id and not take_over:
+        raise ConfigError(
+            "cold: the object store's root belongs to the cluster that was backed up, and that has not stopped in order. If it is gone for good, "
+            "--take-over says so: its nodes can never use this root again. Else choose another root"
+        )
+
+
+def _sync(journal: Journal) -> None:
+    batch = journal.take()
+    if batch is not None:
+        journal.write(batch)
+        journal.synced(batch)

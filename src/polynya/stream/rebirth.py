@@ -1,0 +1,155 @@
+"""A new history (F4): what becomes of the groups' states when they go on from copies that were taken one after the other.
+
+First every state is surveyed, twice if there are forks; then each is reborn. What one group says of another is made to agree, and the
+counters jump, so that nothing that came after the copies, and is lost, is ever mistaken for what comes now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from polynya.stream.commands import ReleasePack
+from polynya.stream.holes import JUMP
+from polynya.stream.model import Front, Pack, Pin, Stream
+from polynya.stream.snapshots import Image
+from polynya.stream.subscriptions_model import State
+from polynya.stream.tables import Table
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a stream has lost: the records from `record` to before `end`."""
+
+    name: str
+    uid: int
+    record: int
+    end: int
+    what: str
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """A stream that inherits from another one."""
+
+    name: str
+    attempt: str
+    record: int
+    byte: int
+    first_record: int
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A stream that others inherit from: what it keeps, and whom it knows."""
+
+    first_record: int
+    first_byte: int
+    attempts: frozenset[str]
+
+
+class Survey:
+    """What the groups say of each other. `rename` gives a pack's key in the new store."""
+
+    def __init__(self, rename: Callable[[str], str] = lambda key: key) -> None:
+        self.rename = rename
+        self.forks: dict[int, dict[str, Fork]] = {}  # uid of the source -> attempt -> fork
+        self.origins: dict[int, Origin] = {}
+        self.homes: set[int] = set()  # uids of subscriptions
+        self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
+        self.tables: dict[str, int] = {}  # name -> uid of its life before
+
+    def add(self, image: Image) -> None:
+        """First for all groups."""
+        for key, held in image.held.items():
+            self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
+        if image.subscriptions is not None:
+            self.homes.update(home.uid for home in image.subscriptions.homes)
+        self.tables |= {table.name: table.uid for table in image.tables if table.committed}
+        for stream in image.streams:
+            fork = stream.fork
+            if fork is not None and not (stream.front is not None and stream.front.detached):
+                found = Fork(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
+                self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
+
+    def add_origins(self, image: Image) -> None:
+        """Then for all groups again, if there are forks."""
+        for stream in image.streams:
+            if stream.uid in self.forks:
+                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, frozenset(stream.pins or ()))
+
+
+def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
+    """Change a group's state into the first of the new history. Returns what is lost."""
+    image.held = {survey.rename(key): held for key, held in image.held.items()}
+    image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
+    image.released = []
+    image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
+    image.uid_counter += JUMP
+    image.map = None  # of nodes that are other ones now
+    image.claimed_jobs = {}
+    for number, table in enumerate(image.tables, 1):
+        image.tables[number - 1] = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+    image.uid_counter += len(image.tables)
+    _subscriptions(image, survey)
+    notes: list[Note] = []
+    for stream in image.streams:
+        notes += _fork(stream, survey)
+        _pins(stream, survey, now_ms)
+        stream.tables = None
+        _jump(stream)
+    return notes
+
+
+def _fork(stream: Stream, survey: Survey) -> list[Note]:
+    """The source may be gone by now, or have less."""
+    fork = stream.fork
+    if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
+        return []
+    origin = survey.origins.get(fork.source_uid)
+    if origin is not None and (fork.attempt in origin.attempts or origin.first_record <= stream.first_record):
+        return []
+    begin = stream.first_record
+    if origin is None or origin.first_record >= fork.record:
+        stream.first_record, stream.first_byte = fork.record, fork.byte
+        stream.front = stream.front or Front()
+        stream.front.detached = True
+    else:
+        stream.first_record, stream.first_byte = origin.first_record, origin.first_byte
+    return [Note(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")]
+
+
+def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
+    forks = survey.forks.get(stream.uid, {})
+    for attempt, pin in (stream.pins or {}).items():
+        pin.confirmed = attempt in forks
+    for attempt, fork in forks.items():
+        if attempt not in (stream.pins or {}) and fork.record > stream.first_record:
+            stream.pins = stream.pins or {}
+            first_record = max(fork.first_record, stream.first_record)
+            stream.pins[attempt] = Pin(fork.name, fork.record, fork.byte, now_ms, confirmed=True, first_record=first_record)
+
+
+def _jump(stream: Stream) -> None:
+    """The next record gets a number that no lost one can have had. Of a closed stream nothing was lost that was behind its end."""
+    if stream.closed or stream.deleted:
+        return
+    tail = stream.next_record
+    stream.next_record += JUMP
+    for link in (stream.links or {}).values():
+        if link.record >= tail:
+            link.record = stream.next_record
+
+
+def _subscriptions(image: Image, survey: Survey) -> None:
+    """Idle, and linked anew everywhere; what is left of those that are not there goes."""
+    subscribed = image.subscriptions
+    if subscribed is None:
+        return
+    for home in subscribed.homes:
+        home.state, home.wake_id, home.stream, home.holder = State.IDLE, "", "", ""
+        home.lease_until_ms = home.attempts = home.next_attempt_ms = 0
+        home.generation += 1
+        home.linked = 0
+    gone = {registration.id for registration in subscribed.registrations if registration.uid not in survey.homes}
+    subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
+    for stream in image.streams if gone else []:
+        stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None

@@ -1,0 +1,279 @@
+"""A backup is taken beside everything else, is whole, and gives back every record at its offset."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
+from cold_world import GROUPS
+from stream_world import raw_batch
+
+from polynya.backup.manifest import Manifest
+from polynya.backup.pruning import prune
+from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
+from polynya.backup.taking import Progress, Taker
+from polynya.backup.verifying import Verifier
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.names import group_of
+from polynya.node import birth
+from polynya.objectstore import MemoryStore
+from polynya.stream.commands import Append, Producer
+from polynya.stream.holes import JUMP
+from polynya.stream.replies import Code
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def run(test: Test) -> Callable[..., None]:
+    def sync(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
+    return sync
+
+
+async def half_cold() -> BackedUp:
+    """Some of every stream in packs, some hot."""
+    tier = BackedUp()
+    tier.fill(5, 4)
+    await tier.flusher.flush_now()
+    tier.fill(5, 3)
+    return tier
+
+
+async def verified(shelf: Any) -> list[str]:
+    return [f"{each.name}: {each.what}" for each in (await Verifier(shelf, await chosen(shelf)).run()).damages]
+
+
+async def check_restored(tier: BackedUp, folder: Path, shelf: MemoryStore, manifest: Manifest) -> None:
+    store = MemoryStore()
+    await restored(folder, shelf, manifest, store)
+    machines, storages = opened(folder)
+    tier.store.objects = store.objects
+    for number in ALL:
+        tier.world.machines()[number] = machines[number]
+    for name, payload in tier.written.items():
+        assert await tier.world.read(name, tier.new_reader()) == payload
+    for storage in storages:
+        storage.journal.close()
+
+
+@run
+async def test_every_record_is_back_at_its_offset(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    before = {name: [(cold.record, cold.byte) for cold in slices] for name, slices in tier.indexes().items()}
+    manifest, done = await taken(FakeSource(tier), shelf)
+    assert await verified(shelf) == []
+    assert done.objects == manifest.objects.count > 0
+    await check_restored(tier, tmp_path / "new", shelf, manifest)
+    assert {name: [(cold.record, cold.byte) for cold in slices] for name, slices in tier.indexes().items()} == before
+
+
+@run
+async def test_a_second_backup_copies_only_what_is_new(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), shelf)
+    tier.fill(5, 1)
+    await tier.flusher.flush_now()
+    source = FakeSource(tier)
+    manifest, done = await taken(source, shelf)
+    assert done.kept > 0
+    assert done.objects == len(source.copied) > 0
+    assert done.objects + done.kept == manifest.objects.count == len(tier.live())
+    assert len(await backups_on(shelf)) == 2
+    assert await verified(shelf) == []
+
+
+@run
+async def test_one_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    source = FakeSource(tier)
+    manifest, _ = await taken(source, shelf)
+    await shelf.delete([f"backups/{manifest.id}/manifest.json"])
+    with pytest.raises(ConfigError, match="interrupted"):
+        await chosen(shelf)
+    again, done = await taken(source, shelf)
+    assert (done.objects, done.kept) == (0, again.objects.count)
+    assert again.objects.crc == manifest.objects.crc
+    assert await verified(shelf) == []
+
+
+@run
+async def test_a_group_whose_packs_went_meanwhile_is_taken_again(tmp_path: Path) -> None:
+    tier, shelf = BackedUp(), MemoryStore()
+    for _ in range(20):
+        tier.fill(3, 2)
+        await tier.flusher.flush_now()
+    source = FakeSource(tier)
+
+    def merge(group: int) -> None:
+        if group == GROUPS and not merged:  # the others are taken, the packs are not copied yet
+            merged.append(asyncio.get_running_loop().create_task(merge_all()))
+
+    async def merge_all() -> None:
+        assert await tier.merger.merge_due()
+        await tier.store.delete([key for key in tier.store.objects if key not in tier.live()])
+
+    merged: list[asyncio.Task[None]] = []
+    source.before_capture = merge
+    original = source.objects
+
+    async def objects(prefix: str) -> Any:
+        await merged[0]
+        async for each in original(prefix):
+            yield each
+
+    source.objects = objects  # type: ignore[method-assign]
+    manifest, _ = await taken(source, shelf)
+    assert len(source.captured) > len(ALL)
+    assert await verified(shelf) == []
+    await check_restored(tier, tmp_path / "new", shelf, manifest)
+
+
+@run
+async def test_a_capture_that_is_lost_is_made_again(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    source = FakeSource(tier)
+    source.lost = {"1-1", "2-3"}
+    await taken(source, shelf)
+    assert source.captured == [0, 1, 1, 2, 2, 3]
+    assert await verified(shelf) == []
+
+
+@run
+async def test_verify_names_each_thing_that_is_damaged(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), shelf)
+    for key in [key for key in shelf.objects if not key.endswith("manifest.json")]:
+        data = await shelf.get(key)
+        for at in {0, len(data) // 2, len(data) - 1}:
+            flipped = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+            await shelf.delete([key])
+            await shelf.put(key, flipped)
+            found = await verified(shelf)
+            assert any(key.startswith(each.split(":")[0]) for each in found), (key, at, found)
+        await shelf.delete([key])
+        assert any(key.startswith(each.split(" ")[0].rstrip(":")) for each in await verified(shelf)), key
+        await shelf.put(key, data)
+    assert await verified(shelf) == []
+
+
+@run
+async def test_streams_that_need_a_damaged_pack_are_named(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), shelf)
+    pack = min(tier.live())
+    await shelf.delete([f"objects/{pack}"])
+    found = (await Verifier(shelf, await chosen(shelf)).run()).damages
+    needing = {name for name, slices in tier.indexes().items() if any(cold.pack == pack for cold in slices)}
+    assert [(each.name, each.what, set(each.streams)) for each in found] == [(f"objects/{pack}", "missing", needing)]
+
+
+@run
+async def test_a_damaged_manifest_is_no_backup(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    key = f"backups/{manifest.id}/manifest.json"
+    data = await shelf.get(key)
+    for at in range(0, len(data), 17):
+        await shelf.delete([key])
+        await shelf.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptData, match=manifest.id):
+            await chosen(shelf)
+
+
+@run
+async def test_a_tar_file_is_the_same_backup(tmp_path: Path) -> None:
+    tier = await half_cold()
+    out = io.BytesIO()
+    tar = TarWriter(out)
+    await Taker(FakeSource(tier), tar, None, Progress()).take()
+    await tar.close()
+    path = tmp_path / "b.tar"
+    path.write_bytes(out.getvalue())
+    reader = TarReader(path)
+    assert await verified(reader) == []
+    shelf = MemoryStore()
+    for key in [info.key async for info in reader.list("")]:
+        await shelf.put(key, await reader.get(key))
+    await reader.close()
+    await check_restored(tier, tmp_path / "new", shelf, await chosen(shelf))
+    path.write_bytes(out.getvalue()[: len(out.getvalue()) // 2])
+    with pytest.raises((CorruptData, ConfigError)):
+        await chosen(TarReader(path))
+
+
+@run
+async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    first, _ = await taken(FakeSource(tier), shelf)
+    tier.world.delete("default/s0")
+    tier.written.pop("default/s0")
+    tier.world.now += 10_000_000
+    tier.world.deliver()
+    last, _ = await taken(FakeSource(tier), shelf)
+    keep = max(first.id, last.id)
+    assert await prune(shelf, 1) == [min(first.id, last.id)]
+    assert [each.id for each in await backups_on(shelf)] == [keep]
+    assert await verified(shelf) == []
+    named = {key.removeprefix("objects/") for key in shelf.objects if key.startswith("objects/")}
+    assert len(named) == (await chosen(shelf)).objects.count
+
+
+@run
+async def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "precious").touch()
+    with pytest.raises(ConfigError, match="precious"):
+        await restored(folder, shelf, manifest, MemoryStore())
+    (folder / "precious").unlink()
+    await restored(folder, shelf, manifest, MemoryStore())
+    with pytest.raises(ConfigError, match="is the data of a node"):
+        await restored(folder, shelf, manifest, MemoryStore())
+
+
+@run
+async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    part = f"{manifest.files[GROUPS].name}/00000"
+    data = await shelf.get(part)
+    await shelf.delete([part])
+    with pytest.raises(CorruptData, match="missing"):
+        await restored(tmp_path / "new", shelf, manifest, MemoryStore())
+    assert (tmp_path / "new" / birth.RESTORING).exists()
+    assert not (tmp_path / "new" / birth.FILE).exists()
+    await shelf.put(part, data)
+    await check_restored(tier, tmp_path / "new", shelf, manifest)
+
+
+@run
+async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    name, group = "default/s0", group_of("default/s0", GROUPS)
+    stream = tier.world.machines()[group].streams[name]
+    append = Append(name, tier.world.now, "text/plain", raw_batch(b"once"), Producer("p", 0, 0))
+    assert tier.world.apply(group, append).code == Code.OK
+    tail = stream.next_record
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    store = MemoryStore()
+    await restored(tmp_path / "new", shelf, manifest, store)
+    machines, storages = opened(tmp_path / "new")
+    for number in ALL:
+        tier.world.machines()[number] = machines[number]
+    reply = tier.world.apply(group, append)
+    assert (reply.code, reply.first_record) == (Code.DUPLICATE, tail - 1)
+    after = tier.world.apply(group, Append(name, tier.world.now, "text/plain", raw_batch(b"later"), Producer("p", 0, 1)))
+    assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
+    assert manifest.next_history > manifest.history
+    assert tier.world.machines()[group].uid_counter > JUMP
+    for storage in storages:
+        storage.journal.close()

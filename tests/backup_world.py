@@ -1,0 +1,92 @@
+"""A cluster to be backed up, made of machines and a store in memory; and what comes out of a restore of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from cold_world import CLUSTER, GROUPS, Tier
+
+from polynya.backup.group_file import pieces
+from polynya.backup.manifest import Manifest
+from polynya.backup.source import About, Captured, Lost
+from polynya.backup.taking import Progress, Taker
+from polynya.node.config import Config
+from polynya.node.from_backup import FromBackup, renaming
+from polynya.node.restoring import Origin, Restored, Restorer, States, Target
+from polynya.node.storage import Storage, open_storage
+from polynya.objectstore import MemoryStore, ObjectStore
+from polynya.stream.machine import Machine
+
+ALL = range(GROUPS + 1)
+
+
+class BackedUp(Tier):
+    """With the meta group, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.machines()[0] = Machine(0, GROUPS)
+
+
+class FakeSource:
+    """`polynya.backup.source.Source`. `before_capture` is called with the group; `lost` tokens are held no more."""
+
+    def __init__(self, tier: Tier, part_bytes: int = 300) -> None:
+        self.tier = tier
+        self.captured: list[int] = []
+        self.copied: list[str] = []
+        self.before_capture: Callable[[int], None] = lambda group: None
+        self.lost: set[str] = set()
+        self._held: dict[str, bytes] = {}
+        self._part_bytes = part_bytes
+
+    async def about(self) -> About:
+        return About(CLUSTER, 1, GROUPS, "9.9", True)
+
+    async def capture(self, group: int) -> Captured:
+        self.before_capture(group)
+        machine = self.tier.world.machines()[group]
+        token = f"{group}-{len(self.captured)}"
+        self.captured.append(group)
+        data = self._held[token] = b"".join(pieces(group, machine, (1, 7), self.tier.world.now))
+        records = sum(stream.next_record for stream in machine.streams.values())
+        return Captured(group, token, len(data), 1, 7, self.tier.world.now, len(machine.streams), records, machine.hot_bytes)
+
+    async def part(self, captured: Captured, offset: int) -> bytes:
+        if captured.token in self.lost:
+            raise Lost
+        return self._held[captured.token][offset : offset + self._part_bytes]
+
+    async def objects(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        async for info in self.tier.store.list(prefix):
+            yield info.key, info.size
+
+    async def read(self, key: str, offset: int, length: int) -> bytes:
+        self.copied.append(key)
+        return await self.tier.store.get_range(key, offset, length)
+
+
+async def taken(source: FakeSource, shelf: MemoryStore) -> tuple[Manifest, Progress]:
+    done = Progress()
+    return await Taker(source, shelf, shelf, done).take(), done
+
+
+async def restored(folder: Path, shelf: MemoryStore, manifest: Manifest, store: ObjectStore, cores: int = 2) -> Restored:
+    """The data folder of a node by itself."""
+    rename = renaming(manifest.cluster, manifest.cluster)
+    origin = Origin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+    return await made(folder, origin, FromBackup(shelf, manifest, rename, has_store=True), store, cores)
+
+
+async def made(folder: Path, origin: Origin, states: States, store: ObjectStore, cores: int = 2) -> Restored:
+    with contextlib.ExitStack() as held:
+        target = Target(Config(data=str(folder), cores=cores), origin, held)
+        return await Restorer(states, [target], store, lambda key: key).run()
+
+
+def opened(folder: Path, cores: int = 2) -> tuple[dict[int, Machine], list[Storage]]:
+    """The machines that a node would start with."""
+    storages = [open_storage(folder / f"core-{core}", core=core, cores=cores, groups=GROUPS, cluster_id=CLUSTER) for core in range(cores)]
+    return {number: group.machine for storage in storages for number, group in storage.shard.groups.items()}, storages

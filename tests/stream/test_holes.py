@@ -1,0 +1,122 @@
+"""Numbers that a new history jumped over: whatever lies around them is read, flushed, merged, trimmed and forked as if they were not there."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from stream_world import World, json_batch, raw_batch
+
+from polynya.base.names import group_of
+from polynya.cold.planner import cut_runs
+from polynya.stream import holes, index
+from polynya.stream.commands import Append, Create, Encoding, PinSource, PublishSlices, Trim
+from polynya.stream.holes import JUMP
+from polynya.stream.model import Stream
+from polynya.stream.reading import AT_BYTE, Refused, Want
+from polynya.stream.replies import Code
+
+NAME = "docs/a"
+STEPS = st.lists(st.one_of(st.integers(1, 4), st.just("jump"), st.just("flush")), max_size=14)
+
+
+class Holey:
+    """A stream of JSON records, some flushed, with holes; and where each record is."""
+
+    def __init__(self, steps: list[int | str]) -> None:
+        self.world = World(2)
+        self.group = group_of(NAME, 2)
+        self.world.apply(self.group, Create(NAME, 1, "application/json", Encoding.JSON))
+        self.records: list[tuple[int, int, bytes]] = []  # number, byte, record
+        for step in steps:
+            if step == "jump":
+                self.world.jump(self.group)
+            elif step == "flush":
+                self.flush()
+            else:
+                self.append(int(step))
+
+    @property
+    def stream(self) -> Stream:
+        return self.world.machines[self.group].streams[NAME]
+
+    def append(self, count: int) -> None:
+        texts = [b'"%d"' % (len(self.records) + number) for number in range(count)]
+        record, byte = self.stream.next_record, self.stream.next_byte
+        assert self.world.apply(self.group, Append(NAME, 2, "application/json", json_batch(*texts))).code == Code.OK
+        for text in texts:
+            self.records.append((record, byte, text))
+            record, byte = record + 1, byte + len(text) + 1
+
+    def flush(self) -> None:
+        """As the flusher would: runs without a hole, one after the other."""
+        for run in cut_runs(self.stream.hot, 1 << 20) if self.stream.hot else ():
+            cold = self.world.slice_of(self.stream, len(run), f"p{self.world.place}")
+            reply = self.world.apply(self.group, PublishSlices(cold.pack, 1, 1, [(self.stream.uid, cold)]))
+            assert reply.detail == [0]
+
+    def read(self, record: int, byte: int = 0, bytes_max: int = 1 << 20) -> list[bytes]:
+        """All from there on, page by page."""
+        found, at, pages = b"", (record, byte), 0
+        tail = (self.stream.next_record, self.stream.next_byte)
+        while True:
+            page = self.world.read(self.stream, Want(*at, bytes_max, True))
+            assert not isinstance(page, Refused)
+            found += page[0]
+            if page[2] == tail:
+                return found.split(b",")[:-1]
+            assert page[2] > at or record == AT_BYTE
+            at, pages = page[2], pages + 1
+            assert pages < 200
+
+
+@given(STEPS, st.integers(1, 40), st.data())
+def test_every_position_reads_what_lies_behind_it(steps: list[int | str], bytes_max: int, data: st.DataObject) -> None:
+    holey = Holey(steps)
+    texts = [text for _, _, text in holey.records]
+    assert holey.read(0, bytes_max=bytes_max) == texts
+    edges = [number for number, _, _ in holey.records] + [number + 1 for number, _, _ in holey.records] + [0, holey.stream.next_record]
+    at = max(0, data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 0, 0, 1, JUMP // 2, -1])))
+    if at <= holey.stream.next_record:
+        assert holey.read(at, bytes_max=bytes_max) == [text for number, _, text in holey.records if number >= at]
+    if holey.records:
+        _, byte, _ = holey.records[data.draw(st.integers(0, len(holey.records) - 1))]
+        assert holey.read(AT_BYTE, byte, bytes_max) == [text for _, begin, text in holey.records if begin >= byte]
+
+
+@given(STEPS, st.data())
+def test_a_trim_into_a_hole_is_one_to_its_end(steps: list[int | str], data: st.DataObject) -> None:
+    holey = Holey(steps)
+    edges = [0, *(number + 1 for number, _, _ in holey.records)]
+    at = data.draw(st.sampled_from(edges)) + data.draw(st.sampled_from([0, 1, JUMP // 2]))
+    kept = [each for each in holey.records if each[0] >= at]
+    byte = kept[0][1] if kept else holey.stream.next_byte
+    reply = holey.world.apply(holey.group, Trim([(holey.stream.uid, at, byte)], 9))
+    if reply.detail[0] is not None:
+        assert holey.read(holey.stream.first_record) == [text for _, _, text in kept]
+    else:
+        assert at > holey.stream.next_record
+
+
+@given(STEPS)
+def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
+    holey = Holey(steps)
+    assert holey.stream.next_record - holes.missing(holey.stream, 0) == len(holey.records)
+    behind = [at for at in range(1, index.count(holey.stream.cold)) if at in holes.entries_behind(holey.stream.cold or b"")]
+    assert all(index.begin_of(holey.stream.cold or b"", at)[0] > index.end_of(holey.stream.cold or b"", at - 1)[0] for at in behind)
+
+
+def test_a_fork_in_a_hole_begins_behind_it() -> None:
+    holey = Holey([2, "flush", "jump", 3])
+    pinned = holey.world.apply(holey.group, PinSource(NAME, "a" * 32, "docs/b", 5, record=JUMP // 2, byte=0))
+    assert pinned.detail[:2] == [holey.records[2][0], holey.records[2][1]]
+
+
+def test_a_raw_page_does_not_cross_a_hole() -> None:
+    world, group = World(2), group_of(NAME, 2)
+    world.apply(group, Create(NAME, 1, "text/plain", Encoding.BYTES))
+    world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"before")))
+    world.jump(group)
+    stream = world.machines[group].streams[NAME]
+    world.apply(group, Append(NAME, 2, "text/plain", raw_batch(b"behind")))
+    assert world.read(stream, Want(0, 0, 100)) == (b"before", (0, 0), (1, 6))
+    assert world.read(stream, Want(1, 6, 100)) == (b"behind", (JUMP + 1, 6), (JUMP + 2, 12))

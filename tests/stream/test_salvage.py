@@ -1,0 +1,161 @@
+"""After the loss of everything but the object store: what was in a pack is there again, at its offset; what was not is said."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from stream_world import World, check_invariants, raw_batch
+
+from polynya.base.names import group_of
+from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, Producer, PublishSlices
+from polynya.stream.holes import JUMP
+from polynya.stream.machine import Machine
+from polynya.stream.rebirth import Survey, reborn
+from polynya.stream.replies import Code
+from polynya.stream.salvage import Piece, salvage
+from polynya.stream.snapshots import decode_image, write_image
+
+NAMES = ["docs/a", "docs/b", "docs/c"]
+GROUP = 1  # the only one for streams
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from(NAMES)),
+        st.tuples(st.just("flush"), st.sampled_from(NAMES)),
+        st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        st.tuples(st.just("copy"), st.just("")),
+    ),
+    max_size=25,
+)
+
+
+class Lost:
+    """A group whose packs are in a store, and whose copies are made now and then."""
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        self.copy = self.machine.snapshot()
+        self.pieces: dict[int, list[Piece]] = {}
+        self.count = 0
+
+    @property
+    def machine(self) -> Machine:
+        return self.world.machines[GROUP]
+
+    def do(self, what: str, name: str) -> None:
+        stream = self.machine.streams.get(name)
+        self.count += 1
+        if what == "copy":
+            self.copy = self.machine.snapshot()
+        elif what == "append":
+            if stream is None:
+                self.world.apply(GROUP, Create(name, self.count, "text/plain", Encoding.BYTES))
+            batch = raw_batch(b"%s %d;" % (name.encode(), self.count))
+            assert self.world.apply(GROUP, Append(name, self.count, "text/plain", batch)).code == Code.OK
+        elif stream is not None and what == "delete":
+            self.world.apply(GROUP, Delete(name, self.count))
+        elif stream is not None and stream.hot:
+            first = not stream.cold
+            cold = self.world.slice_of(stream, len(stream.hot), f"p{self.count}")
+            piece = Piece(stream.uid, cold, GROUP, stream.encoding, self.count, name if first else "", "text/plain" if first else "")
+            self.pieces.setdefault(stream.uid, []).append(piece)
+            self.world.apply(GROUP, PublishSlices(cold.pack, GROUP, 1, [(stream.uid, cold)]))
+
+    def recovered(self) -> tuple[Machine, list[str]]:
+        """And what it says is lost."""
+        image = decode_image(self.copy)
+        named = set(image.held)
+        others = {uid: [piece for piece in pieces if piece.slice.pack not in named] for uid, pieces in self.pieces.items()}
+        notes = salvage(image, {uid: pieces for uid, pieces in others.items() if pieces})
+        survey = Survey()
+        survey.add(image)
+        notes += reborn(image, survey, now_ms=99)
+        return Machine.restore(write_image(image), lambda place, uid: b""), [note.name for note in notes]
+
+
+@given(STEPS)
+def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(steps: list[tuple[str, str]]) -> None:
+    lost = Lost()
+    for step in steps:
+        lost.do(*step)
+    machine, _ = lost.recovered()
+    assert assert_held(machine)
+    for name, stream in lost.machine.streams.items():
+        before = list(lost.machine.index_of(stream))
+        if not before:
+            continue
+        again = machine.streams[name]
+        assert again.uid == stream.uid
+        assert [(each.record, each.byte, each.pack) for each in machine.index_of(again)] == [
+            (each.record, each.byte, each.pack) for each in before
+        ]
+        assert again.next_record == before[-1].record + before[-1].records + JUMP
+
+
+def assert_held(machine: Machine) -> bool:
+    check_invariants(machine)
+    return set(machine.packs) == set(machine.held)
+
+
+def test_what_was_hot_is_said() -> None:
+    lost = Lost()
+    for step in (("append", "docs/a"), ("flush", "docs/a"), ("append", "docs/a"), ("append", "docs/b"), ("copy", "")):
+        lost.do(*step)
+    machine, names = lost.recovered()
+    assert names == ["docs/a", "docs/b"]
+    assert machine.streams["docs/a"].next_record == 1 + JUMP
+    assert machine.streams["docs/b"].next_record == JUMP
+
+
+def test_receipts_for_what_is_lost_go() -> None:
+    lost = Lost()
+    lost.do("append", "docs/a")
+    lost.do("flush", "docs/a")
+    for sequence in range(3):
+        producer = Producer("p", 0, sequence)
+        lost.world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"%d" % sequence), producer))
+        if sequence == 0:
+            lost.do("flush", "docs/a")
+    lost.do("copy", "")
+    machine, _ = lost.recovered()
+    world = World(1)
+    world.adopt(GROUP, machine)
+    gap = world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"3"), Producer("p", 0, 3)))
+    assert (gap.code, gap.expected_sequence) == (Code.PRODUCER_GAP, 1)
+    assert world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"1"), Producer("p", 0, 1))).code == Code.OK
+    assert world.apply(GROUP, Append("docs/a", 9, "text/plain", raw_batch(b"0"), Producer("p", 0, 0))).code == Code.DUPLICATE
+
+
+def test_a_slice_of_a_lost_history_is_not_taken_for_what_came_instead() -> None:
+    lost = Lost()
+    lost.do("append", "docs/a")
+    lost.do("flush", "docs/a")
+    lost.world.jump(GROUP)
+    stream = lost.machine.streams["docs/a"]
+    lost.do("copy", "")
+    lost.do("append", "docs/a")
+    lost.do("flush", "docs/a")
+    old = ColdSlice(1, stream.hot[0].byte if stream.hot else 11, 5, 55, "old", 0, 55, 0)
+    lost.pieces[stream.uid].append(Piece(stream.uid, old, GROUP, 0, 1))
+    machine, _ = lost.recovered()
+    assert [each.record for each in machine.index_of(machine.streams["docs/a"])] == [0, 1 + JUMP]
+
+
+def test_a_stream_that_was_made_again_has_its_new_life() -> None:
+    lost = Lost()
+    for step in (("append", "docs/a"), ("flush", "docs/a"), ("copy", ""), ("delete", "docs/a"), ("append", "docs/a"), ("flush", "docs/a")):
+        lost.do(*step)
+    machine, _ = lost.recovered()
+    assert machine.streams["docs/a"].uid == lost.machine.streams["docs/a"].uid
+    assert assert_held(machine)
+
+
+def test_a_stream_that_was_deleted_before_the_copy_stays_so() -> None:
+    lost = Lost()
+    for step in (("append", "docs/a"), ("flush", "docs/a"), ("delete", "docs/a"), ("append", "docs/b"), ("copy", "")):
+        lost.do(*step)
+    machine, _ = lost.recovered()
+    assert set(machine.streams) == {"docs/b"}
+
+
+def test_the_group_is_the_only_one() -> None:
+    assert {group_of(name, 1) for name in NAMES} == {GROUP}
