@@ -1,4 +1,4 @@
-"""A connection that breaks while it is made costs nobody else a descriptor, and whoever dials goes on dialing."""
+"""A connection that breaks while it is made costs nobody else a descriptor, on either side, and whoever dials goes on dialing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import socket
 import ssl
 import struct
 import threading
+from pathlib import Path
 
 import pytest
 import uvloop
 
+from polynya.node.authority import make_authority, make_certificate, peer_tls
 from polynya.transport.dialing import Dialer, PeerTls
-from polynya.transport.hello import PREAMBLE, Hello
+from polynya.transport.door import House
+from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello
 from polynya.transport.link import PROTOCOL_VERSION
+from polynya.transport.port import NodePort
 
 OWN = Hello(PROTOCOL_VERSION, PROTOCOL_VERSION, "c" * 32, 1, 4, 1, 0, 1, "s", "test")
 TRIES = 150
+HELD_MAX = 300
 
 
 def reset_all(listener: socket.socket) -> None:
@@ -61,6 +66,49 @@ def test_a_connection_that_breaks_at_once_closes_its_own_descriptor_alone() -> N
             opened = runner.run(dial(dialer))
         listener.shutdown(socket.SHUT_RDWR)
     thread.join(10)
+    null = os.stat(os.devnull)
+    for descriptor in opened:
+        assert os.path.samestat(os.fstat(descriptor), null), f"descriptor {descriptor} is another's now"
+        os.close(descriptor)
+
+
+def knock(place: tuple[str, int], stop: threading.Event) -> None:
+    """Connects, says for which core, and breaks the connection in the middle of what should be a handshake."""
+    for turn in range(TRIES):
+        if stop.is_set():
+            return
+        with socket.create_connection(place) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK) + (b"no handshake" if turn % 2 else b""))
+
+
+async def visited(port: NodePort, place: tuple[str, int]) -> list[int]:
+    """Descriptors that were opened by others while strangers knocked, one in each pass of the loop."""
+    opened: list[int] = []
+    port.open()
+    stop = threading.Event()
+    guests = [asyncio.create_task(asyncio.to_thread(knock, place, stop)) for _ in range(2)]
+    while not all(each.done() for each in guests):
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+        await asyncio.sleep(0)
+        if len(opened) > HELD_MAX:
+            os.close(opened.pop(0))
+    stop.set()
+    await asyncio.gather(*guests)
+    await port.close()
+    gc.collect()
+    return opened
+
+
+def test_who_is_turned_away_at_the_door_takes_nobody_s_descriptor_along(tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    make_certificate(tmp_path, 1, ["127.0.0.1"])
+    tls = peer_tls(tmp_path / "ca.crt", tmp_path / "node-1.crt", tmp_path / "node-1.key")
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    listener.setblocking(False)
+    port = NodePort(House(), OWN, [2], listener=listener, directory=str(tmp_path), tls=tls)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        opened = runner.run(visited(port, listener.getsockname()))
     null = os.stat(os.devnull)
     for descriptor in opened:
         assert os.path.samestat(os.fstat(descriptor), null), f"descriptor {descriptor} is another's now"
