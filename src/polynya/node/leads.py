@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
 GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
+GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
 GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
 log = logging.getLogger("polynya.leads")
 
@@ -64,9 +65,10 @@ class Leads:
             self.hand_over_all()
 
     def _give_back(self) -> None:
-        """One group goes to the node that is to lead it, if that has all of it and nothing is in flight that would lose its answer."""
+        """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
         core = self._core
-        for number in core.led:
+        left = 1 + len(core.members) // GIVE_BACK_PART
+        for number in list(core.led):
             member, first = core.members[number], core.first_of(number)
             peer = member.raft.peers.get(first)
             if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
@@ -74,4 +76,6 @@ class Leads:
             if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
                 self._given_back[number] = self._loop.time()
                 core.transfer(number, first)
-                break
+                left -= 1
+                if not left:
+                    break
