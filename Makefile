@@ -11,7 +11,7 @@ ARGS ?=
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim chaos bench setup format clean
+.PHONY: help run test check sim mutants chaos soak evidence bench setup format clean
 
 help:  ## this list
 	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
@@ -29,11 +29,19 @@ check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a
 	@$(STATIC)
 	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not process and not spark and not conformance" $(ARGS)
 
-sim: $(STAMPS)/dev  ## a whole cluster in one thread, with mishaps from a seed (SEED=7, SEEDS=50 for more of them)
+sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
 	@PYTHONPATH=tests $(PY) tests/sim_run.py --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)
 
-chaos: $(STAMPS)/dev  ## three real nodes under load, with real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
+mutants: $(STAMPS)/dev  ## defects put into the product one by one: each must be caught (ARGS="part of a name")
+	@PYTHONPATH=tests $(PY) tests/mutants.py $(ARGS)
+
+chaos: $(STAMPS)/dev  ## three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
 	@PYTHONPATH=src $(PY) -m chaos $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),120) $(ARGS)
+
+soak: evidence  ## the same as `make evidence`
+
+evidence: $(STAMPS)/dev  ## simulation, chaos, soak and mutations for long, and docs/reliability.md of it (DURATION=seconds, two hours without)
+	@PYTHONPATH=src $(PY) -m chaos.evidence --seconds $(or $(DURATION),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(STAMPS)/dev  ## the benchmarks (BENCH=name ARGS=options for one of them)
 	@$(PY) -m bench $(BENCH) $(ARGS)

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=1, help="of each node")
     parser.add_argument("--only", default="", help="faults with one of these in their names, with commas between them")
     parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
+    parser.add_argument("--soak", action="store_true", help="slower writers, quiet times, and nothing of the nodes may grow")
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
@@ -42,6 +43,8 @@ def main() -> int:
         cores=given.cores,
         only=given.only,
         namespaces=not given.loopback,
+        soak=given.soak,
+        pause=0.3 if given.soak else 0.03,
     )
     outcome = run_guarded(options, keep=given.keep)
     if given.report is not None:
@@ -75,6 +78,11 @@ def _say(outcome: Outcome) -> None:
         f"{outcome.acknowledged} appends acknowledged, {outcome.refused} refused, {outcome.unknown} with an unknown outcome, {outcome.reads} "
         f"reads, {outcome.tailed} records by tails; the longest time without an append to some stream was {outcome.longest_pause:.1f} s"
     )
+    for sample in outcome.samples[-3:]:
+        print(
+            f"  node {sample.node} in the end: {sample.rss >> 20} MiB of memory, {sample.fds} descriptors, {sample.journal >> 20} MiB of journal, "
+            f"{sample.snapshots >> 20} MiB of snapshots"
+        )
     for fault, why in outcome.skipped.items():
         print(f"  skipped: {fault}: {why}")
     for wrong in outcome.wrong[:SHOWN]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -339,15 +340,24 @@ async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
     """The node must refuse to start on it, and comes back as one that lost its disk."""
     node = await _one(cluster, draw)
     await node.kill()
-    what = flip_in_the_middle(_journal(cluster, node, draw), draw)
+    journal = _journal(cluster, node, draw)
+    what = flip_in_the_middle(journal, draw)
     if not what:
         return f"not yet: the journal of node {node.number} is too short", None
     node.start()
     found = await node.ended(30.0)
-    if found != EXIT_CORRUPT or "is damaged at offset" not in node.said():
+    if found != EXIT_CORRUPT or not {"is damaged at offset", "move the data folder away"} <= _said(node):
         raise Failed(f"node {node.number} ended with {found} instead of {EXIT_CORRUPT} on {what}:\n{node.said()[-2000:]}")
-    node.wipe()
+    if draw.random() < 0.5:
+        node.wipe()
+    else:
+        shutil.rmtree(journal.parent)  # the damaged core's alone
     return f"node {node.number}: {what}: it refuses, and gets its data from the others", None
+
+
+def _said(node: Node) -> set[str]:
+    """Of what an operator has to be told."""
+    return {words for words in ("is damaged at offset", "move the data folder away") if words in node.said()}
 
 
 def _journal(cluster: Cluster, node: Node, draw: Random) -> Path:

@@ -40,7 +40,7 @@ def clean(name: str, folder: Path, *, keep: bool = False) -> None:
         for path in folder.iterdir():
             disks.unmount(path)
         for image in folder.glob("*.ext4") if keep else ():
-            image.unlink()
+            image.unlink(missing_ok=True)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -203,7 +203,7 @@ class Cluster:
             behind = [
                 f"{group['group']}"
                 for group in view["groups"]
-                if max(group["behind"].values()) > LAG_MAX or len(group["behind"]) < len(ALL)
+                if max(group["behind"].values(), default=0) > LAG_MAX or len(group["behind"]) < len(ALL)
             ]
             if view["problems"] or behind:
                 return f"node {number} says: " + ("; ".join(view["problems"]) or f"replicas are behind in groups {', '.join(behind)}")
@@ -218,14 +218,13 @@ class Cluster:
         return ALL[0]
 
     def odd_lines(self) -> list[str]:
-        """Of the logs: what should not be said whatever fails."""
-        odd = re.compile(r"Traceback \(most recent call last\)|AssertionError")
-        return [
-            f"node {node.number}: {line}"
-            for node in self.nodes.values()
-            for line in node.log.read_text(errors="replace").splitlines()
-            if odd.search(line)
-        ]
+        """Of the logs: what should not be said whatever fails. A disk that fails is told with where it was noticed."""
+        odd, explained = (
+            re.compile(r"Traceback \(most recent call last\)|AssertionError"),
+            re.compile(r"OSError: \[Errno (5|28)\]|CorruptData"),
+        )
+        lines = ((node.number, line) for node in self.nodes.values() for line in node.log.read_text(errors="replace").splitlines())
+        return [f"log: node {number}: {line}" for number, line in lines if odd.search(line) and not explained.search(line)]
 
     async def close(self) -> None:
         for node in self.nodes.values():

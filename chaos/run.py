@@ -16,6 +16,7 @@ from chaos.clients import Clients, Wrong
 from chaos.disks import Disk, Folder
 from chaos.faults import FAULTS, Failed, Fault
 from chaos.history import FAIL, INFO, OK, check
+from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
 from chaos.nodes import ALL, Cluster
 from chaos.proxy import Wires
@@ -23,6 +24,8 @@ from chaos.wire import Lost, Unsent
 
 WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
 START_SECONDS = 90.0
+REST_SECONDS = (0.2, 1.0)  # between two episodes
+QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
 
 
@@ -34,6 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     only: str = ""  # part of the names of faults
     namespaces: bool = True  # if they work
     pause: float = 0.03  # between two appends of a writer
+    soak: bool = False  # nothing may grow, and there are quiet times
 
 
 class Episode(msgspec.Struct):
@@ -62,6 +66,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     longest_pause: float = 0.0
+    samples: list[Sample] = []
     wrong: list[str] = []
 
 
@@ -137,7 +142,9 @@ class Run:
             if episode.trouble:
                 outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
                 return
-            await asyncio.sleep(self.draw.uniform(0.2, 1.0))
+            await asyncio.sleep(self.draw.uniform(*(QUIET_SECONDS if self.options.soak else REST_SECONDS)))
+            for node in cluster.nodes.values() if self.options.soak else ():
+                outcome.samples.append(measure(self._now(), node.number, node.processes(), node.data, self.folder / "objects"))
 
     async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
         episode = Episode(number, fault.name, "", self._now())
@@ -195,7 +202,7 @@ class Run:
                     outcome.wrong.append(f"{stream}: nodes {ALL[0]} and {number} have not the same in the end")
         await clients.finish(final, 30.0)
         history = clients.history
-        outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines()
+        outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
         outcome.acknowledged, outcome.refused, outcome.unknown = (history.count(each) for each in (OK, FAIL, INFO))
         outcome.reads, outcome.tailed = len(history.reads), sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
         outcome.longest_pause = clients.longest_pause()

@@ -24,6 +24,12 @@ class Inode:
         apply(self.cached, offset, data)
         self.pending.append((offset, data))
 
+    def misdirect(self, share: float, random: Random) -> None:
+        """Some pending writes go some sectors further than they should, never over what was synced."""
+        for number, (offset, data) in enumerate(self.pending):
+            if data is not None and random.random() < share:
+                self.pending[number] = (offset + SECTOR * random.randint(1, 4), data)
+
     def persist(self, some: float, random: Random) -> None:
         """A share of what is pending becomes durable, in no order; a sector may be torn."""
         for offset, data in self.pending:
@@ -72,6 +78,8 @@ class FakeDisk:
         self.failed_call = ""
         self.capacity = capacity
         self.nonce = 0
+        self.bad_reads = 0.0  # the share of reads that fail with EIO
+        self.misdirected = 0.0  # the share of writes in flight at a power cut that land elsewhere behind what was synced
         self._next_fd = 3
 
     # what tests do to it
@@ -91,9 +99,26 @@ class FakeDisk:
                 _name(names, path, inode)
         self.pending_names = []
         for inode in names.values():
+            if self.misdirected:
+                inode.misdirect(self.misdirected, self.random)
             inode.persist(some, self.random)
             inode.cached = bytearray(inode.durable)
         self.files, self.durable_files = names, dict(names)
+
+    def rot(self, random: Random) -> str:
+        """A synced byte in the first half of a journal's newest segment is another; where. Nothing when there is none."""
+        segments = sorted(path for path in self.files if path.suffix == ".journal")
+        if not segments:
+            return "none"
+        inode = self.files[segments[-1]]
+        used = len(bytes(inode.durable).rstrip(b"\0")) // 2
+        if used < 200:
+            return "none"
+        at = random.randrange(64, used)
+        for content in (inode.durable, inode.cached):
+            content[at] ^= 1 << random.randrange(8) if content is inode.durable else 0
+        inode.cached[at] = inode.durable[at]
+        return f"byte {at} of {segments[-1].name}"
 
     def used(self) -> int:
         return sum(len(inode.cached) for inode in self.files.values())
@@ -133,6 +158,8 @@ class FakeDisk:
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
         self._count("read")
+        if self.bad_reads and self.random.random() < self.bad_reads:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         return bytes(self.open_files[fd].cached[offset : offset + length])
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:

@@ -72,7 +72,7 @@ class Episode:
 
     def __init__(self, seed: int, mishaps: int = 25) -> None:
         self.seed, self.mishaps = seed, mishaps
-        self.random = Random(f"episode {seed}")
+        self.random = self.draw = Random(f"episode {seed}")  # of clients, and of mishaps
         self.world = World(seed)
         self.choices = MISHAPS
         self.histories = {name: History(name) for name in STREAMS}
@@ -81,6 +81,8 @@ class Episode:
         self.over = False
         self.wiped: Node | None = None
         self.seconds = 0.0
+        self.trace = ""
+        self.tasks: list[asyncio.Future[None]] = []
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
@@ -102,19 +104,22 @@ class Episode:
         await world.start()
         for name in STREAMS:
             await self._create(name)
-        clients = self.clients()
-        for _ in range(self.mishaps):
-            await asyncio.sleep(self.random.expovariate(1 / 0.7))
-            self.random.choice(self.choices)(self)
-            world.check()
-        self.over = True
-        await asyncio.gather(*clients)
+        self.tasks = self.clients()
+        await self._mishaps()
+        await asyncio.gather(*self.tasks)
         await self._heal()
         for name in self.histories:
             self.finish(name, await self.random.choice(world.alive()).read(name))
         await world.stop()
         self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    async def _mishaps(self) -> None:
+        for _ in range(self.mishaps):
+            await asyncio.sleep(self.random.expovariate(1 / 0.7))
+            self.draw.choice(self.choices)(self)
+            self.world.check()
+        self.over = True
 
     def clients(self) -> list[asyncio.Future[None]]:
         """All that works meanwhile, until `over`."""
@@ -240,9 +245,9 @@ class Episode:
 
     def kill(self) -> None:
         alive = self.world.alive()
-        if len(alive) > 1 or (alive and self.random.random() < 0.3):
-            node = self.random.choice(alive)
-            power = self.random.choice((None, 0.0, 0.5, 1.0))
+        if len(alive) > 1 or (alive and self.draw.random() < 0.3):
+            node = self.draw.choice(alive)
+            power = self.draw.choice((None, 0.0, 0.5, 1.0))
             self.note(f"node {node.number} dies, power {power}")
             node.kill(power=power)
 
@@ -250,7 +255,7 @@ class Episode:
         """One disk is lost. Another only when what was lost is there again."""
         world = self.world
         if (all(node.remembers for node in world.alive()) and self.wiped is None) or (self.wiped is not None and self.wiped.remembers):
-            self.wiped = self.random.choice(world.alive() or [world.nodes[1]])
+            self.wiped = self.draw.choice(world.alive() or [world.nodes[1]])
             if self.wiped.alive:
                 self.wiped.kill(power=0.0)
             self.note(f"node {self.wiped.number} loses its disk")
@@ -258,10 +263,10 @@ class Episode:
             self.wiped.start()
 
     def power_cut(self) -> None:
-        if self.random.random() < 0.3:
+        if self.draw.random() < 0.3:
             self.note("all lose power")
             for node in self.world.alive():
-                node.kill(power=self.random.choice((0.0, 0.3, 0.9)))
+                node.kill(power=self.draw.choice((0.0, 0.3, 0.9)))
 
     def start(self) -> None:
         for node in self.world.nodes.values():
@@ -271,12 +276,12 @@ class Episode:
                 node.start()
 
     def isolate(self) -> None:
-        number = self.random.choice(self.world.voters)
+        number = self.draw.choice(self.world.voters)
         self.note(f"node {number} is cut off")
         self.world.isolate(number)
 
     def half_cut(self) -> None:
-        sender, to = self.random.sample(self.world.voters, 2)
+        sender, to = self.draw.sample(self.world.voters, 2)
         self.note(f"nothing passes from {sender} to {to}")
         self.world.cut.add((sender, to))
 
@@ -285,28 +290,28 @@ class Episode:
         self.world.heal()
 
     def disturb(self) -> None:
-        self.world.loss = self.random.choice((0.0, 0.05, 0.3))
-        self.world.delay = self.random.choice(((0.0005, 0.002), (0.001, 0.05), (0.01, 0.3)))
-        self.world.disk_delay = self.random.choice(((0.0005, 0.002), (0.001, 0.03), (0.05, 0.4)))
+        self.world.loss = self.draw.choice((0.0, 0.05, 0.3))
+        self.world.delay = self.draw.choice(((0.0005, 0.002), (0.001, 0.05), (0.01, 0.3)))
+        self.world.disk_delay = self.draw.choice(((0.0005, 0.002), (0.001, 0.03), (0.05, 0.4)))
         self.note(f"loss {self.world.loss}, delay {self.world.delay}, disk {self.world.disk_delay}")
 
     def fill(self) -> None:
         alive = self.world.alive()
         if alive:
-            node = self.random.choice(alive)
-            node.disk.capacity = node.disk.used() + self.random.randrange(500) if node.disk.capacity == 1 << 40 else 1 << 40
+            node = self.draw.choice(alive)
+            node.disk.capacity = node.disk.used() + self.draw.randrange(500) if node.disk.capacity == 1 << 40 else 1 << 40
             self.note(f"the disk of node {node.number} has {node.disk.capacity} bytes")
 
     def snapshot(self) -> None:
         for node in self.world.alive():
-            if self.random.random() < 0.7:
+            if self.draw.random() < 0.7:
                 self.note(f"node {node.number} takes snapshots")
                 node.snapshot_soon()
 
     def hand_over(self) -> None:
         alive = self.world.alive()
         if alive:
-            node = self.random.choice(alive)
+            node = self.draw.choice(alive)
             self.note(f"node {node.number} hands over")
             node.core.leadership.hand_over_all()
 

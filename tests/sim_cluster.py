@@ -12,10 +12,13 @@ from typing import Any
 
 import msgspec
 from fake_disk import FakeDisk
+from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import SimMap, Stream
+from sim_parts import Links, SimMap, SimWriter, Stream
+from sim_store import SimStore
+from sim_tier import SimTier
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
@@ -25,6 +28,7 @@ from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
 from polynya.raft import Configuration, Role, Settings
+from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
@@ -33,7 +37,7 @@ from polynya.stream.commands import Append, Command, Create, Delete, Encoding, P
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
-from polynya.wal import DiskFull, Journal, WriteBatch
+from polynya.wal import DiskFull, JournalFailed
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
@@ -59,48 +63,6 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
 
 class NotThere(AssertionError):
     """A stream that was created, and must be there."""
-
-
-class SimWriter:
-    """Writes one batch after the other, each after a while; those of a node that died meanwhile never."""
-
-    def __init__(self, node: Node, journal: Journal) -> None:
-        self._node, self._journal = node, journal
-        self._ready = 0.0
-        self._open = True
-
-    def write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._ready = max(self._ready, loop.time()) + self._node.world.disk_seconds(self._node)
-        loop.call_at(self._ready, self._write, batch, done)
-
-    def _write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
-        if not self._open:
-            return
-        error: BaseException | None = None
-        try:
-            self._journal.write(batch)
-        except BaseException as caught:
-            error = caught
-        done(error)
-
-    def close(self) -> None:
-        self._open = False
-
-
-class Links:
-    """Of one life of a node: what it sends when it is dead goes nowhere."""
-
-    def __init__(self, node: Node, life: int) -> None:
-        self.node, self.life = node, life
-
-    def send(self, node: int, messages: list[bytes]) -> None:
-        if self.life == self.node.life and self.node.alive:
-            self.node.world.carry(self.node, node, messages)
-
-    def send_bulk(self, node: int, messages: list[bytes]) -> None:
-        """On another connection: it may overtake, and be overtaken."""
-        self.send(node, messages)
 
 
 class Way:
@@ -161,6 +123,8 @@ class Node:
         self.faults: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.stamps: dict[int, int] = {}
+        self.wall_ms = 0  # by which its wall's clock is wrong
+        self._log_ms = 0
         self.engine: Engine
 
     @property
@@ -176,10 +140,26 @@ class Node:
         """The loop's time by this node's clock."""
         return int(seconds * 1000 * self.rate) + 5000 * self.number
 
+    def log_ms(self) -> int:
+        """Never back in one life (F14)."""
+        self._log_ms = max(self._log_ms, WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms)
+        return self._log_ms
+
+    def start_or_say(self) -> str:
+        """Start; or why that is refused, and it stays dead."""
+        try:
+            self.start()
+        except (OSError, CorruptData) as fault:
+            self.alive = False
+            self.disk.kill()
+            return type(fault).__name__
+        return ""
+
     def start(self) -> None:
         world = self.world
         self.life += 1
         self.alive = True
+        self._log_ms = 0
         born = self.number in world.born
         membership = Membership(self.number, world.born if born else (), world.placed if born else {})
         storage = open_storage(
@@ -191,9 +171,9 @@ class Node:
         self.engine = Engine(
             storage,
             shape,
-            now_ms=lambda: WALL_MS + self.now_ms() - 1_000_000,
+            now_ms=self.log_ms,
             transport=self.way,
-            fatal=self.faults.append,
+            fatal=partial(self._fatal, self.life),
             cluster=cluster,
             writer=SimWriter(self, storage.journal),
         )
@@ -222,7 +202,19 @@ class Node:
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps = set(), {}, {}
+        if world.store is not None:
+            self.tasks.update(SimTier(self.engine, world.store).tasks())
         self._pulse(self.life)
+
+    def _fatal(self, life: int, error: BaseException) -> None:
+        """A disk that fails is the end of this life; anything else is a defect."""
+        if not isinstance(error, OSError | JournalFailed) or not self.world.disks_fail:
+            self.faults.append(error)
+        asyncio.get_running_loop().call_soon(self._die_of_it, life)
+
+    def _die_of_it(self, life: int) -> None:
+        if self.alive and self.life == life:
+            self.kill()
 
     def kill(self, *, power: float | None = None) -> None:
         """The process dies; with `power` the machine, and that share of what was not synced survives."""
@@ -232,6 +224,7 @@ class Node:
         assert self.engine.exchange is not None
         for task in (*self.engine.exchange._tasks, *self.tasks):
             task.cancel()
+        self.tasks.clear()
         if power is None:
             self.disk.kill()
         else:
@@ -251,6 +244,7 @@ class Node:
         stamp = getattr(command, "now_ms", 0)
         assert not stamp or stamp >= self.stamps.get(group, 0), "log time goes back"
         self.stamps[group] = max(stamp, self.stamps.get(group, 0))
+        self.world.applied(group, self.core.members[group].group.applied_index, command, reply)
         self.engine.local.applied(group, command, reply)
 
     def _led(self, group: int) -> None:
@@ -332,8 +326,12 @@ class Node:
             self.faults.append(task.exception())  # type: ignore[arg-type]
 
     async def _try_snapshot(self) -> None:
-        with suppress(Unavailable, DiskFull):
+        try:
             await self.snapshot()
+        except (Unavailable, DiskFull):
+            return
+        except OSError as error:
+            self.core.fail(error)
 
     def state(self) -> dict[int, bytes]:
         """Of all groups, places in the own journal aside."""
@@ -343,8 +341,10 @@ class Node:
 class World:
     """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
 
-    def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0) -> None:
+    def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         self.random = Random(seed)
+        self.store = store
+        self.disks_fail = False  # whether a node may die of that
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
         if replicas:
@@ -357,7 +357,10 @@ class World:
         self.snapshot_bytes = 1 << 13
         self.settings = settings_of
         self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
-        self.loss = 0.0
+        self.clogged: dict[tuple[int, int], float] = {}  # (from, to) that nothing passes before that time
+        self.loss = self.copies = 0.0
+        self.told: dict[tuple[int, int], int] = {}  # (group, index) -> what was applied there, and answered
+        self.sent = 0
         self.delay = (0.0005, 0.002)
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
@@ -460,11 +463,15 @@ class World:
 
     def carry(self, sender: Node, to: int, messages: list[bytes]) -> None:
         node = self.nodes.get(to)
-        if node is not None:
+        if node is None:
+            return
+        self.deliver(sender, to, lambda: node.core.received(messages))
+        if self.copies and self.random.random() < self.copies:
             self.deliver(sender, to, lambda: node.core.received(messages))
 
     def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
         """After a while, if nothing is in the way then and now."""
+        self.sent += 1
         if (sender.number, to) in self.cut or self.random.random() < self.loss:
             return
         node, life = self.nodes[to], self.nodes[to].life
@@ -473,15 +480,23 @@ class World:
             if node.alive and node.life == life and (sender.number, to) not in self.cut:
                 what()
 
-        asyncio.get_running_loop().call_later(self.random.uniform(*self.delay), arrive)
+        loop = asyncio.get_running_loop()
+        clogged = max(0.0, self.clogged.get((sender.number, to), 0.0) - loop.time()) if self.clogged else 0.0
+        loop.call_later(clogged + self.random.uniform(*self.delay), arrive)
 
     def isolate(self, number: int) -> None:
         for other in self.voters:
             self.cut |= {(number, other), (other, number)}
 
+    def applied(self, group: int, index: int, command: Command, reply: Reply) -> None:
+        """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
+        what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
+        assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
+
     def heal(self) -> None:
         self.cut.clear()
-        self.loss = 0.0
+        self.clogged.clear()
+        self.loss = self.copies = 0.0
         self.delay = (0.0005, 0.002)
         self.disk_delay = (0.0005, 0.002)
 
@@ -519,8 +534,18 @@ class World:
             assert all(state == states[0] for state in states), "the replicas differ"
 
     def check(self) -> None:
+        """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""
         for node in self.nodes.values():
             assert not node.faults, node.faults
+        for number in range(GROUPS + 1):
+            states: dict[int, bytes] = {}
+            for node in self.alive():
+                if not node.core.has(number):
+                    continue
+                group = node.core.shard.groups[number]
+                state = _placeless(group.machine)
+                same = states.setdefault(group.applied_index, state) == state
+                assert same, f"the replicas of group {number} differ at {group.applied_index}"
 
     async def stop(self) -> None:
         self.check()

@@ -14,6 +14,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
+        self.scheduled = 0  # calls, so far: what this run did
         self._selector = self
         self._default_executor = _Inline()  # type: ignore[assignment]
         self.faults: list[dict[str, Any]] = []
@@ -21,6 +22,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self.now
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        self.scheduled += 1
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        self.scheduled += 1
+        return super().call_at(when, callback, *args, context=context)
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:

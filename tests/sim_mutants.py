@@ -1,17 +1,32 @@
-"""Defects put into a core with replicas by hand, one at a time: each must be caught by a seed of the simulated cluster."""
+"""Defects put into a core with replicas by hand, one at a time: each must be caught by a seed of the simulated cluster.
+
+`caught(name)` tries seeds of the plain world, then of worlds drawn from seeds, until one fails.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import msgspec
+from sim_chaos import run_episode
+from sim_swarm import run_swarm
+
 from polynya.base.errors import Unavailable
-from polynya.node import replicated
+from polynya.cold import steps
+from polynya.node import engine, replicated
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.writing import Writes
+from polynya.objectstore import ObjectStore, StoreError
+from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Effects, Raft, Recovery, Role, leading, reading
 from polynya.replica.member import Member
+from polynya.stream import snapshots as stream_snapshots
+from polynya.stream.commands import PackWritten
+from polynya.stream.machine import Machine
+from polynya.stream.model import Stream
+from polynya.wal import recovery, writer
 
 
 async def _at_once(core: ReplicatedCore, group: int) -> None:
@@ -43,6 +58,26 @@ def _too_early() -> Callable[..., None]:
     return staged
 
 
+async def _not_waited_for(self: steps.Steps, key: str, parts: Any, home_group: int, groups: list[int]) -> None:
+    with suppress(StoreError):
+        await self.store.put(key, parts)
+    await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, self.groups.now_ms())))
+
+
+async def _believes_409(store: ObjectStore, key: str, parts: Any) -> None:
+    with suppress(AlreadyExists):
+        await store.put(key, parts)
+
+
+def _condemned_at_once(machine: Machine, before_ms: int) -> Iterator[str]:
+    return (key for key, pack in machine.packs.items() if pack.written_ms <= before_ms)
+
+
+def _without_producers() -> Callable[[Stream], Stream]:
+    sound = stream_snapshots.without_payload
+    return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
     "a read asks nobody": (ReplicatedCore, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
@@ -54,6 +89,13 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
     "a lost disk is not noticed": (Recovery, "blank", False),
     "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number: core.journal.position),
+    "an fsync is left out": (writer.Writer, "_sync", lambda journal: None),
+    "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
+    "log time is the node's own": (engine, "_not_before", lambda core, now_ms: now_ms),
+    "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
+    "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
+    "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
+    "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
 }
 
 
@@ -67,3 +109,28 @@ def mutated(name: str) -> Iterator[None]:
         yield
     finally:
         setattr(owner, attribute, sound)
+
+
+SEEDS = 40  # of each kind
+CAUGHT_BY = {  # a world and a seed that are known to catch it, when none of the first few does
+    "a lease has no end": ("plain", 8),
+    "proposals are taken before the own term's entry": ("plain", 12),
+    "segments go that the log needs": ("plain", 14),
+    "a pack is named though the store did not answer": ("swarm", 0),
+    "a 409 is taken for one's own earlier try": ("swarm", 4),
+    "damage is cut as if it were a torn tail": ("swarm", 33),
+    "packs are deleted that are needed": ("swarm", 0),
+    "a snapshot leaves out who produced": ("swarm", 0),
+}
+
+
+def caught(name: str) -> str:
+    """By which seed, and how; empty when it survives."""
+    known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
+    with mutated(name):
+        for world, seed in (*known, *((world, seed) for seed in range(SEEDS) for world in ("plain", "swarm"))):
+            try:
+                (run_episode if world == "plain" else run_swarm)(seed)
+            except Exception as fault:
+                return f"seed {seed} of the {world} world: {str(fault).splitlines()[:1]}"
+    return ""

@@ -1,4 +1,4 @@
-"""Parts of a simulated cluster: a subscription between two nodes, and the map of where the groups are."""
+"""Parts of a simulated cluster: a disk's writer, the ways between nodes, a subscription, and the map of where the groups are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polynya.base.errors import Unavailable
+from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
     from sim_cluster import Node
@@ -84,3 +85,45 @@ class SimMap(msgspec.Struct, frozen=True):
 
     def first_of(self, group: int) -> int:
         return self.goals[group][group % len(self.goals[group])]
+
+
+class SimWriter:
+    """Writes one batch after the other, each after a while; those of a node that died meanwhile never."""
+
+    def __init__(self, node: Node, journal: Journal) -> None:
+        self._node, self._journal = node, journal
+        self._ready = 0.0
+        self._open = True
+
+    def write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._ready = max(self._ready, loop.time()) + self._node.world.disk_seconds(self._node)
+        loop.call_at(self._ready, self._write, batch, done)
+
+    def _write(self, batch: WriteBatch, done: Callable[[BaseException | None], None]) -> None:
+        if not self._open:
+            return
+        error: BaseException | None = None
+        try:
+            self._journal.write(batch)
+        except BaseException as caught:
+            error = caught
+        done(error)
+
+    def close(self) -> None:
+        self._open = False
+
+
+class Links:
+    """Of one life of a node: what it sends when it is dead goes nowhere."""
+
+    def __init__(self, node: Node, life: int) -> None:
+        self.node, self.life = node, life
+
+    def send(self, node: int, messages: list[bytes]) -> None:
+        if self.life == self.node.life and self.node.alive:
+            self.node.world.carry(self.node, node, messages)
+
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """On another connection: it may overtake, and be overtaken."""
+        self.send(node, messages)

@@ -1,4 +1,7 @@
-"""The simulated cluster from a shell: `make sim SEED=7`, or `make sim SEED=100 SEEDS=50`; exits with 1 when a seed fails."""
+"""The simulated cluster from a shell: `make sim SEED=7`, or `make sim SEED=100 SEEDS=50`; exits with 1 when a seed fails.
+
+Each seed is one episode in a world drawn for it (sim_swarm.py). A seed that fails is shrunk to a short schedule, which is printed as a test.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,60 @@ import argparse
 import logging
 import sys
 import traceback
+from collections import Counter
+from pathlib import Path
 from time import perf_counter
 
+import msgspec
 from sim_chaos import Episode
 from sim_loop import run_simulated
 from sim_moves import Moves
+from sim_shrink import as_test, shrunk
+from sim_swarm import SwarmEpisode
+from sim_tier import chance_of
 
 SHOWN = 25  # of the last events of an episode that failed
+
+
+class Totals(msgspec.Struct):
+    """Of all seeds. `faults` by class: mishaps, what the network and the store did, and deaths by a disk."""
+
+    first_seed: int
+    seeds: int = 0
+    failed: list[int] = []
+    events: int = 0
+    messages: int = 0
+    simulated_hours: float = 0.0
+    acknowledged: int = 0
+    unknown: int = 0
+    reads: int = 0
+    tailed: int = 0
+    terms: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def add(self, episode: SwarmEpisode) -> None:
+        histories = episode.histories.values()
+        self.seeds += 1
+        self.events += episode.scheduled
+        self.messages += episode.world.sent
+        self.simulated_hours += episode.seconds / 3600
+        self.acknowledged += sum(len(history.acknowledged) + len(history.produced) for history in histories)
+        self.unknown += sum(len(history.unknown) for history in histories)
+        self.reads += sum(len(history.reads) for history in histories)
+        self.tailed += sum(len(content) // 8 for content in episode.tails.values())
+        self.terms += len(episode.world.leaders)
+        self.faults += episode.counts
+        if episode.world.store is not None:
+            self.faults += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
+
+    def told(self) -> str:
+        faults = ", ".join(f"{name} {count}" for name, count in self.faults.most_common())
+        return (
+            f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; {self.events:,} events, {self.messages:,} messages, "
+            f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; {self.acknowledged:,} appends acknowledged, {self.unknown:,} "
+            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms\nfaults: {faults}"
+        )
 
 
 def main() -> int:
@@ -21,22 +71,41 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that one on")
     parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
+    parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
+    parser.add_argument("--quiet", action="store_true", help="no line for each seed")
+    parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    failed = 0
+    began, totals = perf_counter(), Totals(options.seed)
     for seed in range(options.seed, options.seed + options.seeds):
-        episode = (Moves if options.moves else Episode)(seed, options.mishaps)
-        began = perf_counter()
-        try:
+        _run(seed, options, totals)
+    totals.seconds = perf_counter() - began
+    if not (options.plain or options.moves):
+        print(totals.told())
+    if options.report is not None:
+        options.report.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
+    return 1 if totals.failed else 0
+
+
+def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
+    kind = Moves if options.moves else Episode if options.plain else SwarmEpisode
+    episode = kind(seed, options.mishaps)
+    began = perf_counter()
+    try:
+        with chance_of(seed):
             checksum = run_simulated(episode.run())
-        except Exception:
-            failed += 1
-            print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
-            traceback.print_exc()
-            print(f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--moves' if options.moves else ''}", flush=True)
-        else:
-            print(f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}", flush=True)
-    return 1 if failed else 0
+    except Exception:
+        totals.failed.append(seed)
+        print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
+        traceback.print_exc()
+        print(f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--moves' if options.moves else ''}", flush=True)
+        if isinstance(episode, SwarmEpisode):
+            print(as_test(seed, *shrunk(seed)), flush=True)
+        return
+    if isinstance(episode, SwarmEpisode):
+        totals.add(episode)
+    if not options.quiet:
+        print(f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}", flush=True)
 
 
 if __name__ == "__main__":

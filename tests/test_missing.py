@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from missing import CannotStart, missing, needed, needed_module, needed_program
+from missing import CannotStart, left_out, missing, needed, needed_module, needed_program
 
 Skipped, Failed = pytest.skip.Exception, pytest.fail.Exception
 
@@ -46,3 +46,9 @@ def test_what_is_there_is_given() -> None:
     assert needed_module("json").loads("1") == 1
     with needed("server", here()) as started:
         assert started == 7
+
+
+def test_what_ci_is_not_asked_to_have_is_left_out_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(Skipped, match="needs root"):
+        left_out("needs root")

@@ -112,7 +112,7 @@ def _builder(subject: Name, issuer: Name, private: EllipticCurvePrivateKey, days
 
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(issuer, subject, private.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(days=days))
+    builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=days))
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
 
 

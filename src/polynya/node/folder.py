@@ -39,7 +39,7 @@ def write_pid(data: str, held: contextlib.ExitStack) -> None:
     """`node.pid` holds the supervisor's pid while it runs."""
     path = Path(data) / "node.pid"
     path.write_text(f"{os.getpid()}\n")
-    held.callback(path.unlink, missing_ok=True)
+    held.callback(_remove, path)
 
 
 def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
@@ -52,6 +52,12 @@ def make_run_directory(data: str, held: contextlib.ExitStack) -> str:
         wanted.mkdir(mode=0o700)
     held.callback(shutil.rmtree, wanted, ignore_errors=True)
     return str(wanted)
+
+
+def _remove(path: Path) -> None:
+    """As far as a disk that may be the reason of this end still allows it."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _owner(data: str) -> str:

@@ -31,7 +31,7 @@ from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import lake_command, lake_environment
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
-from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, READY, CoreStart
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, OTHERS_HAVE_IT, READY, CoreStart
 from polynya.node.tls import prepare as prepare_tls
 
 ENTRY = "polynya.node.bootstrap"
@@ -229,7 +229,8 @@ class _Node:
             lived = loop.time() - began
             quick = quick + 1 if lived < QUICK_SECONDS else 1
             if code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked work again
-                self._fail(code, f"core {core} stopped: {FATAL[code]}")
+                reason = OTHERS_HAVE_IT if code == EXIT_CORRUPT and self._start.birth.node else FATAL[code]
+                self._fail(code, f"core {core} stopped: {reason}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
                 self._fail(1, f"core {core} died {quick} times in a row ({_how(code)}); see the lines above for the reason")
             else:

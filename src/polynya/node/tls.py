@@ -160,7 +160,7 @@ def _make(cert: Path, key: Path, host: str) -> None:
     identifier = x509.SubjectKeyIdentifier.from_public_key(public)
     builder = (
         x509.CertificateBuilder(name, name, public, x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=True, **usage), critical=True)

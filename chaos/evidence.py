@@ -1,0 +1,138 @@
+"""The evidence page: runs simulation, mutations, chaos and soak for a while, and writes what they found to docs/reliability.md.
+
+`python -m chaos.evidence --seconds 600`, or `make evidence DURATION=600`. The numbers are kept in docs/reliability.json;
+`--write` makes the page of them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from chaos.page import Chaos, Mutant, Results, Simulation, written
+from chaos.run import Outcome
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+SHARES = {"sim": 0.35, "chaos": 0.4, "soak": 0.25}  # of the time; the mutations take what they take
+SIM_STEP = 20  # seeds of one call
+CHAOS_SECONDS = 240.0  # of one run, at most
+
+
+class Totals(msgspec.Struct):
+    """As `tests/sim_run.py` reports them."""
+
+    first_seed: int
+    seeds: int
+    failed: list[int]
+    events: int
+    messages: int
+    simulated_hours: float
+    acknowledged: int
+    unknown: int
+    reads: int
+    tailed: int
+    terms: int
+    seconds: float
+    faults: dict[str, int]
+
+
+class Work:
+    """One command after the other; each leaves a report."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, *command: str) -> bytes:
+        """What it reported. Raises RuntimeError when it did not get so far."""
+        report = self._folder / "report.json"
+        report.unlink(missing_ok=True)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))}
+        print(f"+ {' '.join(command)}", flush=True)
+        subprocess.run([sys.executable, *command, f"--report={report}"], cwd=ROOT, env=environment, check=False)
+        if not report.exists():
+            raise RuntimeError(f"{command} ended without a report")
+        return report.read_bytes()
+
+
+def simulate(work: Work, seed: int, seconds: float) -> Simulation:
+    """Seeds from that one on, until the time is over."""
+    found = Simulation(first_seed=seed)
+    deadline = time.monotonic() + seconds
+    faults: Counter[str] = Counter()
+    while time.monotonic() < deadline:
+        raw = work.run("tests/sim_run.py", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet")
+        some = msgspec.json.decode(raw, type=Totals)
+        found.seeds += SIM_STEP
+        found.failed += some.failed
+        for name in ("events", "messages", "simulated_hours", "acknowledged", "unknown", "reads", "tailed", "terms", "seconds"):
+            setattr(found, name, getattr(found, name) + getattr(some, name))
+        faults += Counter(some.faults)
+    found.faults = dict(faults.most_common())
+    return found
+
+
+def disturb(work: Work, seed: int, seconds: float) -> list[Chaos]:
+    """Runs with one core a node and with two; the last one without namespaces."""
+    runs: list[Chaos] = []
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 or not runs:
+        more = ["--cores=2"] if len(runs) % 2 else []
+        more += ["--loopback"] if runs and left < CHAOS_SECONDS else []
+        one = max(30.0, min(CHAOS_SECONDS, left))
+        runs.append(_chaos(work, f"--seed={seed + len(runs)}", f"--seconds={one:.0f}", *more))
+    return runs
+
+
+def _chaos(work: Work, *options: str) -> Chaos:
+    outcome = msgspec.json.decode(work.run("-m", "chaos", *options), type=Outcome)
+    return Chaos.of(outcome, " ".join(options))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.evidence", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--seconds", type=float, default=7200.0, help="for simulation, chaos and soak together (default: two hours)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000) * 1000)
+    parser.add_argument("--no-mutants", action="store_true", help="keep what is known of the mutations: trying them takes some minutes")
+    parser.add_argument("--write", action="store_true", help="run nothing: make the page of the numbers that there are")
+    options = parser.parse_args()
+    results = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else Results()
+    if not options.write:
+        results = _run(options, results)
+        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    PAGE.write_text(written(results))
+    print(f"{PAGE} is written")
+    return 1 if results.wrong else 0
+
+
+def _run(options: argparse.Namespace, before: Results) -> Results:
+    results = Results(
+        date=dt.datetime.now(dt.UTC).date().isoformat(),
+        command=f"python -m chaos.evidence --seconds {options.seconds:g} --seed {options.seed}",
+        machine=f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        mutants=before.mutants,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(Path(folder))
+        results.simulation = simulate(work, options.seed, options.seconds * SHARES["sim"])
+        results.chaos = disturb(work, options.seed, options.seconds * SHARES["chaos"])
+        soak = max(30.0, options.seconds * SHARES["soak"])
+        results.soak = _chaos(work, "--soak", f"--seed={options.seed}", f"--seconds={soak:.0f}", "--cores=2")
+        if not options.no_mutants:
+            results.mutants = msgspec.json.decode(work.run("tests/mutants.py"), type=list[Mutant])
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

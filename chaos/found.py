@@ -1,0 +1,44 @@
+"""Defects of the product that simulation and chaos have found, each with what found it; all are mended, and have a test."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Found(msgspec.Struct, frozen=True):
+    what: str
+    by: str
+    test: str
+
+
+FOUND = (
+    Found(
+        "A connection to another node that broke between TCP and TLS closed somebody else's descriptor (uvloop's issues 645 and 738): the way to "
+        "that node was dead until a restart, silently",
+        "chaos, seed 1, the first `kill -9` of a node",
+        "tests/transport/test_dialing.py",
+    ),
+    Found(
+        "A supervisor whose disk had failed ended with a traceback instead of its exit code, because it could not remove its pid file",
+        "chaos, seed 3, power cuts",
+        "tests/node/test_folder.py",
+    ),
+    Found(
+        "A node whose clock was set back by two hours was not let in after a restart: its certificate was one hour old at most",
+        "chaos, seed 6, a clock that jumps by -7,200 s, then a disk that fails",
+        "tests/node/test_authority_dates.py",
+    ),
+    Found(
+        "An append that had waited for a leader kept its old time stamp: log time went back",
+        "simulation, seed 0 of the plain world",
+        "tests/replica/test_cluster_chaos.py",
+    ),
+    Found(
+        "A member was sent a snapshot again and again that the log did not go on from any more",
+        "simulation, seed 219 of the plain world",
+        "tests/replica/test_cluster_chaos.py",
+    ),
+    Found("A node that had lost its disk voted", "simulation, while it was built", "tests/replica/test_cluster.py"),
+    Found("A snapshot of nothing had a term", "simulation, while it was built", "tests/replica/test_cluster_chaos.py"),
+    Found("Log time after an installed snapshot began too early", "simulation, while it was built", "tests/replica/test_cluster_chaos.py"),
+)

@@ -1,0 +1,169 @@
+"""docs/reliability.md, made of results and of what is known without them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from chaos.found import FOUND
+from chaos.run import Outcome
+
+
+class Simulation(msgspec.Struct, kw_only=True):
+    """Totals of all seeds."""
+
+    first_seed: int = 0
+    seeds: int = 0
+    failed: list[int] = []
+    events: int = 0
+    messages: int = 0
+    simulated_hours: float = 0.0
+    acknowledged: int = 0
+    unknown: int = 0
+    reads: int = 0
+    tailed: int = 0
+    terms: int = 0
+    seconds: float = 0.0
+    faults: dict[str, int] = {}
+
+
+class Chaos(msgspec.Struct, kw_only=True):
+    """Of one run, without its histories. `faults`: fault -> episodes."""
+
+    command: str
+    network: str
+    seconds: float
+    episodes: int
+    faults: dict[str, int]
+    skipped: dict[str, str]
+    acknowledged: int
+    refused: int
+    unknown: int
+    reads: int
+    tailed: int
+    longest_pause: float
+    slowest_recovery: float
+    memory: list[int] = []  # MiB of each node in the end, where it was measured
+    wrong: list[str] = []
+
+    @classmethod
+    def of(cls, outcome: Outcome, command: str) -> Chaos:
+        last = {sample.node: sample.rss >> 20 for sample in outcome.samples}
+        return cls(
+            command=f"python -m chaos {command}",
+            network=outcome.network,
+            seconds=outcome.seconds,
+            episodes=len(outcome.episodes),
+            faults=dict(Counter(episode.fault for episode in outcome.episodes).most_common()),
+            skipped=outcome.skipped,
+            acknowledged=outcome.acknowledged,
+            refused=outcome.refused,
+            unknown=outcome.unknown,
+            reads=outcome.reads,
+            tailed=outcome.tailed,
+            longest_pause=outcome.longest_pause,
+            slowest_recovery=max((episode.well for episode in outcome.episodes), default=0.0),
+            memory=[last[node] for node in sorted(last)],
+            wrong=outcome.wrong,
+        )
+
+
+class Mutant(msgspec.Struct):
+    list: str
+    name: str
+    by: str
+
+
+class Results(msgspec.Struct, kw_only=True):
+    date: str = ""
+    command: str = ""
+    machine: str = ""
+    simulation: Simulation | None = None
+    chaos: list[Chaos] = []
+    soak: Chaos | None = None
+    mutants: list[Mutant] = []
+
+    @property
+    def wrong(self) -> bool:
+        runs = [*self.chaos, *([self.soak] if self.soak is not None else [])]
+        failed = self.simulation is not None and self.simulation.failed
+        return bool(failed) or any(run.wrong for run in runs) or any(not mutant.by for mutant in self.mutants)
+
+
+HERE = Path(__file__).parent
+
+
+def written(results: Results) -> str:
+    """The page."""
+    head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
+    parts = [head, *_results(results), *_found(), tail]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _results(results: Results) -> list[str]:
+    if not results.date:
+        return ["## Last results\n\nNone were written down yet.\n"]
+    parts = [f"## Last results\n\n{results.date}, {results.machine}, by `{results.command}`. Nothing here is from another run.\n"]
+    if results.simulation is not None:
+        parts.append(_simulation(results.simulation))
+    if results.chaos or results.soak:
+        parts.append(_chaos([*results.chaos, *([results.soak] if results.soak else [])], results.soak))
+    if results.mutants:
+        parts.append(_mutants(results.mutants))
+    return parts
+
+
+def _simulation(told: Simulation) -> str:
+    failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "none failed"
+    rows = "\n".join(f"| {name} | {count:,} |" for name, count in told.faults.items() if count)
+    return (
+        f"### Simulation\n\n{told.seeds:,} seeds from {told.first_seed} on, {failed}: {told.events:,} events, {told.messages:,} messages, "
+        f"{told.simulated_hours:.1f} simulated hours in {told.seconds / 60:.0f} minutes; {told.acknowledged:,} appends acknowledged, "
+        f"{told.unknown:,} with an unknown outcome, {told.reads:,} reads of whole streams, {told.tailed:,} records by tails, {told.terms:,} terms.\n\n"
+        f"| what happened | times |\n|---|---|\n{rows}\n"
+    )
+
+
+def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
+    lines = [
+        "### Chaos\n",
+        "| run | episodes | acknowledged | refused | unknown | reads | by tails | longest time without an append to some stream "
+        "| slowest recovery | wrong |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        name = "soak" if run is soak else run.network
+        lines.append(
+            f"| `{run.command}` ({name}, {run.seconds:.0f} s) | {run.episodes} | {run.acknowledged:,} | {run.refused:,} | {run.unknown:,} | {run.reads:,} | "
+            f"{run.tailed:,} | {run.longest_pause:.1f} s | {run.slowest_recovery:.1f} s | {len(run.wrong) or 'nothing'} |"
+        )
+    faults: Counter[str] = Counter()
+    for run in runs:
+        faults += Counter(run.faults)
+    lines += ["", "| fault | episodes |", "|---|---|", *(f"| {name} | {count} |" for name, count in faults.most_common())]
+    skipped = {f"{name}: {why}" for run in runs for name, why in run.skipped.items()}
+    lines += ["", "Left out: " + ("; ".join(sorted(skipped)) if skipped else "nothing.")]
+    if soak is not None and soak.memory:
+        lines += [
+            "",
+            f"In the soak memory, descriptors, journals and snapshots of the nodes did not grow ({soak.memory} MiB of memory in the end).",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _mutants(mutants: list[Mutant]) -> str:
+    caught = sum(bool(mutant.by) for mutant in mutants)
+    rows = "\n".join(f"| {mutant.list} | {mutant.name} | {_short(mutant.by)} |" for mutant in mutants)
+    return f"### Mutations\n\n{caught} of {len(mutants)} are caught.\n\n| list | defect | caught by |\n|---|---|---|\n{rows}\n"
+
+
+def _short(by: str) -> str:
+    text = by.split(": [", maxsplit=1)[0].replace("|", "\\|")
+    return (text if len(text) < 90 else text[:87] + "…") or "**survives**"
+
+
+def _found() -> list[str]:
+    rows = "\n".join(f"| {found.what} | {found.by} | {found.test} |" for found in FOUND)
+    return [f"## What was found, and mended\n\n| defect | found by | kept as |\n|---|---|---|\n{rows}\n"]

@@ -1,0 +1,51 @@
+"""Every defect of the lists, applied one by one: what catches it, or that it survives. `make mutants`, or `python tests/mutants.py NAME …`.
+
+Three lists: texts of the agreement's source (raft_mutants.py), parts of a whole node in a simulated cluster (sim_mutants.py), and lies in the
+history of a real one (tests/chaos/test_chaos_checker.py, which a test tries).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+
+import raft_mutants
+import sim_mutants
+
+
+def mutants() -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """(list, name, what tells by what it is caught)."""
+    for name, mutant in raft_mutants.MUTANTS.items():
+        yield "raft", name, lambda mutant=mutant: raft_mutants.caught(mutant)  # type: ignore[misc]
+    for name in sim_mutants.MUTANTS:
+        yield "cluster", name, lambda name=name: sim_mutants.caught(name)  # type: ignore[misc]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("names", nargs="*", help="parts of names; all without")
+    parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    found: list[dict[str, str]] = []
+    for where, name, caught in mutants():
+        if options.names and not any(part in name for part in options.names):
+            continue
+        began = perf_counter()
+        by = caught()
+        found.append({"list": where, "name": name, "by": by})
+        print(f"{where}: {name}: {f'caught by {by}' if by else 'SURVIVES'} ({perf_counter() - began:.1f} s)", flush=True)
+    alive = [each for each in found if not each["by"]]
+    print(f"{len(found) - len(alive)} of {len(found)} caught")
+    if options.report is not None:
+        options.report.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Seeds of clusters in worlds drawn for each: with an object store that fails, disks that fail, rot and misdirect, five nodes, clogged ways."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from commit_seed import commit_seed
+from sim_mutants import mutated
+from sim_shrink import as_test, shorten, shrink
+from sim_swarm import MISHAPS, Step, SwarmEpisode, run_swarm
+
+TESTS = Path(__file__).parent.parent
+SEEDS = 20
+FIRST = commit_seed()
+FOUND: list[tuple[int, list[Step]]] = []  # schedules that once failed, with the seeds of their worlds, as `make sim` prints them
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_nothing_acknowledged_is_lost(tenth: int) -> None:
+    for seed in range(FIRST + tenth * SEEDS // 10, FIRST + (tenth + 1) * SEEDS // 10):
+        try:
+            run_swarm(seed)
+        except Exception as fault:
+            raise AssertionError(f"again: make sim SEED={seed}") from fault
+
+
+@pytest.mark.parametrize(("seed", "schedule"), FOUND)
+def test_what_once_failed_does_not_again(seed: int, schedule: list[Step]) -> None:
+    run_swarm(seed, schedule=schedule)
+
+
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
+    code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / 'src')]!r}; from sim_swarm import run_swarm; print(run_swarm(4, 12).trace)"
+    others = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": salt}
+        ).stdout.strip()
+        for salt in ("1", "2")
+    ]
+    assert others == [run_swarm(4, 12).trace] * 2
+
+
+def test_all_that_can_happen_happens() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(200):
+        counts.update(step.mishap for step in SwarmEpisode(seed).schedule)
+    assert set(counts) == set(MISHAPS)
+    store: Counter[str] = Counter()
+    for seed in range(6):
+        episode = run_swarm(seed)
+        if episode.world.store is not None:
+            store += episode.world.store.faults
+    assert {"503", "untold", "stale"} <= set(store)
+
+
+def test_a_schedule_shrinks_to_what_matters() -> None:
+    steps = [Step(0.7, "kill" if number in (3, 17) else "heal", number) for number in range(25)]
+
+    def fails(some: Sequence[Step]) -> bool:
+        return [step.seed for step in some if step.mishap == "kill"] == [3, 17]
+
+    small = shorten(shrink(steps, fails), fails)
+    assert small == [Step(0.0, "kill", 3), Step(0.0, "kill", 17)]
+    assert eval_as_list(as_test(9, small, "AssertionError: lost")) == (9, small)
+
+
+def eval_as_list(text: str) -> tuple[int, list[Step]]:
+    """What is printed can be pasted."""
+    import ast
+
+    lines = [line for line in text.splitlines() if "Step(" in line]
+    calls = [ast.parse(line.strip().rstrip(",")).body[0].value for line in lines]  # type: ignore[attr-defined]
+    return int(text.split("(")[1].split(",", maxsplit=1)[0]), [
+        Step(*(ast.literal_eval(argument) for argument in call.args)) for call in calls
+    ]
+
+
+def test_a_failing_seed_shrinks() -> None:
+    """A defect that shows as soon as another node leads: few steps are needed, or none."""
+    with mutated("log time is the node's own"):
+        seed = next(seed for seed in range(20) if failing(seed, SwarmEpisode(seed).schedule[:8]))
+        small = shrink(SwarmEpisode(seed).schedule[:8], lambda steps: failing(seed, steps))
+        assert failing(seed, small)
+        assert len(small) <= 4
+
+
+def failing(seed: int, schedule: Sequence[Step] | None) -> bool:
+    try:
+        run_swarm(seed, schedule=schedule)
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,71 @@
+"""A seed that fails, made small: steps are left out and waits are shortened for as long as it still fails, and what is left is printed as a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from sim_swarm import Step, SwarmEpisode, run_swarm
+
+Fails = Callable[[Sequence[Step]], bool]
+
+
+def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
+    """A part of the schedule that fails, from which no single step can be left out. `steps` must fail."""
+    known = _without_tail(list(steps), fails)
+    size = len(known) // 2
+    while size:
+        at = 0
+        while at < len(known):
+            fewer = known[:at] + known[at + size :]
+            if fewer and fails(fewer):
+                known = fewer
+            else:
+                at += size
+        size //= 2
+    return known
+
+
+def _without_tail(steps: list[Step], fails: Fails) -> list[Step]:
+    """What comes after the failure matters least: halves are tried first."""
+    while len(steps) > 1 and fails(steps[: len(steps) // 2]):
+        steps = steps[: len(steps) // 2]
+    return steps
+
+
+def shorten(steps: Sequence[Step], fails: Fails) -> list[Step]:
+    """The same steps with rounder, shorter waits, where these fail as well."""
+    known = list(steps)
+    for number, step in enumerate(known):
+        for after in (0.0, 0.5, 1.0):
+            if after < step.after:
+                shorter = [*known[:number], msgspec.structs.replace(step, after=after), *known[number + 1 :]]
+                if fails(shorter):
+                    known = shorter
+                    break
+    return known
+
+
+def fault_of(seed: int, schedule: Sequence[Step] | None = None) -> str:
+    """What is not true in this run; empty when all is."""
+    try:
+        run_swarm(seed, schedule=schedule)
+    except Exception as fault:
+        return f"{type(fault).__name__}: {fault}"
+    return ""
+
+
+def shrunk(seed: int) -> tuple[list[Step], str]:
+    """The smallest schedule that was found for a seed that fails, and how that fails."""
+
+    def fails(steps: Sequence[Step]) -> bool:
+        return bool(fault_of(seed, steps))
+
+    steps = shorten(shrink(SwarmEpisode(seed).schedule, fails), fails)
+    return steps, fault_of(seed, steps)
+
+
+def as_test(seed: int, steps: Sequence[Step], fault: str) -> str:
+    """To be pasted into tests/replica/test_cluster_swarm.py."""
+    lines = [f"    ({seed}, [  # {fault.splitlines()[0][:100]}", *(f"        {step!r}," for step in steps), "    ]),"]
+    return "\n".join(lines)

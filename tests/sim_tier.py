@@ -1,0 +1,83 @@
+"""The object tier of a simulated node: flusher, merger, collector and reader of one life, with small bounds and all chance from the world's seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+
+from sim_store import SimStore
+
+from polynya.base.errors import PolynyaError
+from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings, flusher, merger
+from polynya.node.engine import Engine
+
+CLUSTER = "c" * 32
+FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
+MERGE = MergeSettings(interval_ms=1500)
+COLLECT = CollectorSettings(
+    interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=60_000, sweep_every_ms=5000
+)
+
+
+async def _owned() -> bool:
+    return True
+
+
+class SimTier:
+    """Of one life: its tasks are cancelled when that ends."""
+
+    def __init__(self, engine: Engine, store: SimStore) -> None:
+        self.reader = ColdReader(store, cache_bytes=2048)
+        self.flusher = Flusher(engine.groups, store, FLUSH, CLUSTER)
+        self.merger = Merger(engine.groups, store, MERGE, CLUSTER, self.flusher.in_flight)
+        self.collector = Collector(
+            engine.groups,
+            store,
+            COLLECT,
+            packs_prefix=f"{CLUSTER}/packs/",
+            in_flight=self.flusher.in_flight,
+            owns_root=_owned,
+            sweep_deletes=True,
+        )
+        self._engine = engine
+        engine.local.cold = self.reader
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        work = (self.flusher.run(), self.merger.run(), self.collector.run(), self._snapshots())
+        return [asyncio.ensure_future(each) for each in work]
+
+    async def _snapshots(self) -> None:
+        """As a core's: releases of packs wait for them."""
+        snapshotter = self._engine.snapshotter
+        while True:
+            await asyncio.sleep(0.5)
+            if snapshotter.due() and not snapshotter.lock.locked():
+                try:
+                    await snapshotter.run(self._engine.service.now_ms(), 0)
+                except PolynyaError:
+                    continue
+                except OSError as error:
+                    assert self._engine.replicated is not None
+                    self._engine.replicated.fail(error)
+                    return
+
+
+@contextmanager
+def chance_of(seed: int) -> Iterator[None]:
+    """What the tier draws and measures comes from the seed and from virtual time."""
+    random = Random(f"tier {seed}")
+    sound = (flusher.token_bytes, merger.token_bytes, merger.monotonic, flusher.time)
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    flusher.token_bytes = merger.token_bytes = random.randbytes  # type: ignore[attr-defined, assignment]
+    merger.monotonic = now  # type: ignore[attr-defined]
+    flusher.time = SimpleNamespace(monotonic=now, sleep=lambda seconds: None)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        flusher.token_bytes, merger.token_bytes, merger.monotonic, flusher.time = sound  # type: ignore[attr-defined]
