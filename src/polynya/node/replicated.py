@@ -15,6 +15,7 @@ import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
@@ -194,6 +195,8 @@ class ReplicatedCore:
             return Unavailable("the log is behind: more than the bound is in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
+        if LEVELS and LEVELS.get(type(command).__name__, 1) > member.group.machine.level:  # a node of the release before would not know it
+            return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")
         return None

@@ -22,12 +22,13 @@ log = logging.getLogger("polynya.transport")
 class _Node:
     """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
 
-    __slots__ = ("connect", "cores", "lanes", "life", "tasks")
+    __slots__ = ("connect", "cores", "lanes", "level", "life", "tasks")
 
     def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
         self.connect = connect
         self.cores = cores
         self.life = ""  # its start id
+        self.level = 0  # of logs, the newest that it knows
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -74,6 +75,11 @@ class RaftNet:
         """Whether cores of the node that have groups of this one were heard lately."""
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
+
+    def level_of(self, node: int) -> int:
+        """The newest level of logs that it knows; 0 until it has said."""
+        there = self._nodes.get(node)
+        return 0 if there is None else there.level
 
     def cores_of(self, node: int) -> int:
         """How many cores a node has: as many as this one until it has said."""
@@ -133,6 +139,7 @@ class RaftNet:
         there = self._nodes.get(hello.node)
         if there is None:
             return
+        there.level = max(hello.level, 1)
         before, there.life = there.life, hello.start
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
