@@ -68,7 +68,9 @@ def test_what_is_dropped_is_void_but_for_what_was_promised() -> None:
     recovery.configured(0, Configuration(()))
     assert recovery.departed is None and not recovery.blank
     restored = recovery.result(Snapshot(0, 0, recovery.configuration_at(0, BORN)))
-    assert restored.hard_state == HardState(5, 3), "a vote is never given twice"
+    assert restored.hard_state == HardState(5, 3, learning=True), (
+        "a vote is never given twice, and none before it knows what it may have known"
+    )
     assert restored.entries == [] and restored.snapshot.configuration == Configuration(())
     recovery.entry(entry(1, 6))
     assert recovery.result(Snapshot(0, 0, Configuration(()))).hard_state.term == 6
