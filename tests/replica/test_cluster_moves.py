@@ -14,6 +14,7 @@ from sim_mutants import mutated
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.raft import Configuration, Refusal
+from polynya.raft.messages import Vote
 from polynya.service.api import Facts, LiveEvent
 from polynya.stream.replies import Code
 
@@ -396,3 +397,26 @@ async def test_learners_are_not_counted(world: World) -> None:
 def test_a_defect_is_noticed_by_its_story(defect: str, noticed: Callable[[], None]) -> None:
     with mutated(defect), pytest.raises((AssertionError, CorruptData, pytest.fail.Exception)):
         noticed()
+
+
+@story
+async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_group(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    assert leaving.engine.residence is not None
+    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    await world.wait_placed()
+    await leaving.engine.residence.make(group)
+    for _ in range(2):
+        raft = leaving.core.members[group].raft
+        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.now_ms())
+        assert raft.vote != 9, "its empty log is older than what it once had"
+        leaving.kill()
+        leaving.start()
+    world.aim(group, {*world.map.goals[group], leaving.number})
+    await world.wait_placed()
+    await world.wait(lambda: not leaving.core.members[group].raft.learning)
+    leaving.kill(power=0.0)
+    leaving.start()
+    assert not leaving.core.members[group].raft.learning
