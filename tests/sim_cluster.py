@@ -438,7 +438,7 @@ class World:
         deadline = loop.time() + seconds
         for group in range(GROUPS + 1):
             while not await self._try_steer(group):
-                assert loop.time() < deadline, f"group {group} does not come to {self.map.goals[group]}: {self.told(group)}"
+                assert loop.time() < deadline, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
                 await asyncio.sleep(0.05)
 
         def placed() -> bool:
@@ -455,7 +455,7 @@ class World:
             return await self.steer(group, self.random.choice(self.alive()))
         return False
 
-    def told(self, group: int) -> str:
+    def seen_of(self, group: int) -> str:
         """For people."""
         return "; ".join(f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive())
 

@@ -11,16 +11,18 @@ from typing import Any
 
 import msgspec
 from sim_chaos import run_episode
+from sim_moves import run_moves
 from sim_swarm import run_swarm
 
 from polynya.base.errors import Unavailable
 from polynya.cold import steps
 from polynya.node import engine, replicated
+from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.writing import Writes
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
-from polynya.raft import Effects, Raft, Recovery, Role, leading, reading
+from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, leading, reading
 from polynya.replica.member import Member
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten
@@ -78,6 +80,25 @@ def _without_producers() -> Callable[[Stream], Stream]:
     return lambda stream: msgspec.structs.replace(sound(stream), producers=None)
 
 
+async def _by_the_map_alone(placing: Placing, group: int) -> bool:
+    await placing._residence.drop(group, told_ms=2**62)
+    return True
+
+
+def _dropped_is_not_noticed(journal: Recovery, state: HardState) -> None:
+    journal._seen = True
+
+
+def _any_vote(configuration: Configuration, votes: dict[int, bool]) -> bool | None:
+    """Also those of learners, and of members that were put out."""
+    return sum(votes.values()) > len(configuration.voters) // 2 or None
+
+
+def _learners_too(configuration: Configuration, value: Callable[[int], int]) -> int:
+    members = (*configuration.voters, *configuration.learners)
+    return sorted(map(value, members))[(len(members) - 1) // 2]
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
     "a read asks nobody": (ReplicatedCore, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
@@ -96,13 +117,19 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
     "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
+    "a vote counts that is none": (Configuration, "won", _any_vote),
+}
+NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py)
+    "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
+    "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
+    "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
 }
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """With this defect."""
-    owner, attribute, defect = MUTANTS[name]
+    owner, attribute, defect = (MUTANTS | NOTICED)[name]
     sound = getattr(owner, attribute)
     setattr(owner, attribute, defect)
     try:
@@ -111,6 +138,7 @@ def mutated(name: str) -> Iterator[None]:
         setattr(owner, attribute, sound)
 
 
+RUN: dict[str, Callable[[int], object]] = {"plain": run_episode, "swarm": run_swarm, "moves": run_moves}
 SEEDS = 40  # of each kind
 CAUGHT_BY = {  # a world and a seed that are known to catch it, when none of the first few does
     "a lease has no end": ("plain", 8),
@@ -121,6 +149,7 @@ CAUGHT_BY = {  # a world and a seed that are known to catch it, when none of the
     "damage is cut as if it were a torn tail": ("swarm", 33),
     "packs are deleted that are needed": ("swarm", 0),
     "a snapshot leaves out who produced": ("swarm", 0),
+    "a vote counts that is none": ("moves", 2),
 }
 
 
@@ -128,9 +157,9 @@ def caught(name: str) -> str:
     """By which seed, and how; empty when it survives."""
     known = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
     with mutated(name):
-        for world, seed in (*known, *((world, seed) for seed in range(SEEDS) for world in ("plain", "swarm"))):
+        for world, seed in (*known, *((world, seed) for seed in range(SEEDS) for world in RUN)):
             try:
-                (run_episode if world == "plain" else run_swarm)(seed)
+                RUN[world](seed)
             except Exception as fault:
                 return f"seed {seed} of the {world} world: {str(fault).splitlines()[:1]}"
     return ""

@@ -23,6 +23,7 @@ FOUND_MOVING = (
     2,  # a group of one whose disk was full never answered again
     4,  # a node took itself for the leader of a group that had left it
     9,  # it was told so by another that had not heard of it
+    231,  # a member that was made anew voted for one that had been put out and had not heard of it: two leaders in one term
 )
 
 

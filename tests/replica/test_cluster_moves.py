@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import msgspec
 import pytest
 from sim_cluster import Node, World
 from sim_loop import run_simulated
+from sim_mutants import mutated
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.raft import Configuration, Refusal
+from polynya.raft.messages import Vote
 from polynya.service.api import Facts, LiveEvent
 from polynya.stream.replies import Code
 
@@ -347,3 +350,73 @@ async def test_a_node_that_knows_only_where_to_look_answers_too(world: World) ->
     assert not stranger.placing._whereabouts.map.epoch
     assert await stranger.read(A) == b"1;"
     assert (await stranger.append(A, b"2;")).record == 2
+
+
+@story
+async def test_an_old_map_costs_nobody_their_data(world: World) -> None:
+    """It says that the node is out, while the group counts on it."""
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    node = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    rest = tuple(number for number in world.map.voters[group] if number != node.number)
+    old = msgspec.structs.replace(world.map, epoch=99, voters={**world.map.voters, group: rest}, goals={**world.map.goals, group: rest})
+    node.placing.adopt(old)
+    await asyncio.sleep(3)
+    assert node.core.has(group)
+
+
+@story
+async def test_learners_are_not_counted(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leader = world.leader(group)
+    assert leader is not None and outsider.engine.residence is not None
+    fifth = world.add_node()
+    await asyncio.sleep(1)
+    learners = (outsider, fifth)
+    for node in learners:
+        assert node.engine.residence is not None
+        await node.engine.residence.make(group)
+    voters = world.map.voters[group]
+    assert leader.core.leadership.change(group, Configuration(voters, (), tuple(sorted(node.number for node in learners)))) is None
+    await world.wait(lambda: all(peer.match for peer in leader.core.statuses()[group].peers.values()))
+    for number in set(voters) - {leader.number}:
+        world.isolate(number)
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        await leader.append(A, b"on one disk that counts")
+
+
+@pytest.mark.parametrize(
+    ("defect", "noticed"),
+    [
+        ("what was dropped is found again", test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none),
+        ("data goes by the map alone", test_an_old_map_costs_nobody_their_data),
+        ("learners count, and one majority of two", test_learners_are_not_counted),
+    ],
+)
+def test_a_defect_is_noticed_by_its_story(defect: str, noticed: Callable[[], None]) -> None:
+    with mutated(defect), pytest.raises((AssertionError, CorruptData, pytest.fail.Exception)):
+        noticed()
+
+
+@story
+async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_group(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    assert leaving.engine.residence is not None
+    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    await world.wait_placed()
+    await leaving.engine.residence.make(group)
+    for _ in range(2):
+        raft = leaving.core.members[group].raft
+        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.now_ms())
+        assert raft.vote != 9, "its empty log is older than what it once had"
+        leaving.kill()
+        leaving.start()
+    world.aim(group, {*world.map.goals[group], leaving.number})
+    await world.wait_placed()
+    await world.wait(lambda: not leaving.core.members[group].raft.learning)
+    leaving.kill(power=0.0)
+    leaving.start()
+    assert not leaving.core.members[group].raft.learning

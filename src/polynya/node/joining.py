@@ -168,5 +168,9 @@ class Joined:
         self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        without = [number for number in self._core.members if not self._core.leader_of(number)]
-        return f"no leader is known of {len(without)} of {len(self._core.members)} groups" if without else None
+        whereabouts = self.forwarding.whereabouts
+        belong = [
+            number for number in self._core.members if whereabouts.node in whereabouts.map.replicas_of(number)
+        ]  # others are on their way out
+        without = [number for number in belong if not self._core.leader_of(number)]
+        return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None

@@ -29,7 +29,8 @@ class Residence:
             if core.has(group):
                 return
             blank = Snapshot(0, 0, Configuration(()))
-            promised = core.departed.get(group, HardState())
+            before = core.departed.get(group, HardState())
+            promised = HardState(before.term, before.vote, before.forgetful, learning=True)
             if not await core.configured(group, blank):
                 raise Unavailable("the disk has no room for another replica; tried again later")
             core.add(group, Restored(blank, promised))

@@ -17,6 +17,7 @@ from polynya.stream.model import HotBatch
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 FULL_SECONDS = 0.5  # a full disk is asked again after this long
+LEARNING = b"l"  # … or one that was made anew
 FORGETFUL = b"f"  # the payload of a hard state whose member does not know what it did before
 _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
@@ -86,7 +87,7 @@ class Writes:
             journal.stage(number, effects.reset.term, effects.reset.index, Kind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
             state = effects.hard_state
-            journal.stage(number, state.term, state.vote, Kind.HARD_STATE, FORGETFUL if state.forgetful else _NO_BYTES)
+            journal.stage(number, state.term, state.vote, Kind.HARD_STATE, _flag(state))
         if entries:
             if all(entry.kind == Kind.COMMAND for entry in entries):
                 journal.stage_all(entries, Kind.COMMAND)
@@ -126,10 +127,10 @@ class Writes:
     def _begin(self, member: Member) -> None:
         raft, snapshot = member.raft, member.raft.snapshot
         self._journal.stage(raft.group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
-        self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, FORGETFUL if raft.forgetful else _NO_BYTES)
+        self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, _flag(raft))
 
     def _departed(self, group: int, state: HardState) -> None:
-        self._journal.stage(group, state.term, state.vote, Kind.DROPPED, FORGETFUL if state.forgetful else _NO_BYTES)
+        self._journal.stage(group, state.term, state.vote, Kind.DROPPED, _flag(state))
 
     def flush(self) -> None:
         """At the end of a turn."""
@@ -239,6 +240,10 @@ class WriterThread:
                 self._loop.call_soon_threadsafe(done, error)
             except RuntimeError:  # the loop is closed: nobody waits for an answer any more
                 return
+
+
+def _flag(state: HardState | Raft) -> bytes:
+    return FORGETFUL if state.forgetful else LEARNING if state.learning else _NO_BYTES
 
 
 def _wake(write: Write, *, durable: bool) -> None:

@@ -70,7 +70,7 @@ def leader_lost(raft: Raft, heard_ms: int) -> None:
 def may_campaign(raft: Raft) -> bool:
     """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
     known = raft.configurations
-    if raft.forgetful:
+    if raft.forgetful or raft.learning:
         return False
     if len(known) == 1:  # nearly always, and asked for at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
@@ -107,7 +107,7 @@ def promised(raft: Raft, candidate: int) -> bool:
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
-    if raft.forgetful:
+    if raft.forgetful or raft.learning:
         return
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:

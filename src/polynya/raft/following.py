@@ -24,6 +24,8 @@ def heard(raft: Raft, leader: int) -> None:
 def on_append(raft: Raft, message: Append) -> None:
     heard(raft, message.sender)
     raft.sleeping = False
+    if raft.learning:
+        raft.heard_commit = max(raft.heard_commit, message.commit)
     if raft.installing is not None:
         return
     prev_index, entries, log = message.prev_index, message.entries, raft.log
@@ -58,6 +60,8 @@ def flush(raft: Raft) -> None:
     """One acknowledgement a turn, of all that became durable."""
     if raft.forgetful:
         forgetting.try_remember(raft)
+    elif raft.learning:
+        forgetting.try_learn(raft)
     if raft.leader == 0 or raft.installing is not None:
         return
     match = min(raft.verified, raft.durable)

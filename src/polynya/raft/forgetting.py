@@ -81,6 +81,13 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
         election.become_follower(raft, raft.recalled_term + 1, 0)
 
 
+def try_learn(raft: Raft) -> None:
+    """All is here that leaders have said to be committed since this member was made: what one before it acknowledged, under the same number, is
+    among that, as a leader commits that it is to be a member only after that it was none."""
+    if raft.heard_commit and raft.heard_commit <= raft.commit <= raft.durable:
+        raft.remember()
+
+
 def try_remember(raft: Raft) -> None:
     """All that was committed before is here, by the word of a leader that was elected without us."""
     if not raft.unheard and raft.commit <= raft.durable and raft.commit and raft.log.term(raft.commit) == raft.term:

@@ -32,11 +32,13 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); and whether all before it was."""
+    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); whether all before it was; and
+    whether it was made anew in a group that may count on what one before it had."""
 
     term: int = 0
     vote: int = 0
     forgetful: bool = False
+    learning: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):

@@ -81,6 +81,7 @@ class Raft:
         "handed",  # committed entries up to here have been given out
         "hard_due",
         "hard_durable",
+        "heard_commit",  # while it is learning: how far leaders have said that there is something to know
         "heard_ms",  # the last time that a leader was heard: what a promise counts from
         "held",  # messages that wait for the hard state
         "incoming",  # (snapshot, received) on its way here
@@ -88,6 +89,7 @@ class Raft:
         "installing",
         "last_active_ms",
         "leader",
+        "learning",
         "lease_begin_ms",
         "load",
         "loading",
@@ -144,7 +146,7 @@ class Raft:
         snapshot, entries = restored.snapshot, restored.entries
         self.snapshot = snapshot
         self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
-        self.forgetful = restored.hard_state.forgetful
+        self.forgetful, self.learning = restored.hard_state.forgetful, restored.hard_state.learning
         if entries and entries[0].index <= snapshot.index:
             self.log = Log(entries[0].index, entries[0].term)
             self.log.append(entries[1:])
@@ -186,6 +188,7 @@ class Raft:
         self.loading = 0
         self.told = (Role.FOLLOWER, self.term, 0)
         election.draw_timeout(self)
+        self.heard_commit = 0
         self.unheard: set[int] = set()
         self.recalled: set[int] = set()
         self.recalled_term = self.recall_ms = 0
@@ -424,13 +427,13 @@ class Raft:
 
     def remember(self) -> None:
         """Nothing that was forgotten matters any more."""
-        self.forgetful = False
+        self.forgetful = self.learning = False
         self.hard_due, self.hard_durable = True, False
         self.wake()
 
     @property
     def _hard_state(self) -> HardState:
-        return HardState(self.term, self.vote, self.forgetful)
+        return HardState(self.term, self.vote, self.forgetful, self.learning)
 
     def cut(self, index: int) -> None:
         """Entries from `index` on are not the leader's, or are taken back."""

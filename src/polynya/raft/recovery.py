@@ -41,6 +41,8 @@ class Recovery:
         """What was in effect at an index that is committed: that of a snapshot, or 0, with which a member begins."""
         self._seen = True
         self.departed = None
+        if not configuration.voters:
+            self._hard_state = HardState(self._hard_state.term, self._hard_state.vote, self._hard_state.forgetful, learning=True)
         self._configured.append((index, configuration))
 
     def dropped(self, state: HardState) -> None:
@@ -91,7 +93,11 @@ class Recovery:
         fits = not self._seen or self._fits(snapshot)
         kept = entries if fits else []
         last_term = kept[-1].term if kept else snapshot.term
-        hard = self._hard_state if self._hard_state.term >= last_term else HardState(last_term, 0, self._hard_state.forgetful)
+        hard = (
+            self._hard_state
+            if self._hard_state.term >= last_term
+            else HardState(last_term, 0, self._hard_state.forgetful, self._hard_state.learning)
+        )
         return Restored(snapshot, hard, kept, reset=not fits)
 
     def _fits(self, snapshot: Snapshot) -> bool:

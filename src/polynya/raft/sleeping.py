@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 def may_sleep(raft: Raft) -> bool:
     """A follower: nothing is missing here."""
     last = raft.log.last
-    return raft.verified == raft.durable == raft.applied == last and raft.hard_durable and raft.installing is None and not raft.forgetful
+    return (
+        raft.verified == raft.durable == raft.applied == last
+        and raft.hard_durable
+        and raft.installing is None
+        and not raft.forgetful
+        and not raft.learning
+    )
 
 
 def is_quiet(raft: Raft) -> bool:

@@ -168,7 +168,7 @@ class Forwarding:
         """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node, of near ones, and once
         more who is known to lead."""
         place, core = self.place, group % self.place.cores
-        here = core != place.core and place.node in self.whereabouts.map.placed_on(group)
+        here = core != place.core and place.node in self.whereabouts.map.replicas_of(group)
         nodes, leader = self.whereabouts.near(group), self._leaders[group]
         if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
             nodes.append(leader)
