@@ -70,6 +70,16 @@ def test_a_node_by_itself_is_no_cluster():
     assert refused.exit_code == exits.REFUSED and "a node by itself" in refused.output
 
 
+def test_a_node_that_no_cluster_knows_says_so():
+    with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
+        refused = run("status", "--server", server.url)
+    assert (
+        refused.exit_code == exits.REFUSED
+        and "node 4 has not heard of its cluster yet" in refused.output
+        and "cluster add" in refused.output
+    )
+
+
 def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
     folder = tmp_path / "ca"
     first = run("ca", str(folder), "--node", "1", "--node", "2")

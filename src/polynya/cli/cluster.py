@@ -153,8 +153,14 @@ def _listed(nodes: Iterable[int]) -> str:
 def _look(client: Client) -> dict[str, Any]:
     told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
     if not told["nodes"]:
-        raise _alone(client)
+        raise _stranger(client, told) if told.get("problems") else _alone(client)
     return told
+
+
+def _stranger(client: Client, told: dict[str, Any]) -> exits.Refused:
+    return exits.Refused(
+        told["problems"][0], hint="On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
+    )
 
 
 def _alone(client: Client) -> exits.Refused:

@@ -84,7 +84,10 @@ class ClusterView:
         nodes, groups = described(now, birth.groups, told)
         shown["level"] = min(part.works_at for part in told.values())
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": list(problems(now, nodes, groups))}
+        found = (
+            list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
+        )
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found}
 
     async def health(self) -> dict[str, Any]:
         """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a

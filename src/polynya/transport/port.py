@@ -36,6 +36,7 @@ class NodePort:
         self._house = house
         self.own = own
         self._nodes = set(nodes)
+        self._dismissed: set[int] = set()
         self._listener = listener
         self._directory = directory
         self._tls = tls
@@ -47,10 +48,12 @@ class NodePort:
     def admit(self, node: int) -> None:
         """It belongs to the cluster."""
         self._nodes.add(node)
+        self._dismissed.discard(node)
 
     def dismiss(self, node: int) -> None:
         """It belongs to the cluster no more: no new connection of it is taken."""
         self._nodes.discard(node)
+        self._dismissed.add(node)
 
     def open(self) -> None:
         """Take connections from now on."""
@@ -194,7 +197,9 @@ class NodePort:
         if other.node == self.own.node and other.cluster == self.own.cluster:
             return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
         reason = judge(self.own, other, expected=other.node, certified=certified_names(link))
-        if not reason and other.node not in self._nodes:
+        if not reason and other.node in self._dismissed:
+            reason = f"node {other.node} was removed from the cluster; start it with an empty folder and a new number"
+        elif not reason and other.node not in self._nodes:
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 

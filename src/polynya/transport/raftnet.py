@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from math import gcd
 
 from polynya.transport.backoff import Connect
-from polynya.transport.hello import Hello
+from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello
 from polynya.transport.lane import Lane, join_messages, messages_of
 
 Shared = Callable[[int], bool]  # of a group: whether it is on that core of the other node
@@ -22,12 +22,13 @@ log = logging.getLogger("polynya.transport")
 class _Node:
     """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
 
-    __slots__ = ("connect", "cores", "lanes", "level", "life", "tasks")
+    __slots__ = ("connect", "cores", "lanes", "level", "life", "protocol", "tasks")
 
     def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
         self.connect = connect
         self.cores = cores
         self.life = ""  # its start id
+        self.protocol = PROTOCOL_MIN  # the newest that both speak
         self.level = 0  # of logs, the newest that it knows
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
@@ -70,6 +71,11 @@ class RaftNet:
         """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
         for core, some in self._split(messages, self.cores_of(node)).items():
             self._bulk(node, core, join_messages(some))
+
+    def protocol(self, node: int) -> int:
+        """The newest that both speak, as far as is known."""
+        there = self._nodes.get(node)
+        return PROTOCOL_MIN if there is None else there.protocol
 
     def is_there(self, node: int) -> bool:
         """Whether cores of the node that have groups of this one were heard lately."""
@@ -141,6 +147,7 @@ class RaftNet:
             return
         there.level = max(hello.level, 1)
         before, there.life = there.life, hello.start
+        there.protocol = min(hello.high, PROTOCOL_MAX)
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
             for lane in there.lanes.values():

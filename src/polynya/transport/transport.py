@@ -199,6 +199,10 @@ class Transport:
         self._peer(core).call_nowait(kind, body, partial(settle, future))
         return await future
 
+    def protocol(self, core: int) -> int:
+        """The newest that this core and that one speak."""
+        return PROTOCOL_MAX if core < 256 or self.raft is None else self.raft.protocol(core >> 8)
+
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """A message without an answer, at most once; False when it was refused."""
         try:
