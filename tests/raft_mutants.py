@@ -46,6 +46,7 @@ MUTANTS = {
         "election.py", "fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "fresh = message.last_index >= raft.log.last"
     ),
     "breaks the promise that leases rest on": Mutant("election.py", "raft.now_ms - raft.heard_ms < raft.settings.election_ms", "False"),
+    "forgets its promise when its leader is lost elsewhere": Mutant("election.py", "    raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))\n", "    raft.heard_ms = -NEVER\n"),
     "keeps no promise after a restart": Mutant("raft.py", "self.now_ms = self.heard_ms = self.timer_ms", "self.heard_ms = -NEVER\n        self.now_ms = self.timer_ms"),
     "starts at once when it is the only voter": Mutant("membership.py", "known.members == (raft.node,)", "known.voters == (raft.node,)"),
     "counts a lease from the answer": Mutant("reading.py", "raft.lease_begin_ms = raft.rounds.popleft()[1]", "raft.rounds.popleft()\n        raft.lease_begin_ms = raft.now_ms"),

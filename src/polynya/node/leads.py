@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from polynya.raft import Configuration, Refusal
 
 if TYPE_CHECKING:
     from polynya.node.replicated import ReplicatedCore
+    from polynya.node.writing import Writes
 
+STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
 GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
 GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
 GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
+log = logging.getLogger("polynya.leads")
 
 
 class Leads:
     """Of one core, from its beginning to `close`."""
 
-    def __init__(self, core: ReplicatedCore) -> None:
-        self._core = core
+    def __init__(self, core: ReplicatedCore, writes: Writes) -> None:
+        self._core, self._writes = core, writes
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> when it was last tried
-        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)
+        self._stalled_at = float("-inf")  # when leaderships last went because of the disk
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -50,6 +55,15 @@ class Leads:
             if present:
                 core.transfer(number, max(present, key=lambda node: raft.peers[node].match))
 
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
+        if self._writes.waiting_seconds < STALLED_SECONDS:
+            self._give_back()
+        elif self._core.led and self._loop.time() - self._stalled_at >= GIVE_BACK_AGAIN_SECONDS:
+            self._stalled_at = self._loop.time()
+            log.warning("the disk has not taken a write for %.1f s: others lead what this node led", self._writes.waiting_seconds)
+            self.hand_over_all()
+
     def _give_back(self) -> None:
         """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
         core = self._core
@@ -65,4 +79,3 @@ class Leads:
                 left -= 1
                 if not left:
                     break
-        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)

@@ -106,7 +106,7 @@ class ReplicatedCore:
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
-        self.leadership = Leads(self)
+        self.leadership = Leads(self, self._writes)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------

@@ -67,11 +67,17 @@ class Writes:
         self._loop = asyncio.get_running_loop()
         self._gathered = Write([], [], [])
         self._flying: tuple[WriteBatch, Write] | None = None
+        self._given_at = 0.0
         self._mark_due = self._closed = False
 
     @property
     def busy(self) -> bool:
         return self._flying is not None
+
+    @property
+    def waiting_seconds(self) -> float:
+        """For how long the write in flight has been under way."""
+        return 0.0 if self._flying is None else self._loop.time() - self._given_at
 
     def stage(self, member: Member, effects: Effects) -> None:
         """What a group wants to be durable, and its ticket."""
@@ -148,7 +154,7 @@ class Writes:
         return waiter
 
     def _give(self, batch: WriteBatch, write: Write) -> None:
-        self._flying = (batch, write)
+        self._flying, self._given_at = (batch, write), self._loop.time()
         self._writer.write(batch, self._written)
 
     def _written(self, error: BaseException | None) -> None:

@@ -1,0 +1,71 @@
+"""Data folders as the release before snapshots were incremental left them: of a node by itself, and of a member of a cluster.
+
+`first_clusters.json.z`: {which: {path: bytes in hex}}. `test/a` has three records there, one behind the snapshot, and two here, both behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from fake_disk import FakeDisk
+
+from polynya.node.chains import Chain
+from polynya.node.cluster import Membership
+from polynya.node.folding import merge
+from polynya.node.storage import Storage, open_storage
+from polynya.stream.machine import Machine
+
+FOLDERS = json.loads(zlib.decompress((Path(__file__).parent / "first_clusters.json.z").read_bytes()))
+
+
+def disk_of(which: str) -> FakeDisk:
+    disk = FakeDisk()
+    for name, data in FOLDERS[which].items():
+        disk.make_folder(Path(name).parent)
+        fd = disk.create(Path(name))
+        disk.write(fd, [bytes.fromhex(data)], 0)
+        disk.sync(fd)
+        disk.close(fd)
+        disk.sync_folder(Path(name).parent)
+    return disk
+
+
+def opened(disk: FakeDisk, which: str) -> Storage:
+    member = Membership(1, (1, 2, 3)) if which == "member" else None
+    groups = 2 if which == "member" else 4
+    segment_bytes = 1 << 14 if which == "member" else 4096
+    return open_storage(Path("/core-0"), core=0, cores=1, groups=groups, files=disk, segment_bytes=segment_bytes, membership=member)
+
+
+def machine_of(storage: Storage, name: str) -> Machine:
+    (machine,) = [group.machine for group in storage.shard.groups.values() if group.machine.lookup(name)]
+    return machine
+
+
+def test_a_folder_of_a_lone_node_opens() -> None:
+    disk = disk_of("lone")
+    storage = opened(disk, "lone")
+    machine = machine_of(storage, "test/a")
+    stream, fork = machine.lookup("test/a"), machine_of(storage, "test/fork").lookup("test/fork")
+    assert stream is not None and (stream.next_record, stream.cold is not None) == (3, True)
+    assert stream.hot is not None and [bytes(batch.payload) for batch in stream.hot] == [b'{"n":2},', b'{"n":3},']
+    assert fork is not None and fork.next_record == 3
+    assert not any(group.machine.lookup("test/gone") for group in storage.shard.groups.values())
+    assert machine.level == 1 and machine.changes.streams >= {stream.uid}, "what came from the journal is in no snapshot yet"
+    chain = storage.chains[machine.group]
+    assert isinstance(chain, Chain) and [link.delta for link in chain.links] == [False]
+    restored = Machine.restore(merge(storage.snapshots.chain(machine.group)), lambda place, uid: b'{"n":2},')
+    assert (restored.lookup("test/a") or stream).next_record == 2
+
+
+def test_a_folder_of_a_member_opens() -> None:
+    storage = opened(disk_of("member"), "member")
+    assert sorted(storage.restored) == [0, 1, 2] and not any(restored.reset for restored in storage.restored.values())
+    machine = machine_of(storage, "test/a")
+    stream = machine.lookup("test/a")
+    assert stream is not None and stream.next_record == 0, "as far as the snapshot"
+    restored = storage.restored[machine.group]
+    assert restored.snapshot.index == storage.chains[machine.group].index == restored.entries[0].index - 1
+    assert [b"one;" in restored.entries[0].payload, b"two;" in restored.entries[1].payload] == [True, True]

@@ -1,0 +1,82 @@
+"""Each command that changes something is in the next delta, alone."""
+
+from __future__ import annotations
+
+from stream_world import World, json_batch
+
+from polynya.stream.commands import (
+    Acknowledge,
+    Append,
+    BucketRetention,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Encoding,
+    MetaSet,
+    PackDeleted,
+    PackWritten,
+    PinSource,
+    PublishSlices,
+    RefuseAttempt,
+    ReleasePack,
+    Retention,
+    SetRetention,
+    Touch,
+    Trim,
+    Unpin,
+)
+from polynya.stream.replies import Code
+
+A = "a"
+
+
+def test_each_command_alone() -> None:
+    world = World()
+    machine = world.machines[1]
+
+    def apply(command: Command) -> None:
+        before = machine.snapshot()
+        world.apply(1, command)
+        world.chain(1)  # compares
+        assert machine.snapshot() != before, "it changes something"
+
+    apply(Create(A, 1, "application/json", Encoding.JSON, ttl_seconds=1000))
+    uid = machine.streams[A].uid
+    apply(Append(A, 2, "application/json", json_batch(b"1", b"2")))
+    apply(Touch([(uid, 500)], 600))
+    apply(SetRetention(A, Retention(age_seconds=5), 700))
+    apply(PinSource(A, "attempt-1", "fork", 800))
+    apply(ConfirmPin(uid, "attempt-1"))
+    apply(PinSource(A, "attempt-2", "fork", 801))
+    apply(Unpin(uid, "attempt-2", 802))
+    apply(RefuseAttempt("fork", "attempt-3", 803))
+    apply(Trim([(uid, 1, 2)], 803))
+    apply(PublishSlices("packs/1", 2, 1, [(uid, world.slice_of(machine.streams[A], 1, "packs/1"))], 804))
+    apply(PackWritten("packs/2", [1, 2], 805))
+    apply(ReleasePack("packs/2", 1, 806))
+    apply(ReleasePack("packs/2", 2, 807))
+    apply(PackDeleted("packs/2"))
+    apply(BucketRetention("bucket", Retention(age_seconds=9), 808))
+    apply(MetaSet("key", b"value"))
+    apply(Unpin(uid, "attempt-1", 900))
+    apply(Delete(A, 901))
+    assert world.apply(1, Acknowledge(max(machine.outbox))).code == Code.OK
+    world.chain(1)
+    apply(Create(A, 902, "application/json", Encoding.JSON))
+    apply(Delete(A, 903))
+
+
+def test_a_stream_that_came_and_went_needs_no_tombstone() -> None:
+    world = World()
+    machine = world.machines[1]
+    machine.apply(Create("old", 1, "text/plain", Encoding.BYTES))
+    machine.take_changes()
+    machine.apply(Create(A, 1, "text/plain", Encoding.BYTES))
+    uid = machine.streams[A].uid
+    machine.apply(Delete(A, 2))
+    machine.apply(Delete("old", 2))
+    changes = machine.take_changes()
+    assert uid not in changes.streams and len(changes.streams) == 1
+    machine.changes.put_back(changes)
+    assert machine.changes.streams == changes.streams and machine.changes.born == changes.born
