@@ -73,7 +73,7 @@ def _bear(path: Path, config: Config) -> Birth:
             f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
             f"or, if this is a node's data, restore {FILE} from a copy"
         )
-    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), config.groups or GROUPS_DEFAULT)
+    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), config.groups or GROUPS_DEFAULT, config.cluster.history)
     write_json(path, birth)
     sync_folder(path.parent.parent)
     return birth

@@ -43,6 +43,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     node: int = 0
     nodes: tuple[ClusterNode, ...] = ()
     replicas: int = 3
+    history: int = 1
     join: bool = False
     replace_after: float = 0.0
     listen: str = ""

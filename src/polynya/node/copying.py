@@ -25,7 +25,7 @@ from polynya.stream.machine import Machine
 LOOK_SECONDS = 1.0
 STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096
 EVERY_SECONDS = 60.0  # of a group that changes …
-SOON_SECONDS = 10.0  # … or was flushed, or has packs to let go of
+SOON_SECONDS = 30.0  # … or was flushed, or has packs to let go of
 BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often …
 REST = 50  # … and it is rested so many times as long as making one held up the loop
 log = logging.getLogger("polynya.tier")

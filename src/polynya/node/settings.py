@@ -241,6 +241,12 @@ SETTINGS = (
         "changes it.",
     ),
     Setting(
+        "cluster.history",
+        parse_count,
+        1,
+        "For a node that begins without data in a cluster that was restored: the history that `polynya restore` printed. A node that has data keeps its own.",
+    ),
+    Setting(
         "cluster.join",
         parse_switch,
         False,

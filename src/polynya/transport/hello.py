@@ -63,7 +63,8 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
         return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"
     if other.history != own.history:
         return (
-            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; wipe its data folder"
+            f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; the one with the lower number has to "
+            "begin on an empty folder with cluster.history = the higher one"
         )
     if other.node != expected:
         return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"
