@@ -41,6 +41,7 @@ SETTINGS = Settings(
     chunk_bytes=64,
     chunk_window_bytes=192,
     caught_up_entries=20,
+    rejoin_ms=0,  # those who leave keep what they have
 )
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from chromium import Browser, Page, browser
+from free_ports import free_ports
 from polling import wait_until
 from product import RunningNode, environment, running_node
 from steady_node import two_free_ports
@@ -278,6 +279,17 @@ def test_tables_and_health_are_shown(page: Page, node: RunningNode) -> None:
     page.wait("document.querySelectorAll('.metrics tbody tr').length > 30")
     fill(page, "#metric", "journal_disk")
     page.wait("document.querySelectorAll('.metrics tbody tr').length === 1")
+
+
+def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> None:
+    place = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:4437=east"
+    flags = ("--cluster-id", "ab" * 16, "--cluster-node", "1", "--cluster-nodes", place, "--cold-backend", "none", "--cores", "1")
+    with running_node(tmp_path / "data", *flags) as one:
+        page = browser.open(f"{one.url}/console/#/health")
+        page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
+        page.wait("document.querySelector('.nodes tbody td:nth-child(5)').textContent === '17'")
+        assert texts(page, ".nodes tbody td") == ["1", "http://127.0.0.1:4437", "east", "active", "17", "17"]
+        page.call("Page.close")
 
 
 def test_light_and_dark(page: Page) -> None:

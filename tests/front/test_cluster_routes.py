@@ -32,7 +32,7 @@ class Acts:
         return {"epoch": 6}
 
     async def health(self) -> dict[str, Any]:
-        return {"epoch": 6}
+        return {"healthy": False, "nodes": 3, "problems": ["node 2 does not answer"]}
 
     async def add(self, node: NewNode) -> dict[str, Any]:
         return self._note("add", node)
@@ -116,3 +116,9 @@ def test_a_refusal_says_why(code):
 
 def test_anybody_who_may_look_sees_the_cluster():
     assert json.loads(ask(Acts(), "", method="GET").body) == {"epoch": 6}
+
+
+def test_health_is_a_status():
+    request = Request("GET", "/v1/cluster/health", (), {}, {}, b"", "http://h")
+    answer = asyncio.run(ClusterRoutes(Acts()).health(request))
+    assert answer.status == 503 and json.loads(answer.body)["problems"] == ["node 2 does not answer"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sim_chaos import run_episode
+from sim_moves import run_moves
 
 TESTS = Path(__file__).parent.parent
 
@@ -18,9 +19,25 @@ FOUND = (  # seeds that once failed
 )
 
 
+FOUND_MOVING = (
+    2,  # a group of one whose disk was full never answered again
+    4,  # a node took itself for the leader of a group that had left it
+    9,  # it was told so by another that had not heard of it
+)
+
+
 @pytest.mark.parametrize("seed", [*FOUND, *range(1, 10)])
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run_episode(seed)
+
+
+@pytest.mark.parametrize("seed", [*FOUND_MOVING, 0, 1, 3])
+def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(seed: int) -> None:
+    run_moves(seed)
+
+
+def test_moves_of_a_seed_are_the_same_run_again() -> None:
+    assert run_moves(5, 10) == run_moves(5, 10)
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:

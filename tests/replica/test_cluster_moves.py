@@ -278,3 +278,72 @@ async def test_a_group_with_no_majority_says_so_in_time_and_is_no_404(world: Wor
     with suppress(Unavailable):
         await outsider.engine.service.list_streams("", "", 9)
         pytest.fail("a list with a hole in it")
+
+
+@story
+async def test_a_lead_that_moves_under_load_loses_no_answer(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    over = False
+
+    async def client(node: Node) -> None:
+        while not over:
+            assert (await node.append(A, b"x")).code == Code.OK, "neither refused nor unknown"
+
+    clients = [asyncio.ensure_future(client(node)) for node in world.alive() for _ in range(3)]
+    for _ in range(10):
+        leader = world.leader(group)
+        assert leader is not None
+        target = next(node for node in world.alive() if node.core.has(group) and node is not leader)
+        assert leader.core.transfer(group, target.number) is None
+        await world.wait(lambda target=target: target.core.leads(group))
+        await asyncio.sleep(0.1)
+    over = True
+    await asyncio.gather(*clients)
+
+
+@story
+async def test_a_full_disk_of_the_only_voter_refuses_and_goes_on(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    only = next(node for node in world.alive() if node.core.has(group))
+    world.aim(group, {only.number})
+    await world.wait_placed()
+    only.disk.capacity = only.disk.used() + 100
+    codes = [(await outsider.append(A, b"x" * 9000)).code for _ in range(6)]
+    taken = codes.count(Code.OK)
+    assert codes == [Code.OK] * taken + [Code.DISK_FULL] * (6 - taken) and taken < 6
+    only.disk.capacity = 1 << 40
+    await asyncio.sleep(1)
+    assert (await outsider.append(A, b"1")).record == taken + 1
+    assert await outsider.read(A) == b"x" * 9000 * taken + b"1"
+
+
+@story
+async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
+    term = leaving.core.term(group)
+    assert term > 0
+    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    await world.wait_placed()
+    for _ in range(3):
+        await leaving.snapshot()
+    leaving.kill(power=0.0)
+    leaving.start()
+    assert not leaving.core.has(group) and leaving.core.departed[group].term >= term
+    assert leaving.engine.residence is not None
+    await leaving.engine.residence.make(group)
+    assert leaving.core.term(group) >= term
+
+
+@story
+async def test_a_node_that_knows_only_where_to_look_answers_too(world: World) -> None:
+    """It has joined, and has heard of nothing yet but of some nodes."""
+    await world.nodes[1].create(A)
+    await world.nodes[1].append(A, b"1;")
+    stranger = world.add_node()
+    assert not stranger.placing._whereabouts.map.epoch
+    assert await stranger.read(A) == b"1;"
+    assert (await stranger.append(A, b"2;")).record == 2

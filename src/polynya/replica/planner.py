@@ -17,6 +17,7 @@ from polynya.stream.placement import META_GROUP, Map
 
 MOVES_AT_ONCE = 4  # groups whose voters change at the same time
 ARRIVALS_AT_ONCE = 2  # of them to the same node
+LEADS_AT_ONCE = 8  # passed on for the sake of balance in one plan
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -168,13 +169,22 @@ class _Goals:
         self.goals = {group: set(placement.goal) for group, placement in now.groups.items()}
         self.firsts = {group: placement.first for group, placement in now.groups.items()}
         self.moving = {group for group, placement in now.groups.items() if placement.goal != placement.voters}
+        self.ordered = sorted(now.groups)
+        self.wanted = {group: now.wanted(group) for group in self.ordered[:2]}  # of the meta group, and of all others
+        self.zoned = any(node.zone for node in now.nodes.values())
+        self.held, self.led = dict.fromkeys(now.nodes, 0), dict.fromkeys(now.nodes, 0)  # replicas but for the meta group's, and leads
+        for group, placement in now.groups.items():
+            self.led[placement.first] = self.led.get(placement.first, 0) + 1
+            for node in placement.goal if group != META_GROUP else ():
+                self.held[node] = self.held.get(node, 0) + 1
+        self.bad = {number for number in now.nodes if self._is_bad(number)}
         self.arrivals = dict.fromkeys(now.nodes, 0)
         for group in self.moving:
             for node in now.learners_of(group):
                 self.arrivals[node] = self.arrivals.get(node, 0) + 1
 
     def found(self) -> list[Step]:
-        for group in sorted(self.goals):
+        for group in self.ordered:
             if group in self.observed.groups and group not in self.busy:
                 self._mend(group)
                 self._mend_first(group)
@@ -198,8 +208,8 @@ class _Goals:
 
     def _mend(self, group: int) -> None:
         """Nodes that are to hold nothing are replaced; missing voters are found, and what was asked for less goes."""
-        goal, wanted = self.goals[group], self.now.wanted(group)
-        leaving = sorted(node for node in goal if self._is_bad(node))
+        goal, wanted = self.goals[group], self._wanted(group)
+        leaving = [] if self.bad.isdisjoint(goal) else sorted(self.bad & goal)
         if not leaving and len(goal) >= wanted:
             return
         if group not in self.moving and len(self.moving) >= MOVES_AT_ONCE:
@@ -247,27 +257,27 @@ class _Goals:
         if not fit and first in goal:
             return  # somebody has to
         up = self.observed.up
-        self.firsts[group] = min(
+        best = min(
             fit or records, key=lambda each: (each.id not in up, each.state, (2 * self._leads(each.id) + 1) / _weight(each), each.id)
-        ).id
+        )
+        self._set_first(group, best.id)
 
     # What should be.
 
     def _is_whole(self) -> bool:
         """Nothing has to be mended: balance comes after."""
-        return all(
-            len(goal) >= self.now.wanted(group) and not any(self._is_bad(node) for node in goal) for group, goal in self.goals.items()
-        )
+        return all(len(goal) >= self._wanted(group) and self.bad.isdisjoint(goal) for group, goal in self.goals.items())
 
     def _balance(self) -> None:
-        for group in sorted(self.goals):
-            if self._may_move(group):
+        for group in self.ordered:
+            if self._may_move(group) and (self.zoned or len(self.goals[group]) > self._wanted(group)):
                 self._shrink(group)
                 self._spread(group)
-        while self._shift():
+        while len(self.moving) < MOVES_AT_ONCE and self._shift():
             pass
-        while self._shift_lead():
-            pass
+        for _ in range(LEADS_AT_ONCE):
+            if not self._shift_lead():
+                break
 
     def _may_move(self, group: int) -> bool:
         return group in self.observed.groups and group not in self.busy and group not in self.moving and len(self.moving) < MOVES_AT_ONCE
@@ -275,7 +285,7 @@ class _Goals:
     def _shrink(self, group: int) -> None:
         """More voters than are wanted."""
         goal = set(self.goals[group])
-        while len(goal) > self.now.wanted(group):
+        while len(goal) > self._wanted(group):
             goal.discard(max(goal, key=lambda node: (self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)))
         if goal != self.goals[group]:
             self._set(group, goal)
@@ -301,7 +311,7 @@ class _Goals:
         for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
             if not _uneven(self._holds(one), _weight(self.now.nodes[one]), self._holds(two), _weight(self.now.nodes[two])):
                 continue
-            for group in sorted(self.goals, reverse=True):
+            for group in reversed(self.ordered):
                 goal = self.goals[group]
                 if group == META_GROUP or one not in goal or two in goal or not self._may_move(group):
                     continue
@@ -319,7 +329,7 @@ class _Goals:
             way = self._way_to(few, fit)
             if way:
                 for group, node in way:
-                    self.firsts[group] = node
+                    self._set_first(group, node)
                 return True
         return False
 
@@ -329,7 +339,7 @@ class _Goals:
         queue = [few]
         while queue:
             node = queue.pop(0)
-            for group in sorted(self.goals):
+            for group in self.ordered:
                 first = self.firsts[group]
                 if first in ways or first not in fit or node not in self.goals[group] or group in self.moving or group in self.busy:
                     continue
@@ -344,8 +354,22 @@ class _Goals:
     def _set(self, group: int, goal: set[int]) -> None:
         for node in goal - self.goals[group] - set(self.now.groups[group].voters):
             self.arrivals[node] += 1
+        if group != META_GROUP:
+            for node in self.goals[group]:
+                self.held[node] -= 1
+            for node in goal:
+                self.held[node] += 1
         self.goals[group] = goal
         self.moving.add(group)
+
+    def _set_first(self, group: int, node: int) -> None:
+        self.led[self.firsts[group]] -= 1
+        self.led[node] += 1
+        self.firsts[group] = node
+
+    def _wanted(self, group: int) -> int:
+        """Voters."""
+        return self.wanted[self.ordered[0] if group == self.ordered[0] else self.ordered[1]]
 
     def _is_bad(self, node: int) -> bool:
         record = self.now.nodes.get(node)
@@ -356,13 +380,13 @@ class _Goals:
         return ready and self.arrivals[record.id] < ARRIVALS_AT_ONCE
 
     def _holds(self, node: int) -> int:
-        return sum(node in goal for group, goal in self.goals.items() if group != META_GROUP)
+        return self.held[node]
 
     def _load(self, node: int) -> float:
         return self._holds(node) / _weight(self.now.nodes[node])
 
     def _leads(self, node: int) -> int:
-        return sum(first == node for first in self.firsts.values())
+        return self.led[node]
 
     def _zone_mates(self, node: int, goal: Iterable[int]) -> int:
         """How many others of these are in its zone. Nodes without one are each their own."""

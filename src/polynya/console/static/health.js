@@ -30,6 +30,7 @@ export function open(place, shell) {
   const verdict = h("div", { class: "verdict" });
   const cards = h("div", { class: "cards" });
   const node = h("dl", { class: "numbers" });
+  const members = h("div", {});
   const body = h("tbody", {});
   const note = h("p", { class: "state", role: "status" });
   let samples = [];
@@ -45,6 +46,7 @@ export function open(place, shell) {
     ),
     verdict,
     node,
+    members,
     note,
     cards,
     h(
@@ -133,6 +135,29 @@ export function open(place, shell) {
       ),
       number("Cluster", h("code", {}, visible(told.cluster))),
     );
+    if (told.node) await others().catch((error) => error.status === 403 || Promise.reject(error)); // for admins alone
+  }
+
+  async function others() {
+    const told = await askJson("v1/cluster", {}, { signal: abort.signal });
+    const moving = told.groups.filter((group) => String(group.voters) !== String(group.goal)).length;
+    const head = (text, kind) => h("th", kind ? { scope: "col", class: kind } : { scope: "col" }, text);
+    const row = (each) =>
+      h(
+        "tr",
+        {},
+        h("td", {}, `${each.id}`),
+        h("td", {}, visible(each.http)),
+        h("td", {}, visible(each.zone)),
+        h("td", {}, each.there ? visible(each.state) : `${visible(each.state)}, away`),
+        h("td", { class: "number" }, count(each.leads)),
+        h("td", { class: "number" }, count(each.replicas)),
+      );
+    const heads = [head("Node"), head("URL"), head("Zone"), head("State"), head("Leads", "number"), head("Replicas", "number")];
+    put(members, [
+      h("h2", {}, moving ? `Nodes (${count(moving)} groups are moving)` : "Nodes"),
+      h("div", { class: "panel scroll" }, h("table", { class: "list nodes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, told.nodes.map(row)))),
+    ]);
   }
 
   async function measure() {

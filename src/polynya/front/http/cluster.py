@@ -95,7 +95,7 @@ class ClusterRoutes:
         return _json(await self._acts.look())
 
     async def health(self, request: Request) -> Response:
-        """Raises `Failure`."""
+        """For anybody: 200 or 503, and what is wrong. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
         told = await self._acts.health()

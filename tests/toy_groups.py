@@ -1,0 +1,153 @@
+"""Groups that do what they are told, for tests of who tells them: a learner is caught up a round after it was made, a node that is down answers
+nothing, and what must never happen is checked at each step."""
+
+from __future__ import annotations
+
+from random import Random
+
+from polynya.raft.configuration import Configuration
+from polynya.replica.planner import (
+    ARRIVALS_AT_ONCE,
+    MOVES_AT_ONCE,
+    Balanced,
+    Change,
+    Observed,
+    Place,
+    Placed,
+    Remove,
+    Seen,
+    Step,
+    Transfer,
+    moving,
+    plan,
+)
+from polynya.stream.commands import Command, GroupPlaced, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP, Map, born
+from polynya.stream.replies import Code
+
+ROUNDS_MAX = 400
+
+
+def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
+    return NodeRecord(number, f"n{number}:1", f"http://n{number}", zone, cores)
+
+
+class Toy:
+    """Groups that do what they are told. A learner is caught up a round after it was made; a down node answers nothing."""
+
+    def __init__(self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.machine = Machine(META_GROUP, groups)
+        self.machine.apply(born([node(number, zone) for number, zone in enumerate(zones, 1)], groups, replicas))
+        self.down: set[int] = set()
+        self.lost: set[int] = set()
+        self.configurations = {
+            group: Configuration(self.map.groups[group].voters, (), (), self.map.readers_of(group)) for group in self.map.groups
+        }
+        self.caught_up = {group: set(self.map.replicas_of(group)) for group in self.map.groups}
+        self.leaders = {group: self.map.first_of(group) for group in self.map.groups}
+
+    @property
+    def map(self) -> Map:
+        assert self.machine.map is not None
+        return self.machine.map
+
+    def apply(self, command: Command) -> None:
+        assert self.machine.apply(command).code in (Code.OK, Code.CREATED)
+
+    @property
+    def up(self) -> frozenset[int]:
+        return frozenset(self.map.nodes) - self.down
+
+    def observe(self) -> Observed:
+        for group, configuration in self.configurations.items():
+            there = [each for each in configuration.voters if each in self.up and each in self.caught_up[group]]
+            if self.leaders[group] not in there:
+                self.leaders[group] = self.random.choice(there) if len(there) > len(configuration.voters) // 2 else 0
+        seen = {
+            group: Seen(self.leaders[group], configuration, True, frozenset(self.caught_up[group] & self.up))
+            for group, configuration in self.configurations.items()
+            if self.leaders[group]
+        }
+        return Observed(self.up, seen, frozenset(self.lost))
+
+    def carry_out(self, step: Step) -> None:
+        """As the controller and the groups would, with what must never happen."""
+        match step:
+            case Place(group, goal, first, epoch):
+                new = set(goal) - set(self.map.placed_on(group))
+                assert all(self.map.nodes[each].state == NodeState.ACTIVE for each in new), "gets nothing new"
+                self.apply(PlaceGroup(group, goal, first, epoch))
+            case Placed(group, voters, epoch):
+                assert self.configurations[group].voters == voters
+                self.apply(GroupPlaced(group, voters, epoch))
+            case Change(group, leader, target):
+                self._change(group, leader, target)
+            case Transfer(group, leader, to):
+                assert leader == self.leaders[group] and to in self.configurations[group].voters and to in self.up
+                self.leaders[group] = to
+            case Remove(number):
+                self.apply(NodeSet(number, NodeState.REMOVED))
+            case Balanced():
+                self.apply(SetBalancing(False))
+        assert len(moving(self.map)) <= MOVES_AT_ONCE
+
+    def _change(self, group: int, leader: int, target: Configuration) -> None:
+        before = self.configurations[group]
+        assert leader == self.leaders[group]
+        if target.voters != before.voters:
+            ready = self.caught_up[group] & self.up
+            for side in (before.voters, target.voters):
+                assert len(set(side) & ready) > len(side) // 2, "both majorities are there"
+            assert set(target.voters) - set(before.voters) <= ready
+        assert set(target.voters) | set(target.learners) <= set(self.map.replicas_of(group)), "a replica is there because the map says so"
+        self.configurations[group] = target
+        self.caught_up[group] &= set(target.members)
+        if leader not in target.voters:
+            self.leaders[group] = 0
+
+    def catch_up(self) -> None:
+        for group, configuration in self.configurations.items():
+            if self.leaders[group]:
+                self.caught_up[group] |= set(configuration.members) & self.up
+
+    def round(self, share: float = 1.0) -> list[Step]:
+        """`share` of the steps are taken; the others are lost, as when who carries them out dies."""
+        observed = self.observe()
+        steps = plan(self.map, observed)
+        assert steps == plan(self.map, observed)
+        groups = [step.group for step in steps if isinstance(step, Place | Placed | Change | Transfer)]
+        arriving = [sum(each in self.map.learners_of(group) for group in self.map.groups) for each in self.map.nodes]
+        assert max(arriving) <= ARRIVALS_AT_ONCE
+        for step in steps:
+            stale = isinstance(step, Change | Transfer) and step.leader != self.leaders[step.group]
+            moved = isinstance(step, Placed | Place) and step.epoch != self.map.groups[step.group].epoch
+            if self.random.random() < share and not stale and not moved:
+                self.carry_out(step)
+        assert len(groups) - len(set(groups)) <= len(groups) // 2
+        self.catch_up()
+        return steps
+
+    def settle(self, share: float = 1.0) -> None:
+        """Until there is nothing more to do."""
+        for _ in range(ROUNDS_MAX):
+            if not self.round(share):
+                assert plan(self.map, self.observe()) == []
+                return
+        raise AssertionError(f"it does not end: {plan(self.map, self.observe())}")
+
+    def holds(self) -> dict[int, int]:
+        return {each: sum(each in self.map.groups[group].voters for group in self.map.groups if group) for each in self.map.members}
+
+    def check_rest(self) -> None:
+        """After `settle`: what has been asked for is so."""
+        for group, placement in self.map.groups.items():
+            assert placement.voters == placement.goal == self.configurations[group].voters
+            assert set(self.configurations[group].readers) == set(self.map.readers_of(group))
+        for number, record in self.map.nodes.items():
+            assert record.state != NodeState.LEAVING or number in self.lost
+            if record.state >= NodeState.DRAINING:
+                assert not self.map.leads(number) and number not in self.leaders.values()
+            if record.state >= NodeState.EMPTYING:
+                assert not any(number in configuration.voters for configuration in self.configurations.values())
