@@ -49,7 +49,7 @@ async def start(folder: Path) -> dict[int, Engine]:
         storage = open_storage(folder / f"node-{node}", core=0, cores=1, groups=GROUPS, membership=membership)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 40)
         now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
-        cluster = Cluster(membership, Wire(engines))
+        cluster = Cluster(membership, Wire(engines), GROUPS)
         engines[node] = Engine(storage, shape, now_ms=now_ms, transport=None, fatal=print, cluster=cluster)
         engines[node].local.hot_bytes_max = 1 << 40
     while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):

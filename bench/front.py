@@ -43,6 +43,11 @@ class _Service:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
+    hint = None
+
+    async def facts(self, name: str, *, local: bool = False) -> Any:
+        raise AssertionError("appends ask for nothing")
+
     def propose(self, name: str, command: Any, done: Any) -> None:
         producer = command.producer
         done(Reply(0, 1 << 48 | 7, 12345, 3160320, False, producer.epoch, producer.sequence))

@@ -45,7 +45,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     flushed: int  # bytes
     merged: int  # bytes, written again
     packs: int
-    objects: int  # files of the store
+    objects: int  # files of the store, but for copies of states
     loop_lag_max: float
 
 
@@ -150,7 +150,7 @@ def _sample(text: str, writers: list[Writer], data: Path, seconds: float) -> Sam
         flushed=int(metric("polynya_flush_bytes_total")),
         merged=int(metric("polynya_merge_bytes_total")),
         packs=int(metric("polynya_packs")),
-        objects=sum(path.is_file() for path in (data / "objects").rglob("*")),
+        objects=sum(path.is_file() and "copies" not in path.parts for path in (data / "objects").rglob("*")),
         loop_lag_max=metric("polynya_loop_lag_max_seconds"),
     )
 

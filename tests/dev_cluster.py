@@ -48,13 +48,13 @@ class DevCluster:
         wait_until(lambda: self._has(f"node {number} is down"), what=f"node {number} to be gone")
         self.said.append("\n")
 
-    def start(self, number: int) -> None:
-        """Its start.sh."""
+    def start(self, number: int, **more: str) -> None:
+        """Its start.sh; with this in the environment."""
         self.said = [line for line in self.said if not line.startswith(f"node {number} is ")]
         log = (self.node(number) / "node.log").open("ab")
         with log:
             self._started.append(
-                subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment())
+                subprocess.Popen([*WITH_US, str(self.node(number) / "start.sh")], stdout=log, stderr=log, env=environment(**more))
             )
 
     def wipe(self, number: int) -> None:

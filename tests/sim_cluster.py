@@ -37,6 +37,7 @@ from polynya.stream.commands import Append, Command, Create, Delete, Encoding, P
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
+from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import DiskFull, JournalFailed
 
 GROUPS = 2
@@ -88,6 +89,9 @@ class Way:
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         return False
+
+    def protocol(self, core: int) -> int:
+        return PROTOCOL_MAX
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
         world, to = self.node.world, core >> 8

@@ -89,3 +89,9 @@ def test_another_format_is_said() -> None:
 
     with pytest.raises(ConfigError, match="format 2"):
         manifests.decode(data + f"\ncrc32c {value(data):08x}\n".encode())
+
+
+def test_ids_order_as_their_times() -> None:
+    ids = [manifests.new_id(now_ms, random) for now_ms, random in ((1_795_287_738_199, b"\xff" * 4), (1_795_287_738_200, bytes(4)))]
+    assert ids == sorted(ids) == ["20261121T190218199Z-ffffffff", "20261121T190218200Z-00000000"]
+    assert all(map(manifests.is_id, ids))

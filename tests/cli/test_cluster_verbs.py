@@ -70,6 +70,16 @@ def test_a_node_by_itself_is_no_cluster():
     assert refused.exit_code == exits.REFUSED and "a node by itself" in refused.output
 
 
+def test_a_node_that_no_cluster_knows_says_so():
+    with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
+        refused = run("status", "--server", server.url)
+    assert (
+        refused.exit_code == exits.REFUSED
+        and "node 4 has not heard of its cluster yet" in refused.output
+        and "cluster add" in refused.output
+    )
+
+
 def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
     folder = tmp_path / "ca"
     first = run("ca", str(folder), "--node", "1", "--node", "2")
@@ -164,6 +174,7 @@ def test_a_refusal_ends_with_one_and_its_reason():
 ADDED = {
     "epoch": 9,
     "cluster": "c" * 32,
+    "groups": 6,
     "node": {"id": 4, "peer": "127.0.0.1:1", "http": "http://h4", "zone": "z"},
     "peers": [{"id": 1, "peer": "h1:1", "http": "http://h1", "zone": ""}],
 }
@@ -177,8 +188,9 @@ def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
     assert json.loads(server.said[0].body) == sent
     file = tmp_path / "polynya.toml"
     file.write_text(added.stdout + '\n[cold]\nbackend = "none"\n')
-    cluster = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config.cluster
-    assert cluster.join and cluster.own.zone == "z" and [node.id for node in cluster.others] == [1]
+    config = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config
+    cluster = config.cluster
+    assert config.groups == 6 and cluster.join and cluster.own.zone == "z" and [node.id for node in cluster.others] == [1]
 
 
 def test_a_replaced_disk_names_who_it_was():

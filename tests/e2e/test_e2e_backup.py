@@ -217,3 +217,30 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
 def metric(world: World, name: str) -> float:
     lines = ask("GET", f"{world.admin}/metrics").decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_backups_in_a_bucket_of_a_node_on_s3(world: World, tmp_path: Path, s3_server: S3Server) -> None:
+    found = s3_server.settings()
+    settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in found.items()}
+    place = f"s3://{found['s3_bucket']}/{found['root']}-backups"
+    world.start("--cores", "1", **settings)
+    for name in NAMES:
+        ask("PUT", f"{world.url}/v1/stream/{name}")
+    taken = []
+    for turn in range(3):
+        for name in NAMES:
+            ask("POST", f"{world.url}/v1/stream/{name}", json.dumps(turn).encode())
+        assert world.flush().status == 200
+        ran = polynya("backup", place, "--keep", "2", "--json", server=world.url, **settings)
+        assert ran.code == 0, ran
+        taken.append(json.loads(ran.out))
+    assert taken[2]["kept"] > 0
+    ran = polynya("backup", place, "--list", "--json", **settings)
+    assert sorted(json.loads(line)["backup"] for line in ran.out.splitlines()) == [each["backup"] for each in taken[-2:]]
+    ran = polynya("verify", place, **settings)
+    assert ran.code == 0, ran
+    keys = {name: value for name, value in settings.items() if not name.endswith(("BACKEND", "BUCKET", "ROOT"))}
+    ran = polynya("restore", place, "--data", str(tmp_path / "new"), "--cores", "2", **keys)  # with an object store of its own
+    assert ran.code == 0, ran
+    with running_node(tmp_path / "new") as node:
+        check(node.url, dict.fromkeys(NAMES, 3))

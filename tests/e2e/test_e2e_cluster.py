@@ -229,3 +229,30 @@ def test_a_node_that_is_alone_answers_what_it_has_when_that_is_enough(tmp_path: 
             cluster.pause(2, False)
             cluster.pause(3, False)
         wait_until(lambda: all(ask("GET", f"{one}/v1/stream/{name}")[0] == 200 for name in names), what="the others to be back")
+
+
+def test_a_leader_that_stands_still_while_its_groups_sleep_is_missed_in_a_moment(tmp_path: Path) -> None:
+    """The promise is two seconds; here it may take twice that, as other tests may have the machine. In simulated time it is held to it."""
+    with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
+        one, _, three = cluster.urls
+        name = names_by_leader(cluster, cluster.wait_until_well(1))[2]
+        assert ask("PUT", f"{one}/v1/stream/{name}")[0] == 201
+        last: list[object] = [None, time.monotonic()]
+
+        def quiet() -> bool:
+            """Long enough for the groups to sleep."""
+            commits = [group["commit"] for group in cluster.view(1)["groups"]]
+            if commits != last[0]:
+                last[:] = [commits, time.monotonic()]
+            return time.monotonic() - float(str(last[1])) > 5.0
+
+        wait_until(quiet, what="nothing to happen for a while")
+        writer = Writer(three, name)
+        cluster.pause(2, True)
+        try:
+            writer.start()
+            go_on([writer], "writes beside a node that stands still")
+        finally:
+            cluster.pause(2, False)
+        writer.finish()
+        assert writer.longest < 4.0

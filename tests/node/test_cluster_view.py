@@ -32,6 +32,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "state": "active",
         "there": True,
         "release": "9.9",
+        "level": 1,
         "cores": 1,
         "leads": 1,
         "replicas": 3,

@@ -96,6 +96,7 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.PlaceGroup(1, (1, 2, 4), 2, 7), "955601930102040207"),
     (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
     (c.SetBalancing(True, 5), "9358c305"),
+    (c.SetLevel(7), "925a07"),
 ]
 
 

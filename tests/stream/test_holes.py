@@ -9,11 +9,12 @@ from stream_world import World, json_batch, raw_batch
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
 from polynya.stream import holes, index
-from polynya.stream.commands import Append, Create, Encoding, PinSource, PublishSlices, Trim
+from polynya.stream.commands import Append, ClaimRanges, Create, Encoding, PinSource, PublishSlices, Trim
 from polynya.stream.holes import JUMP
 from polynya.stream.model import Stream
 from polynya.stream.reading import AT_BYTE, Refused, Want
 from polynya.stream.replies import Code
+from polynya.stream.tables import lag_of
 
 NAME = "docs/a"
 STEPS = st.lists(st.one_of(st.integers(1, 4), st.just("jump"), st.just("flush")), max_size=14)
@@ -103,6 +104,21 @@ def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
     assert holey.stream.next_record - holes.missing(holey.stream, 0) == len(holey.records)
     behind = [at for at in range(1, index.count(holey.stream.cold)) if at in holes.entries_behind(holey.stream.cold or b"")]
     assert all(index.begin_of(holey.stream.cold or b"", at)[0] > index.end_of(holey.stream.cold or b"", at - 1)[0] for at in behind)
+
+
+def test_a_table_says_nothing_of_numbers_that_were_jumped_over() -> None:
+    holey = Holey([2, "flush"])
+    claim = ClaimRanges(7, 1, 0, "docs/", [], 1 << 20, True)
+    assert [cold.records for cold in holey.world.apply(holey.group, claim).detail[0].slices] == [2]
+    holey.world.jump(holey.group)
+    machine = holey.world.machines[holey.group]
+    assert [(lag.records, lag.skipped) for lag in lag_of(machine, 7, "docs/", [], 1)][-1] == (0, 0)
+    holey.append(3)
+    assert [(lag.records, lag.skipped) for lag in lag_of(machine, 7, "docs/", [], 1)][-1] == (3, 0)
+    holey.flush()
+    again = holey.world.apply(holey.group, ClaimRanges(7, 2, 1, "docs/", [], 1 << 20, True)).detail[0]
+    assert [cold.records for cold in again.slices] == [3]
+    assert (holey.stream.tables or {})[7].skipping == 0
 
 
 def test_a_fork_in_a_hole_begins_behind_it() -> None:

@@ -394,7 +394,7 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
     run(story())
 
 
-def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(tmp_path):
+def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(tmp_path, caplog):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):
             three = Node(tmp_path, 3)
@@ -419,8 +419,14 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             with pytest.raises(Unavailable):
                 await first.call(address(3, 0), ECHO, b"x")
             await three.stop()
+            again = Node(tmp_path / "again", 3)
+            await again.start({1: one.port})
+            await until(lambda: any("node 3 was removed from the cluster" in str(getattr(each, "reason", "")) for each in caplog.records))
+            await again.stop()
+            again.held.close()
             three.held.close()
 
+    (tmp_path / "again").mkdir()
     run(story())
 
 

@@ -14,7 +14,7 @@ FORMAT = 1
 PART_BYTES = 16 << 20
 PART_ROWS = 100_000
 MANIFEST = "manifest.json"
-_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}", re.ASCII)
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class CopiedObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 def new_id(now_ms: int, random: bytes) -> str:
     """`random`: four bytes."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ms // 1000))}-{random.hex()}"
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ms // 1000))}{now_ms % 1000:03d}Z-{random.hex()}"
 
 
 def is_id(text: str) -> bool:

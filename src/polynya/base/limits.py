@@ -23,7 +23,7 @@ TTL_SECONDS_MAX = 100 * 365 * 24 * 3600
 RETENTION_SECONDS_MAX = 100 * 365 * 24 * 3600
 RETENTION_BYTES_MAX = 2**53 - 1  # exact in every client language
 FORK_DEPTH_MAX = 64  # a read walks the chain of sources
-GROUPS_MAX = 64  # user groups at birth of a cluster (F5)
+GROUPS_MAX = 1024  # user groups at birth of a cluster (F5)
 
 HOT_BYTES_PER_GROUP = 64 * MIB  # F21
 HOT_BYTES_PER_CORE = 256 * MIB

@@ -190,7 +190,7 @@ def restore_command(
     --backup, or once with all files.
 
     Records keep their offsets, streams their lifetimes, producers and subscriptions. It is a new history: what was appended after the backup
-    is gone, and its offsets are never used again. Tokens are not in a backup: make new ones.
+    is gone, and its offsets are never used again.
 
     \b
     polynya restore /backups/polynya --data /var/lib/polynya

@@ -47,6 +47,10 @@ def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
     zones = any(node.get("zone") for node in told["nodes"])
     heads = ("node", "http", *(("zone",) if zones else ()), "state", "release", "cores", "leads", "replicas")
     output.table(heads, [_row(node, zones=zones) for node in told["nodes"]])
+    releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
+    newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
+    if len(releases) > 1 or newest > told.get("level", 1):
+        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; logs are at level {told.get('level', 1)} of {newest}")
     moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
     for group in moves:
         gone = _listed(set(group["voters"]) - set(group["goal"]))
@@ -149,8 +153,14 @@ def _listed(nodes: Iterable[int]) -> str:
 def _look(client: Client) -> dict[str, Any]:
     told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
     if not told["nodes"]:
-        raise _alone(client)
+        raise _stranger(client, told) if told.get("problems") else _alone(client)
     return told
+
+
+def _stranger(client: Client, told: dict[str, Any]) -> exits.Refused:
+    return exits.Refused(
+        told["problems"][0], hint="On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
+    )
 
 
 def _alone(client: Client) -> exits.Refused:

@@ -263,7 +263,7 @@ def _start_of(place: cluster_dev.DevNode | None) -> str:
 
 def settings_of(told: dict[str, Any]) -> str:
     """TOML for the node that was added."""
-    lines = ["[cluster]", f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
+    lines = [f"groups = {told['groups']}", "", "[cluster]", f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
     for node in (told["node"], *told["peers"]):
         lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
         lines += [f'zone = "{node["zone"]}"', ""] if node["zone"] else [""]

@@ -4,7 +4,6 @@ who sends and not this node's memory."""
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ STALE_SECONDS = 20.0  # without a chunk: the sender is gone, or has something ne
 class _Arrival(msgspec.Struct):
     """One group's. `kept`: what the agreement has handed over and is to be written."""
 
-    queue: deque[SnapshotChunk]
+    queue: list[SnapshotChunk]
     at: float  # when the last chunk came
     queued: int = 0
     idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # nothing is to be written
@@ -49,12 +48,16 @@ class Arriving:
         if arrival is None:
             if len(self._arrivals) >= ARRIVING_MAX:
                 return
-            arrival = self._arrivals[number] = _Arrival(deque(), now)
+            arrival = self._arrivals[number] = _Arrival([], now)
             arrival.idle.set()
             self._watch(member)
+        arrival.at = now
+        if any(known.offset == message.offset and known.snapshot == message.snapshot for known in arrival.queue):
+            if _next(member, [message]) is None:  # sent again, though those before it are missing: the sender does not know that
+                self._core.step(member, message)
+            return
         if arrival.queued + len(message.data) > QUEUED_BYTES_MAX:
             return
-        arrival.at = now
         arrival.queue.append(message)
         arrival.queued += len(message.data)
         self._go_on(member, arrival)
@@ -94,11 +97,16 @@ class Arriving:
         self._arrivals = {}
 
     def _go_on(self, member: Member, arrival: _Arrival) -> None:
-        if arrival.idle.is_set() and arrival.queue:
-            message = arrival.queue.popleft()
+        if not arrival.idle.is_set():
+            return
+        message = _next(member, arrival.queue)
+        if message is not None:
+            arrival.queue.remove(message)
             arrival.queued -= len(message.data)
             self._core.step(member, message)
             asyncio.get_running_loop().call_soon(self._go_on, member, arrival)  # if the agreement did not take it
+        elif arrival.file is None and not arrival.queue and self._arrivals.get(member.group.number) is arrival:
+            del self._arrivals[member.group.number]  # it took none, or they could not be kept
 
     async def _store_kept(self, member: Member, arrival: _Arrival) -> None:
         try:
@@ -143,6 +151,15 @@ class Arriving:
                 loop.call_later(STALE_SECONDS, look)
 
         loop.call_later(STALE_SECONDS, look)
+
+
+def _next(member: Member, queue: Sequence[SnapshotChunk]) -> SnapshotChunk | None:
+    """A chunk that the agreement can take, or that it has to say something to; None when those before the next one are still to come."""
+    incoming = member.raft.incoming
+    if incoming is None:
+        return min(queue, key=lambda message: message.offset, default=None)
+    snapshot, received = incoming
+    return next((message for message in queue if message.snapshot != snapshot or message.offset <= received), None)
 
 
 async def _closed(arrival: _Arrival) -> None:

@@ -32,6 +32,7 @@ from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
 from polynya.node.health import Health, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
+from polynya.node.levels import LOOK_SECONDS, Levels
 from polynya.node.maps import Maps
 from polynya.node.metrics import Samples
 from polynya.node.placing import Placing
@@ -91,6 +92,7 @@ class Assembly:
         self._view = ClusterView(start, self._transport, self._joined.replicas if self._joined is not None else list, self._maps)
         self._acts: ClusterActs = NoCluster(self._view)
         self._placing: Placing | None = None
+        self._levels: Levels | None = None
         self._controller: Controller | None = None
         if self._joined is not None and self._maps is not None:
             self._take_part(self._joined, self._maps)
@@ -130,6 +132,8 @@ class Assembly:
         self._spawn(self._settle())
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
+        if self._levels is not None:
+            self._spawn(self._raise_levels(self._levels))
         for each in (self._placing, self._controller):
             if each is not None:
                 self._spawn(each.run())
@@ -228,6 +232,8 @@ class Assembly:
         self._health.nodes = lambda: joined.urls
         self._health.warn("replicas", self._lost_here)
         self._view.lost = lambda: sorted(placing.missing)
+        self._levels = joined.levels(lambda: maps.now.members)
+        self._view.works_at = self._levels.lowest
         joined.meet(maps.now)
         maps.on_map += [joined.meet, placing.adopt, self._leave]
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
@@ -263,6 +269,11 @@ class Assembly:
         meta = self._engine.storage.shard.groups.get(META_GROUP)
         if self._maps is not None and meta is not None:
             self._maps.take(meta.machine.map)
+
+    async def _raise_levels(self, levels: Levels) -> None:
+        while True:
+            levels.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow_map(self, maps: Maps) -> None:
         """What a turn does not show: a state that came as a snapshot, and what core 0 said before this core heard."""

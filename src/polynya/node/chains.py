@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from struct import Struct
 
 import msgspec
 from google_crc32c import value as crc32c
@@ -10,6 +12,10 @@ from google_crc32c import value as crc32c
 from polynya.stream.machine import Machine
 from polynya.wal.snapshots import Link
 
+COUNT_BYTES = 4
+LINK_BYTES = 24
+_COUNT = Struct("<I")
+_LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, index of what it builds on
 _HOT_BYTES = 12  # before each payload in a transfer: place, length
 
 
@@ -31,21 +37,23 @@ class Chain(msgspec.Struct):
     @property
     def transfer(self) -> tuple[int, int]:
         """Size and identity of what is sent to a member that is far behind (docs/formats/snapshots.md, Transfer)."""
-        return transfer_head_bytes(len(self.links)) + self.bytes + self.hot_bytes, identity_of(self.links)
+        head = transfer_head(self.links)
+        return len(head) + self.bytes + self.hot_bytes, int(crc32c(head))
 
 
-def transfer_head_bytes(links: int) -> int:
-    """Of a transfer, before the bodies."""
-    return 4 + 24 * links
+def transfer_head(links: Sequence[Link]) -> bytes:
+    """What a transfer begins with: its CRC is its identity, and it has those of the bodies."""
+    return _COUNT.pack(len(links)) + b"".join([_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links])
+
+
+def links_of(count: bytes, links: bytes) -> list[Link]:
+    """Those of a head. Raises struct.error."""
+    found = [Link(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(links)]
+    if _COUNT.unpack(count) != (len(found),):
+        raise struct.error("another number of links than it says")
+    return found
 
 
 def hot_bytes_of(machine: Machine) -> int:
     """Of the hot payload of a transfer."""
     return sum([len(hot) for _, hot in machine.flush_candidates()]) * _HOT_BYTES + machine.hot_bytes
-
-
-def identity_of(links: Sequence[Link]) -> int:
-    """Of a base, the CRC of its body; of a chain, that of the CRCs of its bodies."""
-    if len(links) == 1 and not links[0].delta:
-        return links[0].crc
-    return int(crc32c(b"".join(link.crc.to_bytes(4, "little") for link in links)))

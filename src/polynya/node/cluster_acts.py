@@ -55,6 +55,7 @@ class Acts:
         return {
             "epoch": epoch,
             "cluster": self._cluster_id,
+            "groups": max(now.groups),
             "node": _shown(record),
             "peers": [_shown(each) for each in sorted(peers, key=lambda each: each.id not in seen.up)],
         }

@@ -10,6 +10,7 @@ import msgspec
 
 from polynya import __version__
 from polynya.base.errors import PolynyaError
+from polynya.base.levels import LEVEL
 from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
@@ -49,6 +50,8 @@ class Told(msgspec.Struct, frozen=True):
     maps: int = 0
     epoch: int = 0
     lost: list[int] = []  # groups that count on a replica there, whose data is gone
+    level: int = 1  # of logs, the newest that its release knows
+    works_at: int = 1  # the lowest of its groups
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -64,6 +67,7 @@ class ClusterView:
         self._replicas = replicas
         self._maps = maps
         self.lost: Callable[[], list[int]] = list
+        self.works_at: Callable[[], int] = lambda: LEVEL
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -78,8 +82,12 @@ class ClusterView:
         told = await self.gather()
         now = self._maps.now
         nodes, groups = described(now, birth.groups, told)
+        shown["level"] = min(part.works_at for part in told.values())
         shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": list(problems(now, nodes, groups))}
+        found = (
+            list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
+        )
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found}
 
     async def health(self) -> dict[str, Any]:
         """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
@@ -114,7 +122,15 @@ class ClusterView:
         return told
 
     def _told(self) -> Told:
-        return Told(__version__, self._replicas(), KNOWS_MAPS, 0 if self._maps is None else self._maps.now.epoch, self.lost())
+        return Told(
+            __version__,
+            self._replicas(),
+            KNOWS_MAPS,
+            0 if self._maps is None else self._maps.now.epoch,
+            self.lost(),
+            LEVEL,
+            self.works_at(),
+        )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
@@ -203,6 +219,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "state": NodeState.NAMES[record.state],
         "there": bool(parts),
         "release": parts[0].release if parts else None,
+        "level": parts[0].level if parts else None,
         "cores": len(parts),
         "leads": led,
         "replicas": has if parts else len(now.groups_of(number)),

@@ -18,11 +18,12 @@ from polynya.backup import copies
 from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
 from polynya.node.engine import Engine
-from polynya.objectstore import ObjectStore, StoreUnavailable
+from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.stream.commands import ReleasePack
 from polynya.stream.machine import Machine
 
 LOOK_SECONDS = 1.0
+STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096
 EVERY_SECONDS = 60.0  # of a group that changes …
 SOON_SECONDS = 10.0  # … or was flushed, or has packs to let go of
 BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often …
@@ -81,8 +82,9 @@ class Copier:
         if not self._marked:
             await copies.mark(self._store, self._whole)
             self._marked = True
-        for number, machine in list(self._engine.local.led.items()):
-            if self._is_due(number, machine):
+        for number in list(self._engine.local.led):
+            machine = self._engine.local.led.get(number)  # it may be led elsewhere by now
+            if machine is not None and self._is_due(number, machine):
                 await asyncio.sleep(await self._copy(number, machine))
 
     def _is_due(self, number: int, machine: Machine) -> bool:
@@ -106,6 +108,8 @@ class Copier:
         took = time.perf_counter() - began
         header = Header(number, group.term, group.applied_index, self._engine.service.now_ms(), len(state), crc32c(state), 0)
         self._written[number] = self._loop.time()
+        if len(state) > STATE_BYTES_MAX:
+            raise StoreUnavailable(f"the state of group {number} has {len(state)} bytes, more than an object may have")
         await copies.write(self._store, self._place, header, state)
         self.counters.copies += 1
         self.counters.bytes += len(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
@@ -12,6 +12,7 @@ from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.cluster_view import Replica, replica_of
 from polynya.node.engine import Engine
+from polynya.node.levels import Levels
 from polynya.node.maps import map_at_birth
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
@@ -121,6 +122,10 @@ class Joined:
             away = not self._raft.is_there(number)
             if away and record is not None and (record.state == NodeState.REMOVED or not record.peer):
                 await self._transport.remove_node(number)
+
+    def levels(self, members: Callable[[], Iterable[int]]) -> Levels:
+        """Who raises the levels of the groups here. `members`: the nodes of the cluster."""
+        return Levels(self._core, members, self._raft.level_of, self._transport.work_at)
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""

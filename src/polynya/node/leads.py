@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from polynya.node.replicated import ReplicatedCore
 
 GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
+GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
 GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
 
 
@@ -50,9 +51,10 @@ class Leads:
                 core.transfer(number, max(present, key=lambda node: raft.peers[node].match))
 
     def _give_back(self) -> None:
-        """One group goes to the node that is to lead it, if that has all of it and nothing is in flight that would lose its answer."""
+        """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
         core = self._core
-        for number in core.led:
+        left = 1 + len(core.members) // GIVE_BACK_PART
+        for number in list(core.led):
             member, first = core.members[number], core.first_of(number)
             peer = member.raft.peers.get(first)
             if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
@@ -60,5 +62,7 @@ class Leads:
             if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
                 self._given_back[number] = self._loop.time()
                 core.transfer(number, first)
-                break
+                left -= 1
+                if not left:
+                    break
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._give_back)

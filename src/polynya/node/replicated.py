@@ -15,7 +15,9 @@ import msgspec
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
 from polynya.node.deadlines import Deadlines
@@ -41,7 +43,7 @@ from polynya.raft import (
     decode_message,
 )
 from polynya.replica import Group
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import encode_command
 from polynya.replica.member import Member, Proposal
 from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
@@ -194,6 +196,8 @@ class ReplicatedCore:
             return Unavailable("the log is behind: more than the bound is in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
+        if LEVELS and LEVELS.get(type(command).__name__, 1) > member.group.machine.level:  # a node of the release before would not know it
+            return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")
         return None
@@ -511,26 +515,9 @@ class ReplicatedCore:
 
     def _apply(self, member: Member) -> None:
         """What is committed and durable here."""
-        committed, durable, group = member.committed, member.raft.durable, member.group
-        while committed and committed[0].index <= durable:
-            entry = committed.popleft()
-            assert entry.index == group.applied_index + 1, "entries are applied in order, once"
-            group.applied_index, group.term = entry.index, entry.term
-            if entry.kind == Kind.COMMAND:
-                self._apply_command(member, entry)
-        member.raft.applied_to(group.applied_index)
+        self.counters.entries += apply_committed(member, self.on_applied, self._answer)
+        member.raft.applied_to(member.group.applied_index)
         self._applied = True
-
-    def _apply_command(self, member: Member, entry: Entry) -> None:
-        group = member.group
-        command = entry.command if isinstance(entry, Proposal) and entry.command is not None else decode_command(entry.payload)
-        member.stamp_ms = max(member.stamp_ms, getattr(command, "now_ms", 0))
-        reply = group.machine.apply(command, entry.place)
-        self.counters.entries += 1
-        self.on_applied(group.number, command, reply)
-        if member.proposals and member.proposals[0] is entry:
-            member.proposals.popleft()
-            self._answer(entry, reply)
 
     def _lead(self, member: Member) -> None:
         """Part, term or leader are not what they were."""

@@ -12,7 +12,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
-from polynya.node.chains import identity_of, transfer_head_bytes
+from polynya.node.chains import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
 from polynya.replica.log import decode_command
 from polynya.stream import deltas
 from polynya.stream.commands import Append, Batch, Create
@@ -23,14 +23,12 @@ from polynya.wal.scratch import Scratch
 from polynya.wal.snapshots import Link, SnapshotStore
 
 PIECE_BYTES = 1 << 20
-_COUNT = Struct("<I")
-_LINK = Struct("<IIQQ")  # CRC of the body, 1 if it is a delta, its length, index of what it builds on
 _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
 def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
     """Raises CorruptData or OSError when the snapshot, or a payload, is there no more, DiskFull. For a thread."""
-    into.append(_COUNT.pack(len(links)), *(_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links))
+    into.append(transfer_head(links))
     for link in links:
         crc = 0
         for offset in range(0, link.length, PIECE_BYTES):
@@ -39,7 +37,7 @@ def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal,
             into.append(piece)
         if crc != link.crc:
             raise CorruptData(f"the snapshot of group {link.group} at {link.index} was written anew")
-    for stream in decode_image(_merged(into, links)).streams:
+    for stream in decode_image(_merged(into, len(transfer_head(links)), links)).streams:
         for batch in reversed(stream.hot or ()):
             payload = payload_at(journal, batch.place, stream.uid)
             into.append(_HOT.pack(batch.place, len(payload)), payload)
@@ -48,12 +46,13 @@ def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal,
 def unpack_transfer(data: Scratch, identity: int) -> Machine:
     """The machine, with all its payload; the places in it are the sender's. Raises CorruptData, OSError. For a thread."""
     try:
-        (count,) = _COUNT.unpack(data.read(0, _COUNT.size))
-        heads = data.read(_COUNT.size, transfer_head_bytes(count) - _COUNT.size)
-        links = [Link(0, 0, 0, length, crc, bool(delta), base) for crc, delta, length, base in _LINK.iter_unpack(heads)]
-        if identity_of(links) != identity:
+        count = data.read(0, COUNT_BYTES)
+        heads = data.read(COUNT_BYTES, LINK_BYTES * int.from_bytes(count, "little"))
+        if crc32c(count + heads) != identity:
             raise CorruptData("a snapshot that another node sent has another checksum than it should")
-        machine = Machine.restore(_merged(data, links), _Payloads(data, transfer_head_bytes(count) + sum(link.length for link in links)))
+        links = links_of(count, heads)
+        bodies = len(count) + len(heads)
+        machine = Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
     except (EOFError, struct.error) as error:
         raise CorruptData(f"a snapshot that another node sent cannot be read: {error}") from error
     for _, hot in machine.flush_candidates():
@@ -78,9 +77,8 @@ class _Payloads:
         return payload
 
 
-def _merged(data: Scratch, links: Sequence[Link]) -> bytes:
+def _merged(data: Scratch, at: int, links: Sequence[Link]) -> bytes:
     parts = []
-    at = transfer_head_bytes(len(links))
     for link in links:
         body = data.read(at, link.length)
         if crc32c(body) != link.crc:

@@ -14,6 +14,7 @@ references and decides no deletion.
 """
 
 from polynya.objectstore.api import (
+    OBJECT_BYTES_MAX,
     AlreadyExists,
     Conflict,
     NotFound,
@@ -32,6 +33,7 @@ from polynya.objectstore.settings import StoreSettings, open_store
 
 __all__ = [
     "MARKER_KEY",
+    "OBJECT_BYTES_MAX",
     "AlreadyExists",
     "Conflict",
     "MemoryStore",

@@ -22,6 +22,7 @@ class Progress:
         "beat_context",
         "beat_next",
         "chunk_acked",
+        "chunk_back_ms",
         "chunk_ms",
         "chunk_next",
         "context",
@@ -52,7 +53,7 @@ class Progress:
         self.asleep = self.lost = False
         self.beat_context = self.beat_next = 0  # the last regular heartbeat, and what had been sent before it
         self.snapshot: Snapshot | None = None
-        self.chunk_acked = self.chunk_next = self.chunk_ms = 0
+        self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))

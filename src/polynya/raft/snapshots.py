@@ -56,6 +56,10 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
+    if lost and message.received:  # a chunk is missing, or this answer was overtaken by one to a later chunk: then going back leads to more
+        if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
+            return
+        peer.chunk_back_ms = raft.now_ms
     peer.chunk_acked, peer.chunk_ms = message.received, raft.now_ms
     peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
 

@@ -16,7 +16,9 @@ import msgspec
 
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.replica.log import encode_command
 from polynya.service import messages
+from polynya.service.bundles import Bundles
 from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
@@ -60,6 +62,8 @@ class Way(Protocol):
 
     def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None: ...
 
+    def protocol(self, core: int) -> int: ...
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where this is: core `core` of `cores`, of node `node`."""
@@ -102,6 +106,7 @@ class Forwarding:
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
+        self._bundles = Bundles(way)
         self._led = leading.led
         self._here = here
         self._stamped = stamped
@@ -276,13 +281,10 @@ class Forwarding:
             self._here(group, self._stamped(attempt.command), answered)
             return
 
-        def came(body: bytes | BaseException) -> None:
-            answered(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
-
         self.forwarded += 1
         if not attempt.body:
-            attempt.body = messages.proposal(group, attempt.command)
-        self._way.call_nowait(target, messages.PROPOSE, attempt.body, came)
+            attempt.body = encode_command(attempt.command)
+        self._bundles.propose(target, group, attempt.command, attempt.body, answered)
 
     def _found(self, group: int, target: int) -> None:
         """Whoever was asked has taken it."""
@@ -346,8 +348,9 @@ class Forwarding:
     # --- who leads -------------------------------------------------------------------------------------------------------------
 
     def _tell_all(self) -> None:
-        self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
-        self._tell()
+        if self._way.others:
+            self._news.update(group for group in range(self.place.core, self.place.groups + 1, self.place.cores) if self.knows(group))
+            self._tell()
         self._telling = self._loop.call_later(TELL_SECONDS, self._tell_all)
 
     def _tell(self) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from polynya.replica.log import encode_command
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
-from polynya.stream.commands import Command, Retention
+from polynya.stream.commands import Retention
 from polynya.stream.replies import Reply
 from polynya.stream.tables import Lag, Table
 
@@ -24,6 +23,7 @@ FLUSH = 9
 PLACE_OF_TIME = 10
 BUCKETS = 11
 LEADERS = 12
+PROPOSE_ALL = 13
 META = 14
 
 
@@ -81,11 +81,6 @@ def _unknown(value: Any) -> Any:
 
 def encode(value: Any) -> bytes:
     return _encoder.encode(value)
-
-
-def proposal(group: int, command: Command) -> bytes:
-    """The body of PROPOSE."""
-    return group.to_bytes(2, "little") + encode_command(command)
 
 
 _REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

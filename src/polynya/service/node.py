@@ -13,9 +13,10 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
-from polynya.replica.log import decode_command
+from polynya.replica.log import decode_command, encode_command
 from polynya.service import messages
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
+from polynya.service.bundles import Bundles, handler_of
 from polynya.service.forks import create_fork
 from polynya.service.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
 from polynya.service.local import LocalGroups
@@ -37,6 +38,8 @@ class CoreTransport(TailTransport, Protocol):
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
+    def protocol(self, core: int) -> int: ...
+
     def on(self, kind: int, handler: Callable[[bytes, Answer, int], None]) -> None: ...
 
 
@@ -56,6 +59,7 @@ class NodeService:
         self._tails = RemoteTails(transport) if transport is not None else None
         self._local_tails = RemoteTails(transport, local=True) if transport is not None else None
         self._forwarding: Forwarding | None = None
+        self._bundles: Bundles | None = None
         self._machines = local.machines  # of the groups that are here
         self._places = Places(local, core, cores)
         local.parents = self
@@ -111,12 +115,10 @@ class NodeService:
 
     def _propose_at(self, group: int, command: Command, done: Done) -> None:
         """At the core of this node that owns the group."""
-        assert self._transport is not None
-
-        def answered(body: bytes | BaseException) -> None:
-            done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
-
-        self._transport.call_nowait(group % self._cores, messages.PROPOSE, messages.proposal(group, command), answered)
+        if self._bundles is None:
+            assert self._transport is not None
+            self._bundles = Bundles(self._transport)
+        self._bundles.propose(group % self._cores, group, command, encode_command(command), done)
 
     async def call(self, group: int, command: Command) -> Reply:
         """`propose_to` for the steps of something larger: raises what `done` would be given as a fault, and DiskFull, so that no step is
@@ -297,6 +299,7 @@ class NodeService:
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
+        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms))
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)
@@ -365,6 +368,12 @@ class NodeService:
             task.add_done_callback(running.discard)
 
         transport.on(kind, handler)
+
+    def _leads(self, group: int) -> bool:
+        return self._forwarding is None or self._forwarding.leads(group)
+
+    def _leader_of(self, group: int) -> int:
+        return 0 if self._forwarding is None else self._forwarding.leader_here(group)
 
     def _on_propose(self, body: bytes, reply: Answer, peer: int) -> None:
         group = int.from_bytes(body[:2], "little")

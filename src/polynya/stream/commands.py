@@ -492,6 +492,12 @@ class MetaChange(Command, tag=89, frozen=True, gc=False):
     changes: list[tuple[str, bytes | None]]
 
 
+class SetLevel(Command, tag=90, frozen=True, gc=False):
+    """The group applies its log by the rules of this level from here on (base/levels.py). Logged when all nodes of the cluster know it."""
+
+    level: int
+
+
 AnyCommand = (
     Create
     | Append
@@ -534,4 +540,5 @@ AnyCommand = (
     | GroupPlaced
     | SetBalancing
     | MetaChange
+    | SetLevel
 )

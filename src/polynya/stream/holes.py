@@ -60,6 +60,11 @@ def entries_behind(cold: bytes) -> list[int]:
     return [at for at in range(1, count) if index.begin_of(cold, at)[0] - index.end_of(cold, at - 1)[0] >= JUMP]
 
 
+def between(record: int, end: int) -> int:
+    """How many numbers lie between that were not jumped over."""
+    return max(0, end - record) % JUMP
+
+
 def missing(stream: Stream, begin: int) -> int:
     """How many numbers from `begin` on no record has."""
     if stream.next_record - begin < JUMP:

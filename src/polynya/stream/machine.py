@@ -9,6 +9,7 @@ from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import (
     forks,
     front,
+    levels,
     lifetimes,
     meta,
     placement,
@@ -87,6 +88,7 @@ class Machine:
         self.meta: dict[str, bytes] = {}  # of the meta group
         self.buckets: dict[str, Retention] = {}  # of the meta group: retention of buckets
         self.map: placement.Map | None = None  # of the meta group of a cluster
+        self.level = 1  # of the rules (base/levels.py)
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
@@ -230,6 +232,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
     **subscriptions_links.RULES,
+    **levels.RULES,
     **placement.RULES,
     **meta.RULES,
 }

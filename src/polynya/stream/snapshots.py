@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from polynya.base.errors import CorruptData
+from polynya.base.levels import check_level
 from polynya.stream import index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
@@ -45,6 +46,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
     buckets: dict[str, Retention] = {}
     map: Map | None = None
+    level: int = 1
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -86,6 +88,7 @@ def image_of(machine: Machine) -> Image:
         entry_bytes=index.ENTRY_BYTES,
         buckets=machine.buckets,
         map=machine.map,
+        level=machine.level,
     )
 
 
@@ -97,6 +100,7 @@ def places_of(data: bytes) -> set[int]:
 def with_places(data: bytes, moved: dict[int, int]) -> bytes:
     """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
     image = decode_image(data)
+    check_level(image.level, image.group)
     for stream in image.streams:
         for batch in stream.hot or ():
             if batch.place not in moved:
@@ -125,8 +129,9 @@ def without_payload(stream: Stream) -> Stream:
 
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """The machine again. Raises CorruptData when `data` or a payload is not what was written."""
+    """The machine again. Raises CorruptData when `data` or a payload is not what was written, ConfigError for a level beyond this release."""
     image = decode_image(data)
+    check_level(image.level, image.group)
     machine = machine_type(image.group, image.groups)
     machine.uid_counter = image.uid_counter
     machine.message_counter = image.message_counter
@@ -146,6 +151,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
         subscriptions_links.decode_image(machine, image.subscriptions)
     machine.meta = image.meta
     machine.map = image.map
+    machine.level = image.level
     machine.take_changes()
     return machine
 

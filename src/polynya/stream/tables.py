@@ -181,7 +181,7 @@ def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
     if claim is None:
         begin = max((other.claimed for other in stream.tables.values()), default=0)
         claim = stream.tables[command.table] = Claim(begin, begin, 0)
-    claim.skipping = max(0, _available_from(stream, claim.published) - _own_from(stream, claim.published))
+    claim.skipping = holes.between(_own_from(stream, claim.published), _available_from(stream, claim.published))
     claim.claimed = max(end, claim.published)
     claim.job = command.job
     return claim
@@ -203,7 +203,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
         wanted = _own_from(stream, begin)
         begin = _available_from(stream, begin)
-        lag.skipped += begin - wanted
+        lag.skipped += holes.between(wanted, begin)
         if begin < stream.next_record:
             lag.records += stream.next_record - begin - holes.missing(stream, begin)
             since = _time_of(machine, stream, begin)

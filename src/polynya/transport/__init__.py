@@ -12,7 +12,7 @@ socket with OutcomeUnknown and the rest with Unavailable.
 
 Between nodes: each node has one peer port that its cores share. Who connects says in clear which core is meant (`port`), then TLS
 where there are certificates, then both greet (`hello`): cluster, node, cores, protocols. Strangers are refused with the reason, in both logs. A
-connection that is silent for two seconds is dropped (`pulse`). Messages of groups have a connection of their own (`lane`), so
+connection that is silent for a second is dropped (`pulse`). Messages of groups have a connection of their own (`lane`), so
 that no call or snapshot goes before a heartbeat, and never wait: over the bound the oldest are dropped.
 
 It does not retry calls, or interpret bodies: they are opaque bytes.

@@ -39,7 +39,7 @@ class Dialer:
 
     def __init__(self, own: Hello, node: int, place: tuple[str, int], tls: PeerTls | None, on_hello: Callable[[Hello], None]) -> None:
         self.node = node
-        self._own = own
+        self.own = own
         self._places = [place]  # the first is tried next
         self._tls = tls
         self._on_hello = on_hello
@@ -82,7 +82,7 @@ class Dialer:
         finally:
             let_go(raw, loop)
         try:
-            greeting.link.send(Type.HELLO, 0, 0, encode_hello(self._own))
+            greeting.link.send(Type.HELLO, 0, 0, encode_hello(self.own))
             type_, kind, body = await greeting.answer
             self._judge(type_, kind, body, core, greeting.link)
         except BaseException:
@@ -116,7 +116,7 @@ class Dialer:
             raise Refused("it does not speak this protocol") from None
         if type_ == Type.REFUSED:
             raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
-        reason = judge(self._own, other, expected=self.node, certified=certified_names(link))
+        reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != Type.WELCOME or reason:
             raise Refused(reason or "it does not speak this protocol")
         self._on_hello(other)

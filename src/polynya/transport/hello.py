@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
-PROTOCOL_MAX = 1  # … and the newest
+PROTOCOL_MAX = 2  # … and the newest; 2: appends of a group travel together
 MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
 CORES_MAX = 256  # of a node: see `address`
@@ -28,6 +28,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     cores: int
     start: str  # of this life of the node
     release: str = ""
+    level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
+    works_at: int = 0  # the highest that a group there has reached
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -46,6 +48,16 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
         return (
             f"it speaks protocol {_range(other)}, this node {_range(own)} (release {other.release or 'unknown'} and {own.release}); "
             "upgrade one release at a time"
+        )
+    if max(other.level, 1) < own.works_at:
+        return (
+            f"its release ({other.release or 'unknown'}) knows the levels of logs up to {max(other.level, 1)}, the cluster works at level "
+            f"{own.works_at}: start it with release {own.release} or newer"
+        )
+    if max(own.level, 1) < other.works_at:
+        return (
+            f"the cluster works at level {other.works_at}, release {own.release} of this node knows the levels of logs up to "
+            f"{max(own.level, 1)}: start this node with release {other.release} or newer"
         )
     if other.cluster != own.cluster:
         return f"it belongs to the cluster {other.cluster}, this node to {own.cluster}; compare cluster.id"

@@ -34,8 +34,9 @@ class NodePort:
         self, house: House, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
     ) -> None:
         self._house = house
-        self._own = own
+        self.own = own
         self._nodes = set(nodes)
+        self._dismissed: set[int] = set()
         self._listener = listener
         self._directory = directory
         self._tls = tls
@@ -47,15 +48,17 @@ class NodePort:
     def admit(self, node: int) -> None:
         """It belongs to the cluster."""
         self._nodes.add(node)
+        self._dismissed.discard(node)
 
     def dismiss(self, node: int) -> None:
         """It belongs to the cluster no more: no new connection of it is taken."""
         self._nodes.discard(node)
+        self._dismissed.add(node)
 
     def open(self) -> None:
         """Take connections from now on."""
         loop = asyncio.get_running_loop()
-        path = self._path(self._own.core)
+        path = self._path(self.own.core)
         if os.path.exists(path):
             os.unlink(path)
         self._handed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -72,7 +75,7 @@ class NodePort:
         if self._handed is not None:
             loop.remove_reader(self._handed)
             self._handed.close()
-            os.unlink(self._path(self._own.core))
+            os.unlink(self._path(self.own.core))
         for task in list(self._entering):
             task.cancel()
         await asyncio.gather(*self._entering, return_exceptions=True)
@@ -133,7 +136,7 @@ class NodePort:
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
             log.warning("a connection to the peer port is from no node and was refused", extra={"from": _spelled(where)})
             raw.close()
-        elif core == self._own.core or core >= self._own.cores:  # a wrong one is told so, by the greeting
+        elif core == self.own.core or core >= self.own.cores:  # a wrong one is told so, by the greeting
             await self._enter(raw)
         else:
             self._hand_over(raw, core)
@@ -182,19 +185,21 @@ class NodePort:
         reason = self._judge(other, guest.link)
         if reason:
             log.warning("a node was refused", extra={"node": other.node, "from": where, "reason": reason})
-            own = encode_hello(self._own)
+            own = encode_hello(self.own)
             guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
             guest.link.end()
             return -1
         self.on_hello(other)
-        guest.link.send(Type.WELCOME, 0, 0, encode_hello(self._own))
+        guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 
     def _judge(self, other: Hello, link: Link) -> str:
-        if other.node == self._own.node and other.cluster == self._own.cluster:
+        if other.node == self.own.node and other.cluster == self.own.cluster:
             return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
-        reason = judge(self._own, other, expected=other.node, certified=certified_names(link))
-        if not reason and other.node not in self._nodes:
+        reason = judge(self.own, other, expected=other.node, certified=certified_names(link))
+        if not reason and other.node in self._dismissed:
+            reason = f"node {other.node} was removed from the cluster; start it with an empty folder and a new number"
+        elif not reason and other.node not in self._nodes:
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 

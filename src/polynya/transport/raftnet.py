@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from math import gcd
 
 from polynya.transport.backoff import Connect
-from polynya.transport.hello import Hello
+from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello
 from polynya.transport.lane import Lane, join_messages, messages_of
 
 Shared = Callable[[int], bool]  # of a group: whether it is on that core of the other node
@@ -22,12 +22,14 @@ log = logging.getLogger("polynya.transport")
 class _Node:
     """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
 
-    __slots__ = ("connect", "cores", "lanes", "life", "tasks")
+    __slots__ = ("connect", "cores", "lanes", "level", "life", "protocol", "tasks")
 
     def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
         self.connect = connect
         self.cores = cores
         self.life = ""  # its start id
+        self.protocol = PROTOCOL_MIN  # the newest that both speak
+        self.level = 0  # of logs, the newest that it knows
         self.lanes: dict[int, Lane] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -70,10 +72,20 @@ class RaftNet:
         for core, some in self._split(messages, self.cores_of(node)).items():
             self._bulk(node, core, join_messages(some))
 
+    def protocol(self, node: int) -> int:
+        """The newest that both speak, as far as is known."""
+        there = self._nodes.get(node)
+        return PROTOCOL_MIN if there is None else there.protocol
+
     def is_there(self, node: int) -> bool:
         """Whether cores of the node that have groups of this one were heard lately."""
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
+
+    def level_of(self, node: int) -> int:
+        """The newest level of logs that it knows; 0 until it has said."""
+        there = self._nodes.get(node)
+        return 0 if there is None else there.level
 
     def cores_of(self, node: int) -> int:
         """How many cores a node has: as many as this one until it has said."""
@@ -133,7 +145,9 @@ class RaftNet:
         there = self._nodes.get(hello.node)
         if there is None:
             return
+        there.level = max(hello.level, 1)
         before, there.life = there.life, hello.start
+        there.protocol = min(hello.high, PROTOCOL_MAX)
         if before not in ("", hello.start):
             log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
             for lane in there.lanes.values():

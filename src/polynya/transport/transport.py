@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from polynya import __version__
+from polynya.base import levels
 from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
@@ -74,13 +75,12 @@ class Transport:
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
         if cluster is not None:
-            own = Hello(
-                PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id, __version__
-            )
-            self._join(cluster, own, directory)
+            about = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, cluster.history, cluster.groups, cluster.node, core, cores, start_id)
+            self._join(cluster, msgspec.structs.replace(about, release=__version__, level=levels.LEVEL), directory)
 
     def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
-        self._dialer = lambda node, place: Dialer(own, node, place, cluster.tls, self._greeted)
+        self._hello = own
+        self._dialer = lambda node, place: Dialer(self._hello, node, place, cluster.tls, self._greeted)
         self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
         self.raft = raft = RaftNet(
             (own.core, own.cores),
@@ -92,6 +92,14 @@ class Transport:
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._greeted
+
+    def work_at(self, level: int) -> None:
+        """A group here has reached this level: nodes that do not know it are not let in from now on."""
+        assert self._port is not None
+        if level != self._hello.works_at:
+            self._hello = self._port.own = msgspec.structs.replace(self._hello, works_at=level)
+            for dialer in self._dialers.values():
+                dialer.own = self._hello
 
     def add_node(self, node: int, place: tuple[str, int]) -> None:
         """Another node belongs to the cluster, or is somewhere else than it was. In a cluster only."""
@@ -190,6 +198,10 @@ class Transport:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._peer(core).call_nowait(kind, body, partial(settle, future))
         return await future
+
+    def protocol(self, core: int) -> int:
+        """The newest that this core and that one speak."""
+        return PROTOCOL_MAX if core < 256 or self.raft is None else self.raft.protocol(core >> 8)
 
     def send(self, core: int, kind: int, body: bytes) -> bool:
         """A message without an answer, at most once; False when it was refused."""

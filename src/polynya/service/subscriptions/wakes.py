@@ -140,8 +140,9 @@ class Wakes:
         now_ms = self.service.now_ms()
         for machine in self.service.local.led.values():
             state = machine.subscriptions
-            for key in tuple(state.awake):
-                self._tend_one(state.homes[key], now_ms)
+            if state.awake:  # of most groups nothing is
+                for key in tuple(state.awake):
+                    self._tend_one(state.homes[key], now_ms)
 
     def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
         if subscription.id in self._busy:

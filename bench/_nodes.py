@@ -1,0 +1,207 @@
+"""A cluster of three on this machine, for the benchmarks: its start and end, and what its processes have used."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+START_SECONDS = 180.0
+
+
+class Cluster:
+    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if there is one. Use it in a `with`."""
+
+    def __init__(self, *flags: str, directory: str | None = None, tracer: Sequence[str] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=directory))
+        self.port = free_ports()
+        self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the process)
+        self._tracer = tracer
+        command = [*tracer, sys.executable, "-m", "polynya", "cluster", "dev", "--cores", "1", "--listen", f"127.0.0.1:{self.port}", *flags]
+        self._process = subprocess.Popen(
+            [*command, "--data", str(self.folder / "data")], stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+        supervisors = [_pid((self.folder / "data" / f"node-{number}" / "node.pid").read_text()) for number in (1, 2, 3)]
+        self.nodes = [[psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] for pid in supervisors]
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
+
+    def cpu(self) -> list[float]:
+        """Seconds of each node so far, its supervisor included."""
+        return cpu_of(self.nodes)
+
+    def memory(self) -> float:
+        """MiB of all nodes: each process's own pages and its part of those that it shares."""
+        return _memory(self.nodes)
+
+    def metric(self, name: str) -> float:
+        """The sum over all nodes and labels."""
+        total = 0.0
+        for url in self.urls:
+            text = urllib.request.urlopen(f"{url}/metrics", timeout=10).read().decode()
+            total += sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE))
+        return total
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            for process in [*psutil.Process(self._process.pid).children()[: len(self._tracer)], self._process]:
+                process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while b"Ctrl-C" not in (said := (self.folder / "log").read_bytes()):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the cluster did not come up:\n{said.decode(errors='replace')}")
+            time.sleep(0.2)
+
+
+URSULA = """
+[server]
+listen = "127.0.0.1:{port}"
+admin_listen = "127.0.0.1:{admin}"
+cluster_id = "bench3"
+[runtime]
+core_count = 1
+cpu_affinity = false
+[raft]
+node_id = {node}
+group_count = 16
+[raft.wal]
+path = "u{node}"
+fsync = "always"
+min_available_size = "0"
+lease = "10s"
+"""
+
+
+class Ursula:
+    """Three nodes of Ursula 0.11.5 that fsync (`cargo install ursula --locked` with RUSTC_BOOTSTRAP=1; found in PATH)."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-ursula-", dir=directory))
+        self.port = free_ports()
+        self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
+        peers = "".join(f'[[raft.peers]]\nnode_id = {node}\nurl = "http://127.0.0.1:{self.port + 10 * node - 10}"\n' for node in (1, 2, 3))
+        self._processes = []
+        for node in (1, 2, 3):
+            port = self.port + 10 * node - 10
+            config = self.folder / f"n{node}.toml"
+            config.write_text(URSULA.format(port=port, admin=port + 1, node=node) + peers)
+            command = ["ursula", "server", "--config", str(config)]
+            environment = {**os.environ, "RUST_LOG": "warn", "TOKIO_WORKER_THREADS": "2"}
+            self._processes.append(subprocess.Popen(command, cwd=self.folder, stdout=self._log, stderr=self._log, env=environment))
+        self.nodes = [[psutil.Process(process.pid)] for process in self._processes]
+        self._wait()
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
+
+    def cpu(self) -> list[float]:
+        """Seconds of each node so far."""
+        return cpu_of(self.nodes)
+
+    def memory(self) -> float:
+        """MiB of all nodes."""
+        return _memory(self.nodes)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Ursula:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        for url in self.urls:
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/__ursula/ready", timeout=2).close()
+                    break
+                except OSError:
+                    if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
+                        said = (self.folder / "log").read_bytes().decode(errors="replace")[-2000:]
+                        self.close()
+                        sys.exit(f"Ursula did not come up:\n{said}")
+                    time.sleep(0.3)
+
+
+def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
+    """Seconds of each node so far."""
+    return [sum(sum(process.cpu_times()[:2]) for process in node) for node in nodes]
+
+
+def _memory(nodes: list[list[psutil.Process]]) -> float:
+    return sum(process.memory_full_info().pss for node in nodes for process in node) / 2**20
+
+
+def machine() -> str:
+    """What the numbers were taken on."""
+    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} before"
+
+
+def _pid(text: str) -> int:
+    found = re.search(r"\d+", text)
+    assert found is not None
+    return int(found[0])
+
+
+def free_ports() -> int:
+    """The first of thirty that nobody listens on."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port + 30 < 32768 and all(_is_free(port + offset) for offset in range(30)):
+            return port
+        port = 10000 + (os.getpid() * 37 + time.monotonic_ns()) % 20000
+        if all(_is_free(port + offset) for offset in range(30)):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

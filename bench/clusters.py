@@ -1,0 +1,67 @@
+"""Clusters of three that fsync, side by side: appends through one node, with `ursula-bench` as the client. `python -m bench.clusters [--rounds N]`.
+
+Every run has fresh servers: the client's producers begin anew each time, and a second run on the same streams would be all repeats. The CPU is that
+of all nodes. Numbers of all runs as JSON on the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+from bench._nodes import Cluster, Ursula, machine
+
+KEYS = ("per_second", "p50_ms", "p99_ms", "cpu_us_each", "memory_mib", "errors")
+
+
+def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """One fresh cluster, one load, its figures."""
+    with Ursula(arguments.directory) if server == "ursula" else Cluster(directory=arguments.directory) as cluster:
+        style = "ursula" if server == "ursula" else "durable"
+        command = ["ursula-bench", "multi-stream", "--target", cluster.urls[0], "--api-style", style, "--streams", str(arguments.streams)]
+        command += ["--duration-secs", str(arguments.seconds), "--payload-bytes", "256"]
+        before = sum(cluster.cpu())
+        output = subprocess.run(command, env={**os.environ, "RUST_LOG": "off"}, capture_output=True, check=True).stdout
+        used = sum(cluster.cpu()) - before
+        result = json.loads(re.sub(rb"^[^{]*", b"", output))
+        return {
+            "per_second": result["aggregate_ops_per_sec"],
+            "p50_ms": result["latency_ms"]["p50_ms"],
+            "p99_ms": result["latency_ms"]["p99_ms"],
+            "cpu_us_each": used * 1e6 / max(result["counts"]["ok"], 1),
+            "memory_mib": cluster.memory(),
+            "errors": result["counts"]["other_err"],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--servers", default="polynya,ursula")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
+    arguments = parser.parse_args()
+    print(machine())
+    servers = arguments.servers.split(",")
+    runs: dict[str, list[dict[str, float]]] = {server: [] for server in servers}
+    for number in range(arguments.rounds):
+        for server in servers if number % 2 == 0 else servers[::-1]:
+            runs[server].append(run_once(server, arguments))
+            print(f"round {number + 1} {server}: {json.dumps(runs[server][-1])}", file=sys.stderr)
+    print("| server | " + " | ".join(KEYS) + " |\n|" + "---|" * (len(KEYS) + 1))
+    for server, found in runs.items():
+        cells = [[run[key] for run in found] for key in KEYS]
+        print(
+            f"| {server} | " + " | ".join(f"{statistics.median(cell):,.1f} ({min(cell):,.1f} to {max(cell):,.1f})" for cell in cells) + " |"
+        )
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Appends on their way to a core that leads their group: those of one pass of the loop for one group travel, and are answered, together.
+
+They become one write and one message to each member there, and so are committed together: nobody waits for another's answer. What may take
+longer than its turn (anything but an append) travels alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from polynya.base.errors import NotLeader, OutcomeUnknown
+from polynya.base.limits import MIB
+from polynya.service import messages
+from polynya.stream.commands import Append, Command
+from polynya.stream.replies import Reply
+from polynya.transport.errors import decode_error, encode_error
+
+BUNDLE_BYTES_MAX = 1 * MIB  # then it leaves before the pass is over; a larger append goes alone
+PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
+Done = Callable[[Reply | BaseException], None]
+Answer = Callable[[bytes | BaseException], None]
+
+
+class Way(Protocol):
+    """See `polynya.transport`."""
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
+
+    def protocol(self, core: int) -> int: ...
+
+
+class _Answers(msgspec.Struct, array_like=True):
+    """Of a bundle, in its order; where there is None the fault is in `faults`, as (error's number, text)."""
+
+    replies: list[Reply | None]
+    faults: dict[int, tuple[int, bytes]] = {}
+
+
+_answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
+_append: msgspec.msgpack.Decoder[Append] = msgspec.msgpack.Decoder(Append)
+_appends: msgspec.msgpack.Decoder[list[Append]] = msgspec.msgpack.Decoder(list[Append])
+_raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+
+
+class _Bundle:
+    __slots__ = ("bodies", "dones", "size")
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.dones: list[Done] = []
+        self.size = 0
+
+
+class Bundles:
+    """The asking side. `done` is called as by `call_nowait`: Unavailable, not applied; OutcomeUnknown, perhaps; NotLeader from there."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[tuple[int, int], _Bundle] = {}  # by target and group
+
+    def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
+        """In the order of the calls. `body`: the command, encoded."""
+        key = (target, group)
+        bundle = self._open.get(key)
+        if type(command) is not Append or self._way.protocol(target) < PROTOCOL:
+            if bundle is not None:
+                self._open[key] = _Bundle()
+                self._leave(key, bundle)
+            self._alone(target, group, body, done)
+            return
+        if bundle is None:
+            if not self._open:
+                self._loop.call_soon(self._leave_all)
+            bundle = self._open[key] = _Bundle()
+        bundle.bodies.append(body)
+        bundle.dones.append(done)
+        bundle.size += len(body)
+        if bundle.size > BUNDLE_BYTES_MAX:
+            self._open[key] = _Bundle()
+            self._leave(key, bundle)
+
+    def _leave_all(self) -> None:
+        open_, self._open = self._open, {}
+        for key, bundle in open_.items():
+            self._leave(key, bundle)
+
+    def _leave(self, key: tuple[int, int], bundle: _Bundle) -> None:
+        target, group = key
+        if len(bundle.bodies) == 1:
+            self._alone(target, group, bundle.bodies[0], bundle.dones[0])
+        elif bundle.bodies:
+            body = b"".join((group.to_bytes(2, "little"), _head(len(bundle.bodies)), *bundle.bodies))
+            self._way.call_nowait(target, messages.PROPOSE_ALL, body, partial(_came, bundle.dones))
+
+    def _alone(self, target: int, group: int, body: bytes, done: Done) -> None:
+        self._way.call_nowait(target, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+
+
+def _one_came(done: Done, body: bytes | BaseException) -> None:
+    done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
+
+
+def _came(dones: list[Done], body: bytes | BaseException) -> None:
+    if isinstance(body, BaseException):
+        for done in dones:
+            done(body)
+        return
+    answers = _answers.decode(body)
+    replies, faults = answers.replies, answers.faults
+    for index, done in enumerate(dones):
+        reply = replies[index] if index < len(replies) else None
+        done(decode_error(*faults.get(index, _MISSING)) if reply is None else reply)
+
+
+_MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
+
+
+def _head(count: int) -> bytes:
+    """Of a msgpack array."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+# --- the answering side ------------------------------------------------------------------------------------------------------------
+
+
+class Collected:
+    """The answers of one bundle, which leave when the last is there."""
+
+    __slots__ = ("_faults", "_left", "_replies", "_reply")
+
+    def __init__(self, count: int, reply: Answer) -> None:
+        self._replies: list[Reply | None] = [None] * count
+        self._faults: dict[int, tuple[int, bytes]] = {}
+        self._left = count
+        self._reply = reply
+
+    def done(self, index: int, outcome: Reply | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            self._faults[index] = encode_error(outcome)
+        else:
+            self._replies[index] = outcome
+        self._left -= 1
+        if not self._left:
+            self._reply(_encode((self._replies, self._faults)))
+
+
+def handler_of(
+    leads: Callable[[int], bool],
+    leader_of: Callable[[int], int],
+    propose: Callable[[int, Append, Done], None],
+    now_ms: Callable[[], int],
+) -> Callable[[bytes, Answer, int], None]:
+    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14)."""
+
+    def handle(body: bytes, reply: Answer, sender: int) -> None:
+        group = int.from_bytes(body[:2], "little")
+        if not leads(group):
+            reply(NotLeader(leader_of(group)))
+            return
+        appends = _appends_of(body)
+        collected, stamp = Collected(len(appends), reply), now_ms()
+        for index, append in enumerate(appends):
+            done = partial(collected.done, index)
+            try:
+                if isinstance(append, Exception):
+                    raise append
+                force_setattr(append, "now_ms", stamp)  # nobody else has it
+                propose(group, append, done)
+            except Exception as fault:  # those beside it must not wait for ever
+                done(fault)
+
+    return handle
+
+
+def _appends_of(body: bytes) -> list[Append] | list[Append | Exception]:
+    """What is none that this release knows is the fault of it alone."""
+    rest = memoryview(body)[2:]
+    try:
+        return _appends.decode(rest)
+    except msgspec.ValidationError:
+        return [_decoded(raw) for raw in _raws.decode(rest)]
+
+
+def _decoded(raw: msgspec.Raw) -> Append | Exception:
+    try:
+        return _append.decode(raw)
+    except msgspec.ValidationError as fault:
+        return fault

@@ -1,0 +1,54 @@
+"""A rolling upgrade with real processes: old and new nodes work side by side, and the new level begins with the last of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dev_cluster import DevCluster, dev_cluster
+from polling import wait_until
+from product import SOURCE, polynya
+from test_e2e_cluster import ask
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+SHIM = Path(__file__).parents[1] / "release_shim"
+NEXT = {"PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))), "RELEASE_LEVEL": "2"}
+
+
+def shown(cluster: DevCluster, by: int = 1) -> tuple[int, list[Any]]:
+    told = cluster.view(by)
+    return told["level"], [node["level"] for node in told["nodes"]]
+
+
+def upgrade(cluster: DevCluster, number: int) -> None:
+    cluster.kill(number)
+    cluster.start(number, **NEXT)
+    other = number % 3 + 1
+    wait_until(lambda: shown(cluster, other)[1][number - 1] == 2, what=f"node {number} with the new release")
+    cluster.wait_until_well(other)
+
+
+def test_three_nodes_are_upgraded_one_by_one(tmp_path: Path) -> None:
+    with dev_cluster(tmp_path / "c", "--groups", "4") as cluster:
+        streams = [f"{url}/v1/stream/upgraded" for url in cluster.urls]
+        assert ask("PUT", streams[0])[0] == 201
+        assert shown(cluster) == (1, [1, 1, 1])
+        for number in (3, 2, 1):
+            assert ask("POST", streams[number % 3], b"%d" % number)[0] in (200, 204)
+            if number == 1:
+                assert shown(cluster) == (1, [1, 2, 2]), "one node does not know it yet"
+            upgrade(cluster, number)
+            if number == 3:
+                assert "an upgrade is under way" in polynya("cluster", "status", "--server", cluster.urls[0]).out
+        wait_until(lambda: shown(cluster) == (2, [2, 2, 2]), what="the new level")
+        assert ask("GET", streams[0])[1] == b"[3,2,1]"
+        cluster.kill(3)
+        log = cluster.node(3) / "node.log"
+        before = log.stat().st_size
+        cluster.start(3)  # the old release again
+        wait_until(lambda: b"works at level 2" in log.read_bytes()[before:], what="the old release to be refused")
+        upgrade(cluster, 3)
+        assert ask("GET", streams[2])[1] == b"[3,2,1]"

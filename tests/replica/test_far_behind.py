@@ -1,0 +1,184 @@
+"""Members that missed more than the logs hold: what they are sent goes through their disk, a little at a time, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec import structs
+from sim_cluster import GROUPS, Node, World, settings_of
+from sim_loop import run_simulated
+
+from polynya.node import arriving, exchange
+from polynya.raft import SnapshotChunk, decode_message
+
+A = "test/a"
+CHUNK = 1000
+WINDOW = 4000
+
+
+def story(tell: Callable[[World, Node, Node], Awaitable[None]]) -> Callable[[], None]:
+    """Of a leader and a node that is far behind and dead."""
+
+    async def run() -> None:
+        world = World()
+        world.settings = lambda *about: structs.replace(settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW)
+        await world.start()
+        leader = world.leader(world.group_of(A))
+        assert leader is not None
+        behind = next(node for node in world.alive() if node is not leader)
+        await leader.create(A)
+        behind.kill()
+        await outrun(world, leader)
+        await tell(world, leader, behind)
+        world.heal()
+        await world.wait_equal()
+        for node in world.alive():
+            assert node.engine.exchange is not None and not node.engine.exchange.arriving._arrivals
+            assert not [path for path in node.disk.files if path.suffix == ".tmp"]
+        await world.stop()
+
+    def test() -> None:
+        run_simulated(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+async def outrun(world: World, leader: Node) -> None:
+    """More is written than the logs keep."""
+    for number in range(40):
+        await leader.append(A, b"%03d" % number + b"x" * 1000)
+    for _ in range(4):
+        for node in world.alive():
+            await node.snapshot()
+        await leader.append(A, b"y" * 9000)
+
+
+def chunks(world: World, to: Node) -> list[int]:
+    """Offsets of the chunks that are carried to a node, as they come."""
+    seen: list[int] = []
+    carry = world.carry
+
+    def look(sender: Node, node: int, messages: list[bytes]) -> None:
+        if node == to.number:
+            seen.extend(message.offset for message in map(decode_message, messages) if isinstance(message, SnapshotChunk))
+        carry(sender, node, messages)
+
+    world.carry = look  # type: ignore[method-assign]
+    return seen
+
+
+@story
+async def test_a_break_is_gone_on_from(world: World, leader: Node, behind: Node) -> None:
+    seen = chunks(world, behind)
+    behind.start()
+    await world.wait(lambda: len(seen) > 5)
+    world.isolate(behind.number)
+    await asyncio.sleep(0.3)
+    at = len(seen)
+    world.heal()
+    await world.wait_equal()
+    assert seen[:at].count(0) == 1 and min(seen[at:]) > 0, "it did not begin anew"
+
+
+@story
+async def test_a_receiver_that_dies_leaves_nothing_and_gets_it_again(world: World, leader: Node, behind: Node) -> None:
+    seen = chunks(world, behind)
+    behind.start()
+    await world.wait(lambda: len(seen) > 5)
+    behind.kill()
+    assert not [path for path in behind.disk.files if path.suffix == ".tmp"]
+    behind.start()
+    await world.wait_equal()
+    assert seen.count(0) >= 2
+
+
+@story
+async def test_a_sender_that_dies_is_followed_by_another(world: World, leader: Node, behind: Node) -> None:
+    seen = chunks(world, behind)
+    behind.start()
+    await world.wait(lambda: len(seen) > 5)
+    leader.kill(power=0.5)
+    await asyncio.sleep(1)
+    leader.start()
+    await world.wait_equal()
+
+
+@story
+async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behind: Node) -> None:
+    """Its disk takes half a second for a chunk. Appends go on as before, and what waits for it has a bound on both sides."""
+    held: list[int] = []
+    behind.start()
+    there = behind.engine.exchange.arriving  # type: ignore[union-attr]
+    store = there._store_kept
+
+    async def slowly(*about: object) -> None:
+        await asyncio.sleep(0.5)
+        held.append(sum(arrival.queued for arrival in there._arrivals.values()))
+        await store(*about)  # type: ignore[arg-type]
+
+    there._store_kept = slowly  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    slowest = 0.0
+    for number in range(40):
+        begin = loop.time()
+        await leader.append(A, b"z%d" % number)
+        slowest = max(slowest, loop.time() - begin)
+        await asyncio.sleep(0.05)
+        assert len(leader.engine.exchange._packed) <= exchange.PACKED_MAX  # type: ignore[union-attr]
+    assert held and max(held) <= WINDOW + CHUNK
+    assert slowest < 0.1
+    there._store_kept = store  # type: ignore[method-assign]
+
+
+@story
+async def test_a_receiver_without_room_begins_anew_when_there_is(world: World, leader: Node, behind: Node) -> None:
+    seen = chunks(world, behind)
+    behind.start()
+    await world.wait(lambda: len(seen) > 5)
+    behind.disk.capacity = behind.disk.used()
+    await asyncio.sleep(3)
+    behind.disk.capacity = 1 << 40
+    await world.wait_equal()
+    assert seen.count(0) > 1
+
+
+@story
+async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind: Node) -> None:
+    """As many as there are: no node has more than its share in hand."""
+    names = [next(name for n in range(999) if world.group_of(name := f"test/n{n}") == group) for group in range(1, GROUPS + 1)]
+    for name in names:
+        group = world.group_of(name)
+        await world.wait(lambda group=group: world.leader(group))
+        first = world.leader(group)
+        assert first is not None
+        if name != A:
+            await first.create(name)
+        for _ in range(30):
+            await first.append(name, b"x" * 1000)
+    for _ in range(4):
+        for node in world.alive():
+            await node.snapshot()
+        for name in names:
+            first = world.leader(world.group_of(name))
+            assert first is not None
+            await first.append(name, b"y" * 9000)
+    most_out = most_in = 0
+
+    def look() -> None:
+        nonlocal most_out, most_in
+        for node in world.alive():
+            assert node.engine.exchange is not None
+            most_out = max(most_out, len(node.engine.exchange._packed))
+            most_in = max(most_in, len(node.engine.exchange.arriving._arrivals))
+        asyncio.get_running_loop().call_later(0.01, look)
+
+    exchange.PACKED_MAX, arriving.ARRIVING_MAX = 1, 2
+    try:
+        look()
+        behind.start()
+        await world.wait_equal()
+    finally:
+        exchange.PACKED_MAX, arriving.ARRIVING_MAX = 2, 4
+    assert (most_out, most_in) == (1, 2)

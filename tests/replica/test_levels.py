@@ -1,0 +1,104 @@
+"""Two releases side by side: what is new begins when every node knows it, in every group at one place of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from sim_cluster import Node, World
+from sim_loop import run_simulated
+
+from polynya.base import levels
+from polynya.base.errors import ConfigError, Unavailable
+from polynya.node.levels import Levels
+from polynya.node.storage import open_storage
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+
+A = "test/a"
+
+
+def story(tell: Callable[[World, dict[int, int]], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Of a release of level 2, in which deleting a stream is new, and what each node has announced: all are of the release before."""
+
+    async def run() -> None:
+        world = await World().start()
+        await tell(world, dict.fromkeys(world.voters, 1))
+        await world.wait_equal()
+        await world.stop()
+
+    def test(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(levels, "LEVEL", 2)
+        monkeypatch.setitem(levels.LEVELS, "Delete", 2)
+        run_simulated(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+def looked(world: World, announced: dict[int, int]) -> list[int]:
+    """All nodes look once; the levels that they say they work at."""
+    works_at: list[int] = []
+    for node in world.alive():
+        Levels(node.core, lambda: world.voters, announced.__getitem__, works_at.append).look()
+    return works_at
+
+
+def levels_of(node: Node) -> set[int]:
+    return {group.machine.level for group in node.core.shard.groups.values()}
+
+
+@story
+async def test_what_is_new_waits_for_the_last_node(world: World, announced: dict[int, int]) -> None:
+    leader = world.leader(world.group_of(A))
+    assert leader is not None
+    await leader.create(A)
+    announced |= {1: 2, 2: 2}
+    assert looked(world, announced) == [1, 1, 1]
+    with pytest.raises(Unavailable, match="upgrade them all"):
+        await leader.delete(A)
+    announced[3] = 2
+    looked(world, announced)
+    await world.wait(lambda: all(levels_of(node) == {2} for node in world.alive()))
+    assert looked(world, announced) == [2, 2, 2]
+    assert (await leader.delete(A)).code == Code.OK
+
+
+@story
+async def test_a_node_that_has_not_said_is_waited_for(world: World, announced: dict[int, int]) -> None:
+    announced |= {1: 2, 2: 2, 3: 0}
+    looked(world, announced)
+    await world.wait_equal()
+    assert all(levels_of(node) == {1} for node in world.alive())
+
+
+@story
+async def test_a_level_outlives_restarts_and_the_release_before_refuses_it(world: World, announced: dict[int, int]) -> None:
+    announced |= dict.fromkeys(world.voters, 2)
+    looked(world, announced)
+    await world.wait(lambda: all(levels_of(node) == {2} for node in world.alive()))
+    for node in world.alive():
+        await node.snapshot()
+    node = world.nodes[3]
+    node.kill(power=0.0)
+    node.start()
+    assert levels_of(node) == {2}
+    node.kill()
+    levels.LEVEL = 1
+    with pytest.raises(ConfigError, match=r"works at level 2, this release knows levels up to 1: start this node with the release"):
+        open_storage(Path("/core-0"), core=0, cores=1, groups=2, files=node.disk, segment_bytes=world.segment_bytes)
+    levels.LEVEL = 2
+    node.start()
+    await world.wait_equal()
+
+
+def test_the_level_is_in_the_log_and_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polynya.stream.commands import SetLevel
+
+    monkeypatch.setattr(levels, "LEVEL", 3)
+    machine = Machine(1, 4)
+    assert [machine.apply(SetLevel(level)).detail for level in (2, 3, 2)] == [2, 3, 3]
+    assert Machine.restore(machine.snapshot(), lambda place, uid: b"").level == 3
+    with pytest.raises(ConfigError, match="group 1 works at level 4"):
+        machine.apply(SetLevel(4))
