@@ -1,0 +1,114 @@
+"""What an append costs that another node leads, beside all else: from the asking service to the leader's and back, no sockets. `python -m bench.forwarding`.
+
+Frames and checksums are real. By how many appends one pass of the loop has for one group; microseconds of CPU an append on both nodes together, best of
+many passes: one by one as a node of protocol 1 gets them, and together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from time import thread_time
+from typing import Any
+
+from bench.core import append_of
+from polynya.base.errors import Unavailable
+from polynya.replica.log import decode_command, encode_command
+from polynya.service import messages
+from polynya.service.bundles import Bundles, handler_of
+from polynya.stream.replies import Reply
+from polynya.transport.door import Guest, House
+from polynya.transport.link import Link
+from polynya.transport.peer import Peer
+
+TARGET, PASSES = 2 << 8, 400
+
+
+class Socket:
+    """What one side writes, for the other to read."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.pieces += pieces
+
+    def set_write_buffer_limits(self, **limits: int) -> None:
+        """There are none."""
+
+    def abort(self) -> None:
+        raise AssertionError("a frame was damaged")
+
+    def empty_into(self, link: Link) -> None:
+        data, self.pieces = b"".join(self.pieces), []
+        link.data_received(data)
+
+
+class World:
+    def __init__(self, protocol: int) -> None:
+        house = House()
+        house.handlers[messages.PROPOSE] = self._alone
+        house.handlers[messages.PROPOSE_ALL] = handler_of(lambda group: True, lambda group: 0, self._propose, lambda: 1)
+        self.proposed: list[Any] = []
+        self.there = Guest(house, lambda *hello: 1, checked=True)
+        self.there.core = 1
+        self.asked, self.answered = Socket(), Socket()
+        self.there.link.connection_made(self.answered)  # type: ignore[arg-type]
+        self.peer = Peer("the leader", _never, call_seconds=60)
+        self.here = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+        self.here.connection_made(self.asked)  # type: ignore[arg-type]
+        self.peer._begin(self.here)
+        self._protocol = protocol
+        self.bundles = Bundles(self)
+
+    def protocol(self, core: int) -> int:
+        return self._protocol
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        self.peer.call_nowait(kind, body, done)
+
+    def _propose(self, group: int, append: Any, done: Any) -> None:
+        self.proposed.append(done)
+
+    def _alone(self, body: bytes, reply: Any, sender: int) -> None:
+        decode_command(body[2:])
+        self.proposed.append(lambda outcome: reply(messages.encode(outcome)))
+
+
+async def _never() -> Link:
+    raise Unavailable("it is there already")
+
+
+async def cost(protocol: int, count: int) -> float:
+    world, best = World(protocol), 1e9
+    commands = [append_of(number, 1) for number in range(count)]
+    answer, came = Reply(0, 1 << 48 | 7, 12345, 3160320, False, 0, 9), []
+    gc.collect()
+    for _ in range(PASSES):
+        begin = thread_time()
+        for command in commands:
+            world.bundles.propose(TARGET, 1, command, encode_command(command), came.append)
+        world.bundles._leave_all()
+        world.here.flush()
+        world.asked.empty_into(world.there.link)
+        proposed, world.proposed = world.proposed, []
+        for done in proposed:
+            done(answer)
+        world.there.link.flush()
+        world.answered.empty_into(world.here)
+        best = min(best, thread_time() - begin)
+        assert len(came) == count
+        came.clear()
+        await asyncio.sleep(0)
+    return best / count * 1e6
+
+
+def main() -> None:
+    print("| appends of a pass and group | one by one, us | together, us |\n|---|---|---|")
+    for count in (1, 2, 4, 8, 16, 32):
+        print(f"| {count} | {asyncio.run(cost(1, count)):.2f} | {asyncio.run(cost(2, count)):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
