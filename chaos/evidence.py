@@ -122,6 +122,7 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
         command=f"python -m chaos.evidence --seconds {options.seconds:g} --seed {options.seed}",
         machine=f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}",
         mutants=before.mutants,
+        mutants_date=before.mutants_date,
     )
     with tempfile.TemporaryDirectory() as folder:
         work = Work(Path(folder))
@@ -130,6 +131,7 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
         soak = max(30.0, options.seconds * SHARES["soak"])
         results.soak = _chaos(work, "--soak", f"--seed={options.seed}", f"--seconds={soak:.0f}", "--cores=2")
         if not options.no_mutants:
+            results.mutants_date = results.date
             results.mutants = msgspec.json.decode(work.run("tests/mutants.py"), type=list[Mutant])
     return results
 

@@ -84,6 +84,7 @@ class Results(msgspec.Struct, kw_only=True):
     chaos: list[Chaos] = []
     soak: Chaos | None = None
     mutants: list[Mutant] = []
+    mutants_date: str = ""  # they may have been tried on another day
 
     @property
     def wrong(self) -> bool:
@@ -105,13 +106,15 @@ def written(results: Results) -> str:
 def _results(results: Results) -> list[str]:
     if not results.date:
         return ["## Last results\n\nNone were written down yet.\n"]
-    parts = [f"## Last results\n\n{results.date}, {results.machine}, by `{results.command}`. Nothing here is from another run.\n"]
+    parts = [
+        f"## Last results\n\n{results.date}, {results.machine}, by `{results.command}`. Nothing of simulation, chaos and soak is from another run.\n"
+    ]
     if results.simulation is not None:
         parts.append(_simulation(results.simulation))
     if results.chaos or results.soak:
         parts.append(_chaos([*results.chaos, *([results.soak] if results.soak else [])], results.soak))
     if results.mutants:
-        parts.append(_mutants(results.mutants))
+        parts.append(_mutants(results.mutants, results.mutants_date))
     return parts
 
 
@@ -153,10 +156,10 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mutants(mutants: list[Mutant]) -> str:
+def _mutants(mutants: list[Mutant], date: str) -> str:
     caught = sum(bool(mutant.by) for mutant in mutants)
     rows = "\n".join(f"| {mutant.list} | {mutant.name} | {_short(mutant.by)} |" for mutant in mutants)
-    return f"### Mutations\n\n{caught} of {len(mutants)} are caught.\n\n| list | defect | caught by |\n|---|---|---|\n{rows}\n"
+    return f"### Mutations\n\n{date}, by `make mutants`: {caught} of {len(mutants)} are caught.\n\n| list | defect | caught by |\n|---|---|---|\n{rows}\n"
 
 
 def _short(by: str) -> str:

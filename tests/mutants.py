@@ -29,11 +29,14 @@ def mutants() -> Iterator[tuple[str, str, Callable[[], str]]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", help="parts of names; all without")
+    parser.add_argument("--only", choices=("raft", "cluster"), help="one of the lists")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     found: list[dict[str, str]] = []
     for where, name, caught in mutants():
+        if options.only not in (None, where):
+            continue
         if options.names and not any(part in name for part in options.names):
             continue
         began = perf_counter()

@@ -129,6 +129,7 @@ class Node:
         self.stamps: dict[int, int] = {}
         self.wall_ms = 0  # by which its wall's clock is wrong
         self._log_ms = 0
+        self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
         self.engine: Engine
 
     @property
@@ -206,6 +207,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
         self.lost, self.lives, self.stamps = set(), {}, {}
+        self._keeps_its_word()
         if world.store is not None:
             self.tasks.update(SimTier(self.engine, world.store).tasks())
         self._pulse(self.life)
@@ -220,8 +222,20 @@ class Node:
         if self.alive and self.life == life:
             self.kill()
 
+    def _keeps_its_word(self) -> None:
+        """What was durable in the life before is there in this one."""
+        for number, (index, term) in self.durable.items():
+            if self.core.has(number):
+                raft = self.core.members[number].raft
+                known = index <= raft.snapshot.index or (index <= raft.log.last and raft.log.term(index) == term)
+                assert known, f"node {self.number} has forgotten entry {index} of group {number}, which was durable"
+
     def kill(self, *, power: float | None = None) -> None:
         """The process dies; with `power` the machine, and that share of what was not synced survives."""
+        rafts = {number: member.raft for number, member in self.core.members.items()}
+        self.durable = {
+            number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
+        }
         self.alive = False
         self.forwarding.close()
         self.core.close()
@@ -238,6 +252,7 @@ class Node:
         """The machine is a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
         self.disk = FakeDisk(Random(self.world.random.random()))
+        self.durable = {}
 
     @property
     def remembers(self) -> bool:

@@ -13,17 +13,24 @@ Fails = Callable[[Sequence[Step]], bool]
 def shrink(steps: Sequence[Step], fails: Fails) -> list[Step]:
     """A part of the schedule that fails, from which no single step can be left out. `steps` must fail."""
     known = _without_tail(list(steps), fails)
-    size = len(known) // 2
-    while size:
-        at = 0
-        while at < len(known):
-            fewer = known[:at] + known[at + size :]
-            if fewer and fails(fewer):
-                known = fewer
-            else:
-                at += size
-        size //= 2
-    return known
+    size = max(1, len(known) // 2)
+    while True:
+        fewer = _fewer(known, size, fails)
+        if size == 1 and fewer == known:
+            return known
+        known, size = fewer, max(1, size // 2)
+
+
+def _fewer(steps: list[Step], size: int, fails: Fails) -> list[Step]:
+    """So many at a time are left out, wherever it still fails without them."""
+    at = 0
+    while at < len(steps):
+        fewer = steps[:at] + steps[at + size :]
+        if fewer and fails(fewer):
+            steps = fewer
+        else:
+            at += size
+    return steps
 
 
 def _without_tail(steps: list[Step], fails: Fails) -> list[Step]:

@@ -30,9 +30,9 @@ def test_nothing_acknowledged_is_lost(tenth: int) -> None:
             raise AssertionError(f"again: make sim SEED={seed}") from fault
 
 
-@pytest.mark.parametrize(("seed", "schedule"), FOUND)
-def test_what_once_failed_does_not_again(seed: int, schedule: list[Step]) -> None:
-    run_swarm(seed, schedule=schedule)
+def test_what_once_failed_does_not_again() -> None:
+    for seed, schedule in FOUND:
+        run_swarm(seed, schedule=schedule)
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
@@ -87,7 +87,7 @@ def test_a_failing_seed_shrinks() -> None:
         seed = next(seed for seed in range(20) if failing(seed, SwarmEpisode(seed).schedule[:8]))
         small = shrink(SwarmEpisode(seed).schedule[:8], lambda steps: failing(seed, steps))
         assert failing(seed, small)
-        assert len(small) <= 4
+        assert all(not failing(seed, small[:at] + small[at + 1 :]) for at in range(len(small)) if len(small) > 1)
 
 
 def failing(seed: int, schedule: Sequence[Step] | None) -> bool:
