@@ -57,14 +57,14 @@ def test_the_documented_variables_exist_with_the_documented_defaults():
 def test_every_problem_is_named_with_its_origin_at_once(tmp_path):
     file = tmp_path / "node.toml"
     file.write_text('lisen = "x"\ncores = "many"\n[cold]\nflush_byte = 1\nbackend = "s4"\n[log]\nlevel = ["info"]\n')
-    message = refusal({"--long-poll-timeout": "soon"}, {"POLYNYA_GROUPS": "65", "POLYNYA_COLD_FLUSH_BITES": "1"}, str(file))
+    message = refusal({"--long-poll-timeout": "soon"}, {"POLYNYA_GROUPS": "1025", "POLYNYA_COLD_FLUSH_BITES": "1"}, str(file))
     assert f"{file}:1: lisen: unknown; did you mean listen?" in message
     assert f"{file}:2: cores: 'many': expected a whole number" in message
     assert f"{file}:4: cold.flush_byte: unknown; did you mean cold.flush_bytes?" in message
     assert f"{file}:5: cold.backend: 's4': expected one of local, s3, memory, none" in message
     assert f"{file}:7: log.level: expected debug \\| info \\| warning \\| error, not a list" in message
     assert "--long-poll-timeout: 'soon': expected a duration" in message
-    assert "POLYNYA_GROUPS: '65': expected at most 64" in message
+    assert "POLYNYA_GROUPS: '1025': expected at most 1024" in message
     assert "POLYNYA_COLD_FLUSH_BITES: unknown; did you mean POLYNYA_COLD_FLUSH_BYTES?" in message
     assert len(message.splitlines()) == 8
 
