@@ -59,6 +59,7 @@ def run_guarded(options: Options, *, keep: bool = False) -> Outcome:
     name = f"pch{os.getpid()}"
     guard = Guard(name, folder)
     signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background, where a shell has it ignored
     outcome: Outcome | None = None
     try:
         outcome = asyncio.run(Run(options, folder, name).run())

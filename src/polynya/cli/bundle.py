@@ -161,7 +161,7 @@ class _Gathered:
         admin = [f"http://127.0.0.1:{admin_port}/metrics"] if is_loopback(client.server) else []
         for url in (*admin, f"{client.server}/metrics"):
             with contextlib.suppress(httpx.TransportError):
-                answer = client.send("GET", url)
+                answer = client.get(url)
                 if answer.is_success:
                     yield "metrics.txt", answer.text
                     return

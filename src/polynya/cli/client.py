@@ -130,6 +130,10 @@ class Client:
         """The answer, whatever its status. Raises httpx.TransportError."""
         return self._tried(method, path, headers=headers, content=content)
 
+    def get(self, url: str) -> httpx.Response:
+        """The answer of just this address, such as an admin port's. Raises httpx.TransportError."""
+        return self._http.get(url, timeout=ANSWER_SECONDS)
+
     def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
         """By the node that owns the stream or one that answers; by the next as long as nothing could be sent. Raises httpx.TransportError."""
         import httpx
