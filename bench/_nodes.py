@@ -15,19 +15,56 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import psutil
 
 START_SECONDS = 180.0
 
 
-class Cluster:
-    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if there is one. Use it in a `with`."""
+class ThreeNodes:
+    """Of whatever kind, in a folder of their own, from `port` on. Use it in a `with`."""
+
+    nodes: list[list[psutil.Process]]
+
+    def __init__(self, prefix: str, directory: str | None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
+        self.port = free_ports()
+        self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
+
+    def cpu(self) -> list[float]:
+        """Seconds of each node so far, a supervisor included."""
+        return cpu_of(self.nodes)
+
+    def memory(self) -> float:
+        """MiB of all nodes: each process's own pages and its part of those that it shares."""
+        return sum(process.memory_full_info().pss for node in self.nodes for process in node) / 2**20
+
+    def close(self) -> None:
+        self._end()
+        self._log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        """All processes are gone when this returns."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Cluster(ThreeNodes):
+    """`polynya cluster dev --cores 1` in a folder of its own, started by the command `tracer` if there is one."""
 
     def __init__(self, *flags: str, directory: str | None = None, tracer: Sequence[str] = ()) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=directory))
-        self.port = free_ports()
-        self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the process)
+        super().__init__("bench-cluster-", directory)
         self._tracer = tracer
         command = [*tracer, sys.executable, "-m", "polynya", "cluster", "dev", "--cores", "1", "--listen", f"127.0.0.1:{self.port}", *flags]
         self._process = subprocess.Popen(
@@ -41,18 +78,6 @@ class Cluster:
         supervisors = [_pid((self.folder / "data" / f"node-{number}" / "node.pid").read_text()) for number in (1, 2, 3)]
         self.nodes = [[psutil.Process(pid), *psutil.Process(pid).children(recursive=True)] for pid in supervisors]
 
-    @property
-    def urls(self) -> list[str]:
-        return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
-
-    def cpu(self) -> list[float]:
-        """Seconds of each node so far, its supervisor included."""
-        return cpu_of(self.nodes)
-
-    def memory(self) -> float:
-        """MiB of all nodes: each process's own pages and its part of those that it shares."""
-        return _memory(self.nodes)
-
     def metric(self, name: str) -> float:
         """The sum over all nodes and labels."""
         total = 0.0
@@ -61,7 +86,7 @@ class Cluster:
             total += sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE))
         return total
 
-    def close(self) -> None:
+    def _end(self) -> None:
         if self._process.poll() is None:
             for process in [*psutil.Process(self._process.pid).children()[: len(self._tracer)], self._process]:
                 process.send_signal(signal.SIGINT)
@@ -69,14 +94,6 @@ class Cluster:
                 self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self._log.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -105,13 +122,11 @@ lease = "10s"
 """
 
 
-class Ursula:
+class Ursula(ThreeNodes):
     """Three nodes of Ursula 0.11.5 that fsync (`cargo install ursula --locked` with RUSTC_BOOTSTRAP=1; found in PATH)."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-ursula-", dir=directory))
-        self.port = free_ports()
-        self._log = open(self.folder / "log", "wb")  # noqa: SIM115 (closed with the processes)
+        super().__init__("bench-ursula-", directory)
         peers = "".join(f'[[raft.peers]]\nnode_id = {node}\nurl = "http://127.0.0.1:{self.port + 10 * node - 10}"\n' for node in (1, 2, 3))
         self._processes = []
         for node in (1, 2, 3):
@@ -124,31 +139,11 @@ class Ursula:
         self.nodes = [[psutil.Process(process.pid)] for process in self._processes]
         self._wait()
 
-    @property
-    def urls(self) -> list[str]:
-        return [f"http://127.0.0.1:{self.port + 10 * number}" for number in range(3)]
-
-    def cpu(self) -> list[float]:
-        """Seconds of each node so far."""
-        return cpu_of(self.nodes)
-
-    def memory(self) -> float:
-        """MiB of all nodes."""
-        return _memory(self.nodes)
-
-    def close(self) -> None:
+    def _end(self) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
-        self._log.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Ursula:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -168,10 +163,6 @@ class Ursula:
 def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
     """Seconds of each node so far."""
     return [sum(sum(process.cpu_times()[:2]) for process in node) for node in nodes]
-
-
-def _memory(nodes: list[list[psutil.Process]]) -> float:
-    return sum(process.memory_full_info().pss for node in nodes for process in node) / 2**20
 
 
 def machine() -> str:

@@ -242,6 +242,15 @@ async def suspend(cluster: Cluster, draw: Random) -> Inflicted:
 # --- disks -----------------------------------------------------------------------------------------------------------------------
 
 
+async def _ends_by(cluster: Cluster, draw: Random, what: str) -> Inflicted:
+    """A node's disk fails after a while; the node must end by itself, and say so by its exit code."""
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    node.orders.give(**{f"{what}_error": errno.EIO, f"{what}_after": draw.randrange(20)})
+    await _start_after(node, EXIT_STORAGE)
+    return f"with EIO on node {node.number}, which stops", None
+
+
 async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
     """It must end by itself with that code, and say why."""
     found = await node.ended(seconds)
@@ -251,20 +260,12 @@ async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
 
 @fault("fsync fails", "shim", seconds=(0.2, 1.0))
 async def sync_fails(cluster: Cluster, draw: Random) -> Inflicted:
-    node = await _one(cluster, draw)
-    assert node.orders is not None
-    node.orders.give(sync_error=errno.EIO, sync_after=draw.randrange(20))
-    await _start_after(node, EXIT_STORAGE)
-    return f"with EIO on node {node.number}, which stops", None
+    return await _ends_by(cluster, draw, "sync")
 
 
 @fault("writes fail", "shim", seconds=(0.2, 1.0))
 async def write_fails(cluster: Cluster, draw: Random) -> Inflicted:
-    node = await _one(cluster, draw)
-    assert node.orders is not None
-    node.orders.give(write_error=errno.EIO, write_after=draw.randrange(20))
-    await _start_after(node, EXIT_STORAGE)
-    return f"with EIO on node {node.number}, which stops", None
+    return await _ends_by(cluster, draw, "write")
 
 
 @fault("no room for writes", "shim", seconds=(1.0, 4.0))

@@ -20,7 +20,8 @@ from polynya.backup.group_file import HEADER_BYTES, parse_header
 from polynya.backup.manifest import PART_BYTES, PART_ROWS, CopiedObject, FileEntry, ListEntry, Manifest
 from polynya.backup.shelf import Reading, Shelf, backups_on, parts_of
 from polynya.backup.source import About, Captured, Lost, Source
-from polynya.base.errors import CorruptData, PolynyaError, Unavailable
+from polynya.backup.working import at_once
+from polynya.base.errors import CorruptData, Unavailable
 from polynya.objectstore import AlreadyExists, NotFound
 from polynya.stream.model import Held
 from polynya.stream.tables import Table
@@ -28,7 +29,6 @@ from polynya.wire.pack import damaged_slices
 
 TRIES = 8  # of a group, and of all of them
 READ_BYTES = 8 << 20
-COPIES = 4  # objects at the same time …
 COPIED_BYTES = 64 << 20  # … of so many bytes together, or one larger one
 TABLES = "tables/"
 HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do without
@@ -215,12 +215,7 @@ class Taker:
                     except NotFound:
                         gone.add(key)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(COPIES):
-                    tasks.create_task(work())
-        except* PolynyaError as failed:
-            raise failed.exceptions[0] from None
+        await at_once(work)
         return gone
 
     async def _one(self, key: str, size: int) -> CopiedObject:

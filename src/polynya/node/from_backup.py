@@ -10,12 +10,11 @@ from google_crc32c import value as crc32c
 from polynya.backup.group_file import parse
 from polynya.backup.manifest import CopiedObject, Manifest, decode_rows
 from polynya.backup.shelf import Reading, parts_of
-from polynya.base.errors import ConfigError, CorruptData, PolynyaError
+from polynya.backup.working import at_once
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.node.restoring import Restored, State
 from polynya.objectstore import NotFound, ObjectStore, put_again
 from polynya.stream.snapshots import decode_image
-
-COPIES = 4  # objects at the same time
 
 
 class FromBackup:
@@ -49,12 +48,7 @@ class FromBackup:
                     done.objects += 1
                     done.bytes += row.size
 
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for _ in range(COPIES):
-                        tasks.create_task(work())
-            except* PolynyaError as failed:
-                raise failed.exceptions[0] from None
+            await at_once(work)
 
     async def _copy(self, store: ObjectStore, row: CopiedObject) -> None:
         try:
