@@ -22,6 +22,11 @@ from polynya.stream.commands import (
     ReleasePack,
     Retention,
     SetRetention,
+    SubscriptionConfig,
+    SubscriptionDelete,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
     Touch,
     Trim,
     Unpin,
@@ -65,6 +70,26 @@ def test_each_command_alone() -> None:
     world.chain(1)
     apply(Create(A, 902, "application/json", Encoding.JSON))
     apply(Delete(A, 903))
+
+
+def test_each_command_of_a_subscription_alone() -> None:
+    world = World()
+    machine = world.machines[1]
+
+    def apply(command: Command) -> None:
+        before = machine.snapshot()
+        world.apply(1, command)
+        world.chain(1)  # compares
+        assert machine.snapshot() != before, "it changes something"
+
+    config = SubscriptionConfig(0, "", ["a"], "http://hook/", "", 1000)
+    apply(SubscriptionPut("s", 1, config, "http://one"))
+    uid = machine.subscriptions.homes["s"].uid
+    apply(SubscriptionPut("s", 2, config, "http://two"))
+    apply(SubscriptionStreams("s", ["b"], [], 3))
+    apply(SubscriptionLinked("s", uid, machine.subscriptions.homes["s"].revision))
+    apply(SubscriptionDelete("s", 4))
+    apply(SubscriptionLinked("s", uid, 9))
 
 
 def test_a_stream_that_came_and_went_needs_no_tombstone() -> None:
