@@ -13,6 +13,7 @@ from polynya.stream.commands import (
     Create,
     Delete,
     Encoding,
+    LinkSubscription,
     MetaSet,
     PackDeleted,
     PackWritten,
@@ -29,6 +30,7 @@ from polynya.stream.commands import (
     SubscriptionStreams,
     Touch,
     Trim,
+    UnlinkSubscription,
     Unpin,
 )
 from polynya.stream.replies import Code
@@ -88,7 +90,11 @@ def test_each_command_of_a_subscription_alone() -> None:
     apply(SubscriptionPut("s", 2, config, "http://two"))
     apply(SubscriptionStreams("s", ["b"], [], 3))
     apply(SubscriptionLinked("s", uid, machine.subscriptions.homes["s"].revision))
-    apply(SubscriptionDelete("s", 4))
+    apply(Create(A, 4, "text/plain", Encoding.BYTES))
+    apply(LinkSubscription("s", uid, 1, "", "", [A]))
+    apply(LinkSubscription("s", uid, 2, "", "", []))
+    apply(UnlinkSubscription("s", uid))
+    apply(SubscriptionDelete("s", 5))
     apply(SubscriptionLinked("s", uid, 9))
 
 
