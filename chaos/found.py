@@ -41,4 +41,14 @@ FOUND = (
     Found("A node that had lost its disk voted", "simulation, while it was built", "tests/replica/test_cluster.py"),
     Found("A snapshot of nothing had a term", "simulation, while it was built", "tests/replica/test_cluster_chaos.py"),
     Found("Log time after an installed snapshot began too early", "simulation, while it was built", "tests/replica/test_cluster_chaos.py"),
+    Found(
+        "A replica that was made anew voted with an empty log for a member that had been put out and had not heard of it: two leaders in one term",
+        "simulation of moves, seed 231, before moves were released",
+        "tests/replica/test_cluster_chaos.py",
+    ),
+    Found(
+        "A group of one voter never answered again after its disk had been full",
+        "simulation of moves, seed 2",
+        "tests/replica/test_cluster_moves.py",
+    ),
 )
