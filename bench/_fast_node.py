@@ -1,7 +1,7 @@
 """A node whose log time passes faster than the wall's: `python -m bench._fast_node FLAGS…` is its supervisor; `BENCH_SPEED` says how much faster.
 
 Log time is what everything that lives, expires and is collected goes by. Timers stay as they are, but the collector's, which would look once in
-half a day of such time.
+half a day of such time, and that of the copies of states which it waits for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from functools import partial
 
 from polynya.cold import CollectorSettings
-from polynya.node import assembly, bootstrap, tier
+from polynya.node import assembly, bootstrap, copying, tier
 from polynya.node.clock import LogClock
 from polynya.node.config import load
 from polynya.node.supervisor import serve
@@ -44,6 +44,7 @@ def main() -> int:
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)
     assembly.LogClock = FastClock  # type: ignore[attr-defined]
     tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)  # type: ignore[attr-defined, assignment]
+    copying.SOON_SECONDS = COLLECT_MS / 1000
     return bootstrap.main()
 
 
