@@ -14,7 +14,7 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import Links, SimMap, SimWriter, Stream
+from sim_parts import Links, SimMap, SimWriter, Stream, placeless
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -34,9 +34,7 @@ from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream import snapshots
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
 from polynya.transport.hello import PROTOCOL_MAX
@@ -366,7 +364,7 @@ class Node:
 
     def state(self) -> dict[int, bytes]:
         """Of all groups, places in the own journal aside."""
-        return {number: _placeless(machine) for number, machine in self.engine.local.machines.items()}
+        return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
 
 
 class World:
@@ -577,7 +575,7 @@ class World:
                 if not node.core.has(number):
                     continue
                 group = node.core.shard.groups[number]
-                state = _placeless(group.machine)
+                state = placeless(group.machine)
                 same = states.setdefault(group.applied_index, state) == state
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
 
@@ -590,14 +588,6 @@ class World:
             await node.core.drain()
             await node.engine.stop()
             node.engine.close()
-
-
-def _placeless(machine: Machine) -> bytes:
-    image = msgspec.msgpack.decode(machine.snapshot(), type=snapshots.Image)
-    for stream in image.streams:
-        for batch in stream.hot or ():
-            batch.place = 0
-    return msgspec.msgpack.encode(image)
 
 
 __all__ = ["GROUPS", "Node", "World", "json_batch", "raw_batch"]
