@@ -44,7 +44,7 @@ from polynya.raft import (
 )
 from polynya.replica import Group
 from polynya.replica.log import encode_command
-from polynya.replica.member import Member, Proposal
+from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
@@ -53,6 +53,7 @@ from polynya.stream.replies import Code, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
+_BUNDLE_LEVEL = LEVELS["Bundle"]
 Shared = Callable[[int], bool]
 
 
@@ -347,8 +348,8 @@ class ReplicatedCore:
 
     async def wait_applied(self) -> None:
         """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
-        pending = [entry for member in self.members.values() for entry in (*member.proposals, *member.queue)]
-        while any(isinstance(entry, Proposal) and entry.token is not None for entry in pending):
+        pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
+        while any(part.token is not None for part in pending):
             await self._wait_turn()
 
     async def drain(self) -> None:
@@ -482,6 +483,8 @@ class ReplicatedCore:
         queued, self._queued = self._queued, []
         for member in queued:
             entries, member.queue = member.queue, []
+            if len(entries) > 1 and member.group.machine.level >= _BUNDLE_LEVEL:
+                entries = bundled(entries)
             refusal = member.raft.propose(entries, now_ms)
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
@@ -537,12 +540,12 @@ class ReplicatedCore:
 
     def _answer_all(self, entries: Sequence[Entry], reply: Reply | BaseException) -> None:
         for entry in entries:
-            self._answer(entry, reply)
+            for part in parts_of(entry):
+                self._answer(part, reply)
 
-    def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
-        assert isinstance(entry, Proposal)
-        token, entry.token = entry.token, None
-        self.inflight_bytes -= len(entry.payload)
+    def _answer(self, proposal: Proposal, reply: Reply | BaseException) -> None:
+        token, proposal.token = proposal.token, None
+        self.inflight_bytes -= len(proposal.payload)
         try:
             token(reply)
         except Exception as fault:
