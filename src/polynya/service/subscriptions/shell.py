@@ -147,11 +147,12 @@ class Subscriptions:
 
     async def _keep(self) -> None:
         ticks = 0
-        led: set[int] = set()
+        turns, led, news = -1, set[int](), set[int]()
         while True:
             self._wakes.tend()
-            news = self._machines.keys() - led  # what was under way at the leader before this one is looked for at once
-            led = set(self._machines)
+            if turns != self._service.local.turns:  # who gets a lead applies something
+                turns, news = self._service.local.turns, self._machines.keys() - led  # what was under way at the leader before this one is
+                led = set(self._machines)  # looked for at once
             if ticks % SWEEP_TICKS == 0 or news:
                 await self._sweep()
             ticks += 1

@@ -137,12 +137,13 @@ class Wakes:
 
     def tend(self) -> None:
         """Start what is due of the subscriptions that are not idle."""
-        now_ms = self.service.now_ms()
-        for machine in self.service.local.led.values():
-            state = machine.subscriptions
-            if state.awake:  # of most groups nothing is
-                for key in tuple(state.awake):
-                    self._tend_one(state.homes[key], now_ms)
+        local = self.service.local
+        if self._turns != local.turns:
+            self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
+        for group in self._awake:
+            state = local.led[group].subscriptions if group in local.led else None
+            for key in tuple(state.awake) if state is not None else ():
+                self._tend_one(state.homes[key], self.service.now_ms())
 
     def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
         if subscription.id in self._busy:
