@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from polynya.node.cluster_view import LAG_ENTRIES, Replica, Told, described, problems
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems
 from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, Placement
 from polynya.stream.placement import Map, born
@@ -72,6 +79,22 @@ def test_many_groups_are_not_all_named():
     said = {(node, 0): told(*(replica(group, "follower") for group in range(20))) for node in (1, 2, 3)}
     nodes, groups = described(a_map(19), 19, said)
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == ["no leader: groups 0, 1, 2, 3, 4, 5, 6, 7 …"]
+
+
+def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
+    asked: list[int] = []
+
+    async def call(place: int, kind: int, body: bytes) -> bytes:
+        asked.append(place >> 8)
+        if place >> 8 == 3 or len(asked) < 4:
+            raise (Unavailable, OutcomeUnknown)[len(asked) % 2]("the connection is on its way")
+        return msgspec.msgpack.encode(Told("9.9", []))
+
+    there = SimpleNamespace(is_there=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
+    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None)
+    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    told = asyncio.run(ClusterView(start, transport, list, None).gather())
+    assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
 
 
 def in_zones(*named: str, voters: tuple[int, ...]) -> Map:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya import __version__
-from polynya.base.errors import PolynyaError
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.levels import LEVEL
 from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
@@ -22,6 +22,7 @@ from polynya.transport import Reply, Transport, address
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+ASK_AGAIN_SECONDS = 0.05
 HEALTH_SECONDS = 0.5  # an answer about health is this old at most
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
 KNOWS_MAPS = 1  # this release keeps a map
@@ -115,7 +116,7 @@ class ClusterView:
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    told[where] = msgspec.msgpack.decode(await transport.call(place, KIND_STATUSES, b""), type=Told)
+                    told[where] = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
             except (PolynyaError, TimeoutError):
                 return
 
@@ -135,6 +136,17 @@ class ClusterView:
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
+
+
+async def _answer(transport: Transport, place: int) -> bytes:
+    """Of a core that is there, though the connection to ask it may still be on its way: then it is asked again, until it is lost."""
+    while True:
+        try:
+            return await transport.call(place, KIND_STATUSES, b"")
+        except (Unavailable, OutcomeUnknown):
+            if transport.raft is None or not transport.raft.is_there(place >> 8):
+                raise
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 def replica_of(group: int, status: Status, node: int) -> Replica:
