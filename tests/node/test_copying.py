@@ -33,7 +33,7 @@ class Led:
         self.group = SimpleNamespace(term=1, applied_index=0)
         self.sent: list[tuple[int, Any]] = []
         led = {1: self.world.machines[1]}
-        self.local = SimpleNamespace(led=led, machines=led)
+        self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
         self.settler = Settler(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
@@ -43,6 +43,7 @@ class Led:
 
     def apply(self, command: Any) -> Any:
         self.group.applied_index += 1
+        self.local.turns += 1
         return self.world.apply(1, command)
 
     def a_stream_in_a_pack_goes(self) -> None:

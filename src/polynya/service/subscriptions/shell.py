@@ -147,13 +147,14 @@ class Subscriptions:
 
     async def _keep(self) -> None:
         ticks = 0
-        turns, led, news = -1, set[int](), set[int]()
+        turns, led = -1, set[int]()
         while True:
             self._wakes.tend()
-            if turns != self._service.local.turns:  # who gets a lead applies something
-                turns, news = self._service.local.turns, self._machines.keys() - led  # what was under way at the leader before this one is
-                led = set(self._machines)  # looked for at once
-            if ticks % SWEEP_TICKS == 0 or news:
+            news = set[int]()
+            if turns != self._service.local.turns:  # a lead comes with a turn
+                turns, news = self._service.local.turns, self._machines.keys() - led
+                led = set(self._machines)
+            if ticks % SWEEP_TICKS == 0 or news:  # what was under way at the leader before this one is looked for at once
                 await self._sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
