@@ -17,18 +17,21 @@ from typing import Any
 from urllib.request import urlopen
 
 import psutil
+from free_ports import ports_in_a_row
 from polling import wait_until
 from product import STOP_SECONDS, WITH_US, environment
 
 START_SECONDS = 90.0
+PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
 class DevCluster:
     """`urls` of the nodes, the first first; `said`: the lines that it printed."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, port: int, *flags: str) -> None:
         self.folder = folder
-        command = [*WITH_US, sys.executable, "-m", "polynya", "cluster", "dev", "--listen", "127.0.0.1:0", "--data", str(folder), *flags]
+        place = ("--listen", f"127.0.0.1:{port}", "--data", str(folder))
+        command = [*WITH_US, sys.executable, "-m", "polynya", "cluster", "dev", *place, *flags]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True, start_new_session=True
         )
@@ -36,6 +39,9 @@ class DevCluster:
         self._started: list[subprocess.Popen[bytes]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self.urls: list[str] = []
+
+    def wait_started(self) -> None:
         wait_until(lambda: self._has("stop    Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
         self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.said), re.MULTILINE)
 
@@ -44,13 +50,12 @@ class DevCluster:
 
     def kill(self, number: int) -> None:
         """SIGKILL to the node's supervisor; its cores die with it."""
+        wait_until(lambda: not self._is_down(number), what=f"node {number} to be seen up")  # else nothing is said when it goes
         os.kill(int((self.node(number) / "node.pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: self._has(f"node {number} is down"), what=f"node {number} to be gone")
-        self.said.append("\n")
+        wait_until(lambda: self._is_down(number), what=f"node {number} to be gone")
 
     def start(self, number: int, **more: str) -> None:
         """Its start.sh; with this in the environment."""
-        self.said = [line for line in self.said if not line.startswith(f"node {number} is ")]
         log = (self.node(number) / "node.log").open("ab")
         with log:
             self._started.append(
@@ -120,6 +125,12 @@ class DevCluster:
         for line in self.process.stdout:
             self.said.append(line)
 
+    def _is_down(self, number: int) -> bool:
+        """By what was said of it last."""
+        found = [line for line in list(self.said) if line.startswith(f"node {number} is ")]
+        assert self.process.poll() is None, "it ended:\n" + "".join(self.said)
+        return bool(found) and "is down" in found[-1]
+
     def _has(self, text: str) -> bool:
         found = any(text in line for line in list(self.said))
         assert found or self.process.poll() is None, "it ended:\n" + "".join(self.said)
@@ -128,8 +139,10 @@ class DevCluster:
 
 @contextmanager
 def dev_cluster(folder: Path, *flags: str) -> Iterator[DevCluster]:
-    cluster = DevCluster(folder, *flags)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    with ports_in_a_row(PORTS) as port:
+        cluster = DevCluster(folder, port, *flags)
+        try:
+            cluster.wait_started()
+            yield cluster
+        finally:
+            cluster.close()
