@@ -14,6 +14,7 @@ from polynya.base.levels import LEVEL
 from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
+from polynya.replica import zones
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import META_GROUP, Map
@@ -79,7 +80,7 @@ class ClusterView:
         birth = self._start.birth
         shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
         if self._maps is None:
-            return {**shown, "nodes": [], "groups": [], "problems": []}
+            return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
         told = await self.gather()
         now = self._maps.now
         nodes, groups = described(now, birth.groups, told)
@@ -88,7 +89,7 @@ class ClusterView:
         found = (
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found}
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": list(zones.notes(now))}
 
     async def health(self) -> dict[str, Any]:
         """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
@@ -209,6 +210,9 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     if lacking:
         yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
     able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and nodes[number]["there"]]
+    crowded = zones.crowded(now, able, today=True)
+    if crowded:
+        yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
     for number, record in now.nodes.items():
         if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
             stuck = [
