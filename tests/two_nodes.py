@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from polynya.base.errors import Unavailable
 from polynya.node.ports import shared_listener, take_port
-from polynya.transport import Transport
+from polynya.transport import Transport, address
 from polynya.transport.dialing import PeerTls
 from polynya.transport.transport import Cluster
 
@@ -18,7 +19,7 @@ ECHO, HOLD = 1, 2
 
 async def until(condition: Callable[[], object]) -> None:
     """Turn the loop until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
 
@@ -60,6 +61,16 @@ class Node:
     @property
     def raft(self) -> Any:
         return self.transports[0].raft
+
+
+async def answer_of(asking: Node, body: bytes) -> bytes:
+    """Of core 0 of node 2, which has just been found: the connection for calls may need a moment more."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await asking.transports[0].call(address(2, 0), ECHO, body)
+            except Unavailable:
+                await asyncio.sleep(0.002)
 
 
 class Proxy:
