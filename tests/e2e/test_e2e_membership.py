@@ -53,7 +53,7 @@ def test_three_nodes_become_four_and_the_first_goes_under_writers(tmp_path: Path
         done("drain", "1", *WAIT, server=two)
         agreed(cluster, 3, "that node 1 leads nothing", lambda view: all(group["leader"] in (2, 3, 4) for group in view["groups"]))
         done("remove", "1", *WAIT, server=one)  # the node that is asked goes
-        wait_until(lambda: any("node 1 is gone: it was removed" in line for line in cluster.said), what="node 1 to stop")
+        wait_until(lambda: any("node 1 is gone: it was removed" in line for line in list(cluster.log)), what="node 1 to stop")
         go_on(writers, "appends without the first node")
         counts = [writer.finish() for writer in writers]
         urls = urls_of(cluster, 2, [2, 3, 4])
