@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import shlex
@@ -35,6 +34,7 @@ STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
+PORT_LOW = 10_000
 LAID = "cluster.json"
 
 
@@ -107,8 +107,6 @@ def dev_command(count: int | None, replicas: str, place: str | None, **values: s
         _prepare(node, nodes, folder, laid)
     if place is not None:
         _restore(place, nodes, values)
-        for node in nodes:  # again, with the history
-            _prepare(node, nodes, folder, laid)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
@@ -180,11 +178,21 @@ def _joins(folder: Path) -> bool:
 
 def _free_ports(host: str, count: int) -> int:
     """A port for the first node, so that all others are free as well."""
+    end = _connections_from() - STEP * count
     for _ in range(PORT_TRIES):
-        base = 20_000 + secrets.randbelow(30_000)
+        base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
         if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
             return base
     raise exits.Refused(f"found no free ports on {host}")
+
+
+def _connections_from() -> int:
+    """Above, the kernel gives ports to connections: one would take that of a node which is down. Where it says nothing, as Linux has it."""
+    with contextlib.suppress(OSError, ValueError):
+        begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        if begin > 2 * PORT_LOW:
+            return begin
+    return 32_768
 
 
 def _is_free(host: str, port: int) -> bool:
@@ -213,7 +221,6 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     if laid.objects:
         lines += ["[cold]", f'root = "{folder / "objects"}"  # all nodes share it', ""]
     lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
-    lines += [f"history = {_history(folder)}  # of a restore" if _history(folder) > 1 else ""]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
     (node.folder / "polynya.toml").write_text("\n".join(lines))
@@ -274,15 +281,6 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
 
     shared = {**values, **dict.fromkeys(OWN)}
     restore_into(place, [loaded_config(str(node.folder / "polynya.toml"), shared).config for node in nodes])
-
-
-def _history(folder: Path) -> int:
-    """Of the nodes that have data: another than the first after a restore."""
-    found = [1]
-    for path in folder.glob("node-*/node.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            found.append(int(json.loads(path.read_bytes())["history"]))
-    return max(found)
 
 
 def _cluster_id(folder: Path) -> str:
