@@ -99,11 +99,11 @@ class Raft:
         "node",
         "now_ms",
         "own_term_index",  # the no-op of the leader's term
+        "patient_ms",  # a forgetful member that has heard all: so long it waits for a leader of a newer term
         "peers",
         "queued",
         "random_state",
         "reads",
-        "patient_ms",  # a forgetful member that has heard all: so long it waits for a leader of a newer term
         "ready",
         "recall_ms",
         "recalled",  # all who were asked
