@@ -1,8 +1,9 @@
 """The turn loop of a core whose groups have replicas on other nodes: what came in since the last turn goes through Raft, and what that leads
 to for all groups is gathered into one message to each peer and one write with one fsync (docs/decisions/0010).
 
-A turn does not wait for the write before it: entries leave for the peers while the disk still works, and what is to be written gathers
-behind the write in flight. An entry is applied once it is committed *and* durable here.
+What peers say is dealt with at once; what is to be written gathers behind the write in flight, and so do proposals: they leave for the peers
+with the write of their own, so that a group has few and large entries (bundles) when there is much to do. An entry is applied once it is
+committed *and* durable here.
 """
 
 from __future__ import annotations
@@ -408,6 +409,11 @@ class ReplicatedCore:
 
     # --- what the writes tell --------------------------------------------------------------------------------------------------
 
+    def gather(self) -> None:
+        """What was proposed while the disk worked goes with the next write."""
+        if self._dead is None and self._queued:
+            self._turn()
+
     def synced(self, tickets: list[tuple[Raft, int]]) -> None:
         if self._dead is None:
             now_ms = self._now_ms()
@@ -458,7 +464,8 @@ class ReplicatedCore:
 
     def _turn(self) -> None:
         now_ms = self._now_ms()
-        self._hand_in(now_ms)
+        if not self._writes.busy:
+            self._hand_in(now_ms)
         ready = self._ready
         while ready:
             rafts = ready[:]
@@ -483,6 +490,8 @@ class ReplicatedCore:
         queued, self._queued = self._queued, []
         for member in queued:
             entries, member.queue = member.queue, []
+            if not entries:
+                continue
             if len(entries) > 1 and member.group.machine.level >= _BUNDLE_LEVEL:
                 entries = bundled(entries)
             refusal = member.raft.propose(entries, now_ms)
@@ -532,6 +541,8 @@ class ReplicatedCore:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
+                queued, member.queue = member.queue, []  # what waited for the disk: another takes it
+                self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:
             self._answer_all(lost, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
