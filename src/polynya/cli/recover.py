@@ -171,13 +171,12 @@ async def _carry(
                 except CorruptData as fault:
                     done.failed.append((carrier.name, exits.Refused(str(fault), hint="'polynya verify' looks through all of it.")))
 
-    workers = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(streams)))]
     try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(AT_ONCE, len(streams))):
+                tasks.create_task(work())
+    except* Exception as failed:
+        raise failed.exceptions[0] from None
 
 
 class Carrier:
