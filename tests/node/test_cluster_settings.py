@@ -90,6 +90,7 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_node": "3"}, "cluster.node (--cluster-node): 3 is not in cluster.nodes"),
         ({"cluster_nodes": TWO.replace("2=127", "1=127")}, "two nodes have the id 1"),
         ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
+        ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is where clients reach node 1"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
         ({"cluster_nodes": "1=127.0.0.1:5002"}, "expected ID=HOST:PORT=URL"),
         ({"cluster_ca": "ca.crt"}, "cluster.ca, cluster.cert and cluster.key go together"),

@@ -31,19 +31,45 @@ for _command in (dev_command, *COMMANDS):
 @click.option(
     "--groups", "with_groups", is_flag=True, help="Also each group: where it is, its leader, its term, and how far each replica is behind."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON.")
-def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
+@click.option(
+    "--watch", is_flag=True, help="Look again every second, until Ctrl-C; a node that does not answer for a while does not end it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON; with --watch one line for each look.")
+def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
     """Show the nodes, which of them are there, how many groups each leads and how many replicas it has, and what is on the move. Any node can
     be asked.
 
     \b
     polynya cluster status
     polynya cluster status --groups --server http://127.0.0.1:4447
+    polynya cluster status --watch
     """
-    told = _look(client)
-    if as_json:
-        output.json_line(told)
-        return
+    while True:
+        told = _look_again(client) if watch else _look(client)
+        if watch and not as_json:
+            click.clear()  # of a terminal alone
+            click.echo(f"{time.strftime('%H:%M:%S')}, as {client.server} says")
+        if as_json and told is not None:
+            output.json_line(told)
+        elif told is not None:
+            _show(told, with_groups=with_groups)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _look_again(client: Client) -> dict[str, Any] | None:
+    """None, and said why, while the server does not answer."""
+    import httpx
+
+    try:
+        return _look(client)
+    except (exits.Unreachable, httpx.TransportError) as error:
+        output.notice(f"! {client.server} does not answer: {error}")
+        return None
+
+
+def _show(told: dict[str, Any], *, with_groups: bool) -> None:
     zones = any(node.get("zone") for node in told["nodes"])
     heads = ("node", "http", *(("zone",) if zones else ()), "state", "release", "cores", "leads", "replicas")
     output.table(heads, [_row(node, zones=zones) for node in told["nodes"]])

@@ -293,12 +293,16 @@ class Assembly:
                 await self._engine.settler.sweep()
 
     async def _retain(self) -> None:
+        trouble = ""  # said once, not every second until a cluster has met
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self._engine.retainer.run_once()
+                trouble = ""
             except PolynyaError as fault:
-                log.warning("retention is carried out later", extra={"error": str(fault)})
+                if str(fault) != trouble:
+                    trouble = str(fault)
+                    log.warning("retention is carried out later", extra={"error": trouble})
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter

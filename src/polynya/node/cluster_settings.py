@@ -120,6 +120,10 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             yield f"{where}: two nodes have the {what} {twice[0]}"
+    doors = {urlsplit(node.http).netloc: node.id for node in cluster.nodes}
+    for node in cluster.nodes:
+        if node.peer in doors:
+            yield f"{where}: the peer port of node {node.id}, {node.peer}, is where clients reach node {doors[node.peer]} (its http): they are two ports"
     if len(cluster.nodes) > NODES_MAX:
         yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}"
     if cluster.node not in [node.id for node in cluster.nodes]:
