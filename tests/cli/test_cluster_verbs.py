@@ -13,6 +13,7 @@ from scripted_server import DROP, scripted
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
+from polynya.cli.cluster import _look_again
 from polynya.cli.cluster_dev import _connections_from, _free_ports, is_running, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
@@ -45,6 +46,25 @@ def test_status_shows_nodes_and_groups():
     rows = [line.split() for line in shown.output.splitlines()]
     assert ["0", "1", "3", "1,700", "0", "40"] in rows and ["1", "none", "4", "1"] in rows
     assert "! node 2 does not answer" in shown.output
+
+
+def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
+    looks = []
+    monkeypatch.setattr("polynya.cli.cluster.WATCH_SECONDS", 0)
+    with scripted(said("node 2 does not answer"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
+
+        def again(client: Any) -> Any:
+            if sum(told is not None for told in looks) == 2:
+                raise KeyboardInterrupt
+            looks.append(look(client))
+            return looks[-1]
+
+        look = _look_again
+        monkeypatch.setattr("polynya.cli.cluster._look_again", again)
+        shown = run("status", "--watch", "--server", server.url)
+    assert None in looks
+    assert "! node 2 does not answer" in shown.output and "does not answer: " in shown.output
+    assert "note: zone a has most replicas" in shown.output
 
 
 def test_health_ends_with_what_it_found():

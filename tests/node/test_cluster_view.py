@@ -116,5 +116,5 @@ def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_ha
 
 def test_a_zone_that_is_missing_is_a_note():
     now = in_zones("a", "", "b", "", voters=(1, 2, 3))
-    assert list(zones.notes(now)) == ["nodes 2, 4: no zone in its settings; zones are kept apart by themselves once every node has one"]
+    assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; zones are kept apart by themselves once every node has one"]
     assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []

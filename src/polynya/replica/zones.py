@@ -71,7 +71,8 @@ def notes(now: Map) -> Iterable[str]:
     silent = [node for node in now.members if not now.nodes[node].zone]
     named = sorted({now.nodes[node].zone for node in now.members} - {""})
     if silent and named:
-        yield f"node{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}: no zone in its settings; zones are kept apart by themselves once every node has one"
+        which = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
+        yield f"{which}: no zone in the settings; zones are kept apart by themselves once every node has one"
     for zone in named if not silent and len(named) > 1 else ():
         stopped = sum(2 * tally(now.nodes, placement.voters)[zone] > len(placement.voters) for placement in now.groups.values())
         if stopped:
