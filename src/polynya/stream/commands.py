@@ -416,6 +416,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cores: int = 0  # 0: it has not said
     state: int = NodeState.ACTIVE
     replaces: int = 0  # the node whose replicas it takes over
+    reader: bool = False  # a read replica: it follows every group, and votes in none
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -498,6 +499,19 @@ class SetLevel(Command, tag=90, frozen=True, gc=False):
     level: int
 
 
+class ReaderAdd(Command, tag=91, frozen=True, gc=False):
+    """In the meta group: a node more, which is a read replica."""
+
+    node: NodeRecord
+
+
+class NodePromote(Command, tag=92, frozen=True, gc=False):
+    """In the meta group: a read replica is a node like the others from now on. `balance`: and it gets its share."""
+
+    node: int
+    balance: bool = False
+
+
 AnyCommand = (
     Create
     | Append
@@ -541,4 +555,6 @@ AnyCommand = (
     | SetBalancing
     | MetaChange
     | SetLevel
+    | ReaderAdd
+    | NodePromote
 )
