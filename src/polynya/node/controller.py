@@ -16,7 +16,7 @@ from polynya.node.maps import Maps, birth_command
 from polynya.node.start import CoreStart
 from polynya.node.steering import Steering
 from polynya.raft import Refusal
-from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_have_work, plan
+from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, is_read_as_it_should, may_have_work, plan
 from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeSet, NodeState, PlaceGroup, SetBalancing
 from polynya.stream.placement import META_GROUP, Map
 from polynya.stream.replies import Code, Reply
@@ -87,9 +87,7 @@ class Controller:
             await self._take(step)
         if steps:
             return BUSY_SECONDS
-        meta = seen.groups.get(META_GROUP)
-        told = meta is not None and meta.configuration.readers == now.readers_of(META_GROUP)
-        self._rested = now.epoch if told and not may_have_work(now) else 0
+        self._rested = now.epoch if is_read_as_it_should(now, seen) and not may_have_work(now) else 0
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:

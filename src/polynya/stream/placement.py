@@ -57,6 +57,11 @@ class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """The nodes that belong to the cluster."""
         return tuple(sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED))
 
+    @property
+    def voting(self) -> tuple[int, ...]:
+        """Those of them that may have a vote: all but read replicas."""
+        return tuple(number for number in self.members if not self.nodes[number].reader)
+
     @cached_property
     def readers(self) -> frozenset[int]:
         """The read replicas that are to have every group."""
