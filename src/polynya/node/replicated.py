@@ -212,7 +212,7 @@ class ReplicatedCore:
     def fit(self, group: int) -> bool:
         """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
         member = self.members.get(group)
-        if member is None or member.raft.forgetful:
+        if member is None or member.raft.forgetful or member.raft.learning:
             return False
         known = member.raft.configuration
         return self.node in known.voters or self.node in known.readers

@@ -97,9 +97,8 @@ def plan(now: Map, observed: Observed) -> list[Step]:
     busy = {step.group for step in steps if isinstance(step, Placed | Change)}
     steps += _Goals(now, observed, busy).found()
     for number, node in sorted(now.nodes.items()):
-        if node.state == NodeState.LEAVING and not any(number in now.placed_on(group) for group in now.groups):
-            if not node.reader or readers.is_free(number):
-                steps.append(Remove(number))
+        if node.state == NodeState.LEAVING and readers.is_free(number):
+            steps.append(Remove(number))
     return steps
 
 
@@ -189,11 +188,13 @@ class _Readers:
         return tuple(sorted(stay - set(voters)))
 
     def is_free(self, node: int) -> bool:
-        """Whether no group of users has it any more."""
-        seen = self._observed.groups
-        return all(
-            group == META_GROUP or (group in seen and node not in seen[group].configuration.members) for group in self._now.groups
-        )
+        """Whether nothing is placed on it; and of a read replica, whether no group of users has it any more."""
+        now, seen = self._now, self._observed.groups
+        if any(node in now.placed_on(group) for group in now.groups):
+            return False
+        if not now.nodes[node].reader:
+            return True
+        return all(group == META_GROUP or (group in seen and node not in seen[group].configuration.members) for group in self._now.groups)
 
     def _is_awaiting_its_share(self, node: int) -> bool:
         """A read replica that was promoted keeps what it has until it is known which groups it votes in."""

@@ -26,9 +26,12 @@ def _silent(now: Map, node: int, why: str) -> str:
     return f"node {node} is a read replica: {why}" if now.nodes[node].reader else ""
 
 
-def promoting(now: Map, node: int) -> str:
+def promoting(now: Map, observed: Observed, node: int) -> str:
     """A read replica that is to be a node like the others."""
-    return unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
+    found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
+    if found or not now.nodes[node].reader:
+        return found
+    return "" if node in observed.up else f"node {node} does not answer"
 
 
 def cordoning(now: Map, node: int) -> str:
@@ -75,16 +78,16 @@ def moving(now: Map, observed: Observed, group: int, source: int, target: int) -
     found = unknown(now, source) or unknown(now, target)
     if found:
         return found
-    placement = now.groups[group]
-    if placement.goal == tuple(sorted({*placement.voters, target} - {source})):
-        return ""  # it is under way, or done
-    if not is_at_rest(placement):
-        return f"group {group} is on its way from {_listed(placement.voters)} to {_listed(placement.goal)}; wait until it is there"
     found = _silent(now, source, "what it has counts for nothing, and stays there; 'polynya cluster remove' takes it out") or _silent(
         now, target, f"it has the group, and no vote; 'polynya cluster promote {target}' makes it a node like the others"
     )
     if found:
         return found
+    placement = now.groups[group]
+    if placement.goal == tuple(sorted({*placement.voters, target} - {source})):
+        return ""  # it is under way, or done
+    if not is_at_rest(placement):
+        return f"group {group} is on its way from {_listed(placement.voters)} to {_listed(placement.goal)}; wait until it is there"
     if source not in placement.voters:
         return f"node {source} has no replica of group {group}; nodes {_listed(placement.voters)} have"
     if target in placement.voters:
