@@ -12,10 +12,13 @@ from polling import wait_until
 from product import SOURCE, polynya
 from test_e2e_cluster import ask
 
+from polynya.base.levels import LEVEL
+
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SHIM = Path(__file__).parents[1] / "release_shim"
-NEXT = {"PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))), "RELEASE_LEVEL": "2"}
+NEW = LEVEL + 1
+NEXT = {"PYTHONPATH": os.pathsep.join(map(str, (SHIM, SOURCE))), "RELEASE_LEVEL": f"{NEW}"}
 
 
 def shown(cluster: DevCluster, by: int = 1) -> tuple[int, list[Any]]:
@@ -31,7 +34,7 @@ def upgrade(cluster: DevCluster, number: int) -> None:
     cluster.kill(number)
     cluster.start(number, **NEXT)
     other = number % 3 + 1
-    wait_until(lambda: shown(cluster, other)[1][number - 1] == 2, what=f"node {number} with the new release")
+    wait_until(lambda: shown(cluster, other)[1][number - 1] == NEW, what=f"node {number} with the new release")
     cluster.wait_until_well(other)
 
 
@@ -48,12 +51,12 @@ def test_three_nodes_are_upgraded_one_by_one(tmp_path: Path) -> None:
             upgrade(cluster, number)
             if number == 3:
                 wait_until(lambda: "an upgrade is under way" in status(cluster), what="the upgrade in the status")
-        wait_until(lambda: shown(cluster) == (2, [2, 2, 2]), what="the new level")
+        wait_until(lambda: shown(cluster) == (NEW, [NEW] * 3), what="the new level")
         assert ask("GET", streams[0])[1] == b"[3,2,1]"
         cluster.kill(3)
         log = cluster.node(3) / "node.log"
         before = log.stat().st_size
         cluster.start(3)  # the old release again
-        wait_until(lambda: b"works at level 2" in log.read_bytes()[before:], what="the old release to be refused")
+        wait_until(lambda: b"works at level %d" % NEW in log.read_bytes()[before:], what="the old release to be refused")
         upgrade(cluster, 3)
         assert ask("GET", streams[2])[1] == b"[3,2,1]"

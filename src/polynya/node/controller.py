@@ -124,7 +124,8 @@ class Controller:
         """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
         birth = self._start.birth
         coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
-        for node in coming if self._view.works_at() >= LEVELS[ReaderAdd.__name__] else ():
+        known = coming and self._view.works_at() >= LEVELS[ReaderAdd.__name__]
+        for node in coming if known else ():
             await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
             log.info("a read replica belongs to the cluster", extra={"read_replica": node.id})
         return bool(coming)
