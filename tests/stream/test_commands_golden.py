@@ -100,6 +100,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.SetLevel(7), "925a07"),
     (c.ReaderAdd(READER), "925b9805a3683a32a8687474703a2f2f69a3666172000000c3"),
     (c.NodePromote(4, True), "935c04c3"),
+    (
+        c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
+        "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
+    ),
 ]
 
 

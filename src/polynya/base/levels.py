@@ -11,7 +11,7 @@ from polynya.base.errors import ConfigError
 
 LEVEL = 2  # that this release knows: 1 is that of the first release with clusters
 # Of commands that came later: name -> the level that a group must have reached before one is logged.
-LEVELS: dict[str, int] = {"ReaderAdd": 2, "NodePromote": 2}
+LEVELS: dict[str, int] = {"Bundle": 2, "ReaderAdd": 2, "NodePromote": 2}
 
 
 def check_level(level: int, group: int) -> None:
