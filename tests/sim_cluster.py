@@ -242,6 +242,7 @@ class Node:
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
+        self.engine.exchange.arriving._arrivals.clear()
         for task in (*self.engine.exchange._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
@@ -592,4 +593,4 @@ class World:
             node.engine.close()
 
 
-__all__ = ["GROUPS", "Node", "World", "json_batch", "raw_batch"]
+__all__ = ["GROUPS", "Node", "NotThere", "World", "json_batch", "raw_batch"]

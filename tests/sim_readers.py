@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from sim_chaos import STREAMS, Episode
-from sim_cluster import Node
+from sim_cluster import Node, NotThere
 from sim_loop import run_simulated
 from sim_moves import Moves
 
@@ -68,6 +68,8 @@ class Readers(Moves):
                     content = await node.read(name, local=True)
             except (Unavailable, TimeoutError):
                 continue
+            except NotThere:
+                content = b""  # a life that has heard no leader yet has only what its snapshot has
             if node.life == life and node.alive:
                 key = (node.number, life, name)
                 if self._has_all(node):
@@ -77,7 +79,8 @@ class Readers(Moves):
 
     @staticmethod
     def _has_all(node: Node) -> bool:
-        return all(node.core.fit(group) for group in (1, 2))
+        """It answers local reads by itself, as far as it knows the map."""
+        return all(node.core.fit(group) and node.number in node.forwarding.whereabouts.map.replicas_of(group) for group in (1, 2))
 
     # --- mishaps
 
