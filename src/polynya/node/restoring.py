@@ -83,8 +83,10 @@ class Target:
         births.sync_folder(folder)
 
     def write(self, number: int, machine: Machine) -> None:
-        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. For a
-        thread."""
+        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
+        replica learns all from the others. For a thread."""
+        if self.config.cluster.joins:
+            return
         if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
             return
         journal, snapshots = self._core(number % self.birth.cores)
