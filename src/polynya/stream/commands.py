@@ -14,6 +14,7 @@ class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 BUNDLE_COMMANDS_MAX = 64  # fewer than any entry has bytes in the journal: so a place in one entry is never another entry's
+BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: a batch of it is read back with all of them
 
 
 class Encoding:
