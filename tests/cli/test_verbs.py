@@ -71,7 +71,7 @@ def test_an_append_that_never_gets_an_answer_ends_as_unknown() -> None:
 
 def test_an_append_that_was_never_taken_ends_as_unreachable() -> None:
     with scripted(JSON_STREAM, error(503, "HOT_LIMIT", **{"retry-after": "1"})) as server:
-        result = ran(server.url, "append", "a", "1", "--retry", "50ms")
+        result = ran(server.url, "append", "a", "1", "--retry", "1s")
     assert result.exit_code == exits.UNREACHABLE
 
 
@@ -89,7 +89,7 @@ def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_th
         assert ran(server.url, "append", "a", "1").exit_code == 0
     assert [said.method for said in server.said] == ["HEAD", "HEAD", "HEAD", "POST"]
     with scripted((503, {"retry-after": "1"}, b"")) as server:
-        assert ran(server.url, "append", "a", "1", "--retry", "50ms").exit_code == exits.UNREACHABLE
+        assert ran(server.url, "append", "a", "1", "--retry", "1s").exit_code == exits.UNREACHABLE
     assert len(server.said) > 1
     assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE  # at once: it is not there any more
 
