@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,10 +22,12 @@ from polynya.raft import (
     Kind,
     Raft,
     Recovery,
+    Role,
     Settings,
     Snapshot,
     decode_message,
     encode_message,
+    snapshots,
 )
 from polynya.raft.configuration import normal
 from polynya.raft.log import ENTRY_BYTES, Log
@@ -39,6 +43,7 @@ from polynya.raft.messages import (
     Vote,
     VoteAnswer,
 )
+from polynya.raft.progress import Progress
 from polynya.raft.settings import NEVER
 
 BIRTH = Snapshot(0, 0, Configuration((1, 2, 3)))
@@ -262,3 +267,23 @@ def test_who_recalls_leads_no_more() -> None:
     raft.step(Recall(2, 1, 1, 0, blank=True), 13)
     assert (raft.sleeping, raft.leader) == (False, 0)
     assert raft.deadline_ms < 13 + 3 * Settings().election_ms
+
+
+def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
+    """Each answer that asks for the start again leads to a window of chunks, and each of those to such an answer."""
+    settings = Settings(chunk_bytes=10, chunk_window_bytes=30)
+    peer = Progress(1, 0)
+    peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 100, 7), 1000)
+    leader: Any = SimpleNamespace(role=Role.LEADER, peers={2: peer}, now_ms=1000, settings=settings, chunks_wanted=[])
+
+    def answered(received: int) -> list[int]:
+        leader.chunks_wanted.clear()
+        snapshots.on_answer(leader, SnapshotAnswer(1, 2, 1, 1, 7, received))
+        snapshots.want(leader, 2, peer)
+        return [wanted.offset for wanted in leader.chunks_wanted]
+
+    snapshots.want(leader, 2, peer)
+    assert [answered(10), answered(0), answered(10)] == [[10, 20, 30], [0], [10, 20, 30]]
+    assert [answered(0), answered(0), answered(0)] == [[], [], []], "so soon after the last time nothing is sent again"
+    leader.now_ms += settings.heartbeat_ms
+    assert answered(0) == [0]

@@ -47,7 +47,7 @@ from polynya.raft import (
 from polynya.replica import Group
 from polynya.replica.log import encode_command
 from polynya.replica.member import Member, Proposal, bundled, parts_of
-from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
+from polynya.stream.commands import Append, Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
@@ -201,7 +201,9 @@ class ReplicatedCore:
             return Unavailable("the log is behind: more than the bound is in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
-        if LEVELS and LEVELS.get(type(command).__name__, 1) > member.group.machine.level:  # a node of the release before would not know it
+        if (
+            type(command) is not Append and LEVELS.get(type(command).__name__, 1) > member.group.machine.level
+        ):  # a node of the release before would not know it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")

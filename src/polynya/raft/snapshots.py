@@ -56,7 +56,7 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
-    if lost and message.received:  # a chunk is missing, or this answer was overtaken by one to a later chunk: then going back leads to more
+    if lost:  # a chunk is missing, could not be kept, or this answer was overtaken by one to a later chunk: then going back leads to more
         if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
             return
         peer.chunk_back_ms = raft.now_ms
