@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
@@ -33,7 +34,7 @@ from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream import snapshots
-from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
+from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
@@ -209,7 +210,7 @@ class Node:
         self.lost, self.lives, self.stamps = set(), {}, {}
         self._keeps_its_word()
         if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store).tasks())
+            self.tasks.update(SimTier(self.engine, world.store, world.evict_after_ms).tasks())
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -240,6 +241,7 @@ class Node:
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
+        self.engine.local.recalls.close()
         for task in (*self.engine.exchange._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
@@ -363,6 +365,8 @@ class World:
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         self.random = Random(seed)
         self.store = store
+        self.evict_after_ms = 0  # never
+        self.idled: Counter[str] = Counter()  # streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
@@ -510,6 +514,8 @@ class World:
     def applied(self, group: int, index: int, command: Command, reply: Reply) -> None:
         """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
+        if isinstance(command, Evict | Return) and (group, index) not in self.told:
+            self.idled[type(command).__name__] += len(reply.detail or ())
         assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
 
     def heal(self) -> None:

@@ -38,6 +38,8 @@ class Totals(msgspec.Struct):
     reads: int = 0
     tailed: int = 0
     terms: int = 0
+    evicted: int = 0
+    returned: int = 0
     seconds: float = 0.0
     faults: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -52,6 +54,8 @@ class Totals(msgspec.Struct):
         self.reads += sum(len(history.reads) for history in histories)
         self.tailed += sum(len(content) // 8 for content in episode.tails.values())
         self.terms += len(episode.world.leaders)
+        self.evicted += episode.world.idled["Evict"]
+        self.returned += episode.world.idled["Return"]
         self.faults += episode.counts
         if episode.world.store is not None:
             self.faults += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
@@ -61,7 +65,8 @@ class Totals(msgspec.Struct):
         return (
             f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; {self.events:,} events, {self.messages:,} messages, "
             f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; {self.acknowledged:,} appends acknowledged, {self.unknown:,} "
-            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms\nfaults: {faults}"
+            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms, {self.evicted:,} streams evicted, "
+            f"{self.returned:,} returned\nfaults: {faults}"
         )
 
 

@@ -25,6 +25,7 @@ from polynya.node.start import CoreStart
 from polynya.node.tier import Tier
 from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
 from polynya.service.node import NodeService
+from polynya.stream.eviction import stubs
 
 CAPTURE = 52  # message kinds between cores
 PART = 53
@@ -129,9 +130,9 @@ class Backups:
         token = token_hex(8)
         self._held[token] = held
         self._keep(token)
-        streams = machine.streams.values()
-        records = sum(stream.next_record - stream.first_record for stream in streams)
-        return Captured(number, token, held.size, group.term, group.applied_index, log_ms, len(streams), records, machine.hot_bytes)
+        records = sum(stream.next_record - stream.first_record for stream in machine.streams.values())
+        records += sum(stub.next_record - stub.first_record for _, stub in stubs(machine))
+        return Captured(number, token, held.size, group.term, group.applied_index, log_ms, machine.count, records, machine.hot_bytes)
 
     async def _answer_part(self, request: Request) -> Response:
         group, offset = _number(request, "group"), _number(request, "offset")

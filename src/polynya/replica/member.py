@@ -100,4 +100,4 @@ class Member:
 
 def latest_ms(machine: Machine) -> int:
     """The latest log time that the streams know of."""
-    return max((stream.activity_ms for stream in machine.streams.values()), default=0)
+    return max(machine.evicted_ms, max((stream.activity_ms for stream in machine.streams.values()), default=0))

@@ -38,7 +38,9 @@ _NOTHING = Cut()
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
     stream = machine.streams.get(command.name)
-    if stream is None or is_surely_expired(stream, command.now_ms):
+    if stream is None:
+        return machine.absent(command.name)
+    if is_surely_expired(stream, command.now_ms):
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)

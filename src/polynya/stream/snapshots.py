@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 from polynya.base.errors import CorruptData
 from polynya.base.levels import check_level
-from polynya.stream import index, subscriptions_links
+from polynya.stream import eviction, index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.placement import Map
@@ -47,6 +48,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     buckets: dict[str, Retention] = {}
     map: Map | None = None
     level: int = 1
+    evicted_ms: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -62,7 +64,10 @@ def encode(machine: Machine) -> bytes:
     image.outbox = outbox_of(machine)
     image.attempts, image.released = list(machine.attempts), list(machine.released)
     image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
-    image.streams = [without_payload(stream) for stream in machine.streams.values()]
+    image.streams = [without_payload(stream) for stream in machine.in_order()]
+    if machine.evicted:
+        image.streams += eviction.ghosts(machine)
+        image.streams.sort(key=attrgetter("uid"))
     image.subscriptions = subscriptions_links.encode_image(machine.subscriptions)
     return _ENCODER.encode(image)
 
@@ -89,6 +94,7 @@ def image_of(machine: Machine) -> Image:
         buckets=machine.buckets,
         map=machine.map,
         level=machine.level,
+        evicted_ms=machine.evicted_ms,
     )
 
 
@@ -152,6 +158,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.meta = image.meta
     machine.map = image.map
     machine.level = image.level
+    machine.evicted_ms = image.evicted_ms
     machine.take_changes()
     return machine
 
@@ -185,6 +192,10 @@ def widened(image: Image) -> Image:
 
 
 def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:
+    where = eviction.where_of(stream)
+    if where is not None:
+        eviction.adopt(machine, stream, where)
+        return
     stream.content_type = intern(stream.content_type)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream
