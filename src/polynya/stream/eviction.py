@@ -136,7 +136,6 @@ def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     accepted = [at for at, slot in enumerate(command.slots) if _evict(machine, command, slot)]
     if command.pack not in machine.held:
         machine.release_pack(command.pack, machine.group, command.now_ms)
-    machine.evicted_ms = max(machine.evicted_ms, command.now_ms)
     machine.make_small(len(accepted))
     return Reply(Code.OK, detail=accepted)
 

@@ -78,7 +78,6 @@ class Machine:
         self.streams: dict[str, Stream] = {}
         self.by_uid: dict[int, Stream] = {}
         self.evicted: dict[str, bytes] = {}  # packed stubs of streams whose states are in the object store
-        self.evicted_ms = 0  # log time of the last eviction
         self.disordered = False
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
@@ -100,11 +99,15 @@ class Machine:
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
+        self.log_ms = 0  # the largest log time that was applied, refused commands included
         self.changes = Changes()
         self._room = 0  # entries that `streams` may have room for, beyond those that it has
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next entry of the log; `place` is its place in the journal."""
+        now_ms: int = command.now_ms if type(command) is Append else getattr(command, "now_ms", 0)
+        if now_ms > self.log_ms:
+            self.log_ms = now_ms
         return _RULES[type(command)](self, command, place)
 
     def lookup(self, name: str) -> Stream | None:
