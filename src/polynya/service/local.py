@@ -251,17 +251,18 @@ class LocalGroups:
     def propose_append(self, group: int, command: Append, done: Done) -> None:
         machine = self.machines[group]
         stream = machine.streams.get(command.name)
-        if self.recalls.racing and command.name in self.recalls.racing:
-            done = self.recalls.guarded(group, command, done)
-        elif stream is None and command.name in machine.evicted:
-            self.recalls.hold(group, command.name, command, done)
-            return
-        elif stream is None:
+        if stream is None:
+            if command.name in machine.evicted:
+                self.recalls.hold(group, command.name, command, done)
+                return
             if command.name not in self._unsettled and self.readable(group):
                 done(Reply(Code.NOT_FOUND))
                 return
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
             self._judge_time(group, stream)
+        elif self.recalls.racing and command.name in self.recalls.racing:
+            self.recalls.hold(group, command.name, command, done)
+            return
         batch = command.batch
         size = 0 if batch is None else len(batch.payload)
         more = self._proposer.inflight_bytes + size
@@ -290,7 +291,7 @@ class LocalGroups:
 
     def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
         stream = self.machines[group].lookup(command.name)
-        if stream is None and command.name not in self._unsettled and not self.recalls.racing and self.readable(group):
+        if stream is None and command.name not in self._unsettled and self.readable(group):
             done(Reply(Code.NOT_FOUND))
             return
         self._judge_time(group, stream)

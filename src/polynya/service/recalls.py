@@ -1,14 +1,14 @@
 """Evicted streams come back: whoever writes to one waits until its state was read and returned through the log; whoever reads gets a copy.
 
-Commands that wait for the same stream go on in the order in which they came. An eviction on its way to the log races with the commands that
-come meanwhile: these are proposed, and if they find the stream gone, they wait for it too.
+Commands that wait for the same stream go on in the order in which they came. What comes while an eviction is on its way to the log waits until it
+is decided: so no command for one stream ever finds it gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -66,7 +66,7 @@ class Recalls:
         self.counters = RecallCounters()
         self.states: States | None = None
         self.recent: dict[int, int] = {}  # uid -> log time at which it came back; the evictor forgets them
-        self.racing: dict[str, int] = {}  # names of streams -> evictions, and commands since, that are on their way to the log
+        self.racing: dict[str, int] = {}  # names of streams -> evictions on their way to the log
         self._machines = machines
         self._propose = propose
         self._again = again
@@ -80,11 +80,13 @@ class Recalls:
     def before(self, group: int, machine: Machine, command: Command, done: Done) -> Done | None:
         """Who is to be answered when the command is proposed now; None when it waits."""
         if isinstance(command, Evict):
-            return self._racing_with(machine, command, done)
-        if self.racing and any(name in self.racing for name in _named(command)):
-            return self.guarded(group, command, done)
+            return self._racing_with(group, machine, command, done)
+        raced = [name for name in _named(command) if name in self.racing] if self.racing else []
+        if raced:
+            self.hold(group, raced[0], command, done)
+            return None
         if isinstance(command, LinkSubscription):
-            done = self.guarded(group, command, done)
+            done = self._watching(group, command, done)
         names = list(islice(needed_by(machine, command), RECALL_STREAMS_MAX))
         if not names:
             return done
@@ -95,7 +97,7 @@ class Recalls:
         return None
 
     def hold(self, group: int, name: str, command: Command, done: Done) -> None:
-        """The command goes on when the stream is back."""
+        """The command goes on when the stream is back, or stays. It is evicted, or about to be."""
         batch = command.batch if isinstance(command, Append | Create) else None
         size = WAITING_COST + (0 if batch is None else len(batch.payload))
         if self._waiting_bytes + size > RECALL_BYTES_MAX:
@@ -105,24 +107,11 @@ class Recalls:
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _Queue()
-            self._spawn(self._one(group, name))
+            if name not in self.racing:
+                self._spawn(self._one(group, name))
         queue.commands.append((command, done))
         queue.size += size
         self._waiting_bytes += size
-
-    def guarded(self, group: int, command: Command, done: Done) -> Done:
-        """For a command that an eviction may overtake."""
-        names = _named(command)
-        self._race(names)
-
-        def answered(reply: Reply | BaseException) -> None:
-            self._finish(names)
-            if isinstance(reply, Reply) and reply.code == Code.EVICTED:
-                self._again(group, command, done)
-            else:
-                done(reply)
-
-        return answered
 
     def note(self, command: Return, reply: Reply) -> None:
         """An applied `Return`."""
@@ -131,27 +120,42 @@ class Recalls:
             self.recent[command.states[at][1]] = now_ms
             self.counters.returned += 1
 
-    def _racing_with(self, machine: Machine, command: Evict, done: Done) -> Done:
+    def _racing_with(self, group: int, machine: Machine, command: Evict, done: Done) -> Done:
         names = [stream.name for uid, *_ in command.slots if (stream := machine.by_uid.get(uid)) is not None]
-        self._race(names)
+        for name in names:
+            self.racing[name] = self.racing.get(name, 0) + 1
 
         def answered(reply: Reply | BaseException) -> None:
-            self._finish(names)
+            for name in names:
+                left = self.racing[name] - 1
+                if left:
+                    self.racing[name] = left
+                else:
+                    del self.racing[name]
+                    self._decided(group, name)
             done(reply)
 
         return answered
 
-    def _race(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.racing[name] = self.racing.get(name, 0) + 1
-
-    def _finish(self, names: Iterable[str]) -> None:
-        for name in names:
-            left = self.racing[name] - 1
-            if left:
-                self.racing[name] = left
+    def _decided(self, group: int, name: str) -> None:
+        """The stream has gone, or it stays."""
+        if name in self._queues:
+            machine = self._machines.get(group)
+            if machine is not None and name in machine.evicted:
+                self._spawn(self._one(group, name))
             else:
-                del self.racing[name]
+                self._arrived(group, name, Reply(Code.OK))
+
+    def _watching(self, group: int, command: Command, done: Done) -> Done:
+        """For what may find other streams gone than it did now."""
+
+        def answered(reply: Reply | BaseException) -> None:
+            if isinstance(reply, Reply) and reply.code == Code.EVICTED:
+                self._again(group, command, done)
+            else:
+                done(reply)
+
+        return answered
 
     # --- coming back -----------------------------------------------------------------------------------------------------------
 
