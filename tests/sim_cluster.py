@@ -242,6 +242,7 @@ class Node:
         self.core.close()
         assert self.engine.exchange is not None
         self.engine.local.recalls.close()
+        self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         for task in (*self.engine.exchange._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
