@@ -8,7 +8,7 @@ import msgspec
 
 from polynya.replica import Group
 from polynya.stream import deltas
-from polynya.stream.changes import Changes
+from polynya.stream.changes import Changes, keys_of
 from polynya.stream.machine import Machine
 
 SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
@@ -31,7 +31,7 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     machine = group.machine
     changes = machine.take_changes()
     body: list[bytes] = [b""]
-    keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else _keys(changes)
+    keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else keys_of(changes)
     count = 0
     try:
         for _ in range(PASSES):
@@ -39,13 +39,13 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
             if len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
                 break
             more = machine.take_changes()
-            keys = _keys(more)
+            keys = keys_of(more)
             changes = _joined(changes, more)
     except BaseException:
         machine.changes.put_back(changes)
         raise
     last = machine.take_changes()
-    found, data = deltas.encode_streams(machine, iter(_keys(last)))
+    found, data = deltas.encode_streams(machine, iter(keys_of(last)))
     changes = _joined(changes, last)
     body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
     body.append(data)
@@ -64,10 +64,6 @@ async def lowest_place(machine: Machine, position: int) -> int:
             seen = 0
             await asyncio.sleep(0)
     return lowest
-
-
-def _keys(changes: Changes) -> list[int | str]:
-    return [*sorted(changes.streams), *sorted(changes.evicted)]
 
 
 async def _slices(machine: Machine, keys: list[int | str], body: list[bytes]) -> int:

@@ -194,7 +194,7 @@ class Restorer:
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
-            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, body)
+            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, [body])
 
     async def _inflate(self, image: Image) -> None:
         """Evicted streams of which another group says, or the packs, what only a whole state can hold. Their share of the block is not given back: a

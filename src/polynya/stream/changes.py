@@ -56,3 +56,8 @@ class Changes:
         return self.watched or any(
             (self.streams, self.evicted, self.messages, self.held, self.packs, self.homes, self.attempts, self.released),
         )
+
+
+def keys_of(changes: Changes) -> list[int | str]:
+    """The streams that changed: uids, and names of those that are evicted."""
+    return [*sorted(changes.streams), *sorted(changes.evicted)]

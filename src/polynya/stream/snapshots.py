@@ -60,16 +60,36 @@ _STREAMS = Image.__struct_fields__.index("streams")
 
 def encode(machine: Machine) -> bytes:
     """The snapshot's bytes: a function of the state alone."""
-    image = image_of(machine)
-    image.outbox = outbox_of(machine)
-    image.attempts, image.released = list(machine.attempts), list(machine.released)
-    image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
+    image = _whole_image_of(machine)
     image.streams = [without_payload(stream) for stream in machine.in_order()]
     if machine.evicted:
         image.streams += eviction.ghosts(machine)
         image.streams.sort(key=attrgetter("uid"))
-    image.subscriptions = subscriptions_links.encode_image(machine.subscriptions)
     return _ENCODER.encode(image)
+
+
+def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
+    """What comes before the so many streams of a snapshot, which may be encoded one by one, and behind them."""
+    parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
+    before = b"".join([_array(len(parts)), *parts[:_STREAMS], _array(streams)])
+    return before, b"".join(parts[_STREAMS + 1 :])
+
+
+def _array(count: int) -> bytes:
+    """The head of a msgpack array."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def _whole_image_of(machine: Machine) -> Image:
+    """All but the streams. To be encoded at once."""
+    image = image_of(machine)
+    image.outbox = outbox_of(machine)
+    image.attempts, image.released = list(machine.attempts), list(machine.released)
+    image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
+    image.subscriptions = subscriptions_links.encode_image(machine.subscriptions)
+    return image
 
 
 def image_of(machine: Machine) -> Image:
@@ -151,6 +171,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
     machine.buckets = image.buckets
+    image.streams.sort(key=attrgetter("uid"))  # as they are: it says so in the format
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
