@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from sim_store import SimStore
 
 from polynya.base.errors import PolynyaError
-from polynya.base.levels import LEVEL, LEVELS
+from polynya.base.levels import LEVELS
 from polynya.cold import (
     ColdReader,
     Collector,
@@ -28,7 +28,6 @@ from polynya.cold import (
     merger,
 )
 from polynya.node.engine import Engine
-from polynya.stream.commands import SetLevel
 
 CLUSTER = "c" * 32
 FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
@@ -75,7 +74,6 @@ class SimTier:
         snapshotter = self._engine.snapshotter
         while True:
             await asyncio.sleep(0.5)
-            self._raise_levels()
             if snapshotter.due() and not snapshotter.lock.locked():
                 try:
                     await snapshotter.run(self._engine.service.now_ms(), 0)
@@ -85,12 +83,6 @@ class SimTier:
                     assert self._engine.replicated is not None
                     self._engine.replicated.fail(error)
                     return
-
-    def _raise_levels(self) -> None:
-        """All nodes here are of one release."""
-        for number, machine in self._engine.local.led.items():
-            if machine.level < LEVEL:
-                self._engine.core.propose(number, SetLevel(LEVEL), lambda reply: None)
 
 
 @contextmanager
