@@ -135,6 +135,37 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
     play(story)
 
 
+def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
+    """Seed 238 of the swarm: the leader of before names in its own block a stream that is evicted already, and on its way back."""
+
+    async def story(world: World) -> None:
+        await world.create("test/{x}a")
+        await world.create("test/{x}b")  # that keeps the block
+        world.clock.ms += IDLE_MS
+        propose, call = world.local.recalls._propose, world.engine.groups.propose
+        evictions: list[tuple[int, Evict]] = []
+        late: list[asyncio.Future[Reply]] = []
+
+        async def noted(group: int, command: Command) -> Reply:
+            if isinstance(command, Evict):
+                evictions.append((group, command))
+            return await call(group, command)
+
+        def with_the_late_one(group: int, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
+            propose(group, command, done)
+            late.append(asyncio.get_running_loop().create_future())
+            world.local.propose(*evictions[0], late[-1].set_result)
+
+        world.engine.groups.propose = noted  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 2
+        world.local.recalls._propose = with_the_late_one
+        assert (await world.append("test/{x}a", b"x")).code == Code.OK
+        assert [(await each).detail for each in late] == [[]]
+        assert world.evicted == {"test/{x}b"}
+
+    play(story)
+
+
 def test_while_the_store_is_away_nothing_goes_and_nothing_hangs() -> None:
     async def story(world: World) -> None:
         await filled(world)

@@ -223,6 +223,8 @@ class LocalGroups:
             return
         command = self.stamped(command)
         machine = self.machines[group]
+        if isinstance(command, Evict):
+            command = self.recalls.only_present(machine, command)
         if machine.evicted or self.recalls.racing or isinstance(command, Evict):
             ready = self.recalls.before(group, machine, command, done)
             if ready is None:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.futures import settle
@@ -112,6 +113,14 @@ class Recalls:
         queue.commands.append((command, done))
         queue.size += size
         self._waiting_bytes += size
+
+    def only_present(self, machine: Machine, command: Evict) -> Evict:
+        """An eviction as it may be logged now: of a stream that is evicted already it would find, behind a return that is on its way, one that nobody
+        knows to be about to go."""
+        by_uid = machine.by_uid
+        if all(slot[0] in by_uid for slot in command.slots):
+            return command
+        return structs.replace(command, slots=[slot if slot[0] in by_uid else (0, *slot[1:]) for slot in command.slots])
 
     def note(self, command: Return, reply: Reply) -> None:
         """An applied `Return`."""
