@@ -14,6 +14,8 @@ LEVELS: dict[str, int] = {  # of commands that came later: name -> the level tha
     "Bundle": 2,
     "Evict": 2,
     "Return": 2,
+    "ReaderAdd": 2,
+    "NodePromote": 2,
 }
 
 
