@@ -243,10 +243,9 @@ class Node:
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
-        self.engine.local.recalls.close()
         self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         self.engine.exchange.arriving._arrivals.clear()
-        for task in (*self.engine.exchange._tasks, *self.tasks):
+        for task in (*self.engine.exchange._tasks, *self.engine.local.recalls._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
         if power is None:
@@ -377,8 +376,7 @@ class World:
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         self.random = Random(seed)
         self.store = store
-        self.evict_after_ms = 0  # never
-        self.idled: Counter[str] = Counter()  # streams that went, and came back
+        self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
@@ -531,8 +529,7 @@ class World:
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
         """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
-        if isinstance(command, Evict | Return) and (group, index) not in self.told:
-            self.idled[type(command).__name__] += len(reply.detail or ())
+        self.idled[type(command).__name__] += isinstance(command, Evict | Return) and (group, index) not in self.told and len(reply.detail)
         assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
 
     def heal(self) -> None:
