@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
@@ -20,11 +20,11 @@ import uvloop
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.cold import ColdReader, Flusher, FlushSettings
+from polynya.cold import ColdReader, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
 from polynya.node.bootstrap import open_quickly
 from polynya.node.clock import LogClock
 from polynya.node.engine import Engine, Shape
-from polynya.objectstore import StoreSettings, open_store
+from polynya.objectstore import ObjectStore, StoreSettings, open_store
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.replies import Reply
 
@@ -65,6 +65,7 @@ async def fill(folder: Path, streams: int) -> None:
     store = open_store(StoreSettings(backend="local", root=str(folder / "objects")))
     assert store is not None
     engine.local.cold = ColdReader(store)
+    engine.local.recalls.states = StateReader(store)
     flusher = Flusher(engine.groups, store, FlushSettings(), "bench")
     before = rss()
 
@@ -88,6 +89,12 @@ async def fill(folder: Path, streams: int) -> None:
     await flusher.flush_now("")
     told(f"the same, in packs ({perf_counter() - begin_s:.1f} s of flushing)")
     await snapshots(engine, "snapshots, records in packs")
+    await engine.core.drain()
+    shutil.copytree(folder / "core-0", folder / "packs" / "core-0")
+    await evicted(engine, store, told)
+    await engine.core.drain()
+    shutil.copytree(folder / "core-0", folder / "evicted" / "core-0")
+    await returned(engine, streams)
     for _ in range(3):
         numbers = range(0, streams, 100)
         await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers])
@@ -95,6 +102,31 @@ async def fill(folder: Path, streams: int) -> None:
     await engine.core.drain()
     engine.close()
     await store.close()
+
+
+async def evicted(engine: Engine, store: ObjectStore, told: Callable[[str], None]) -> None:
+    """All streams leave the memory."""
+    recent = engine.local.recalls.recent
+    evictor = Evictor(engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set(), recent=recent)
+    await asyncio.sleep(0.01)
+    begin, cpu = perf_counter(), process_time()
+    gone = await evictor.evict_due()
+    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    told(f"evicted ({elapsed:.1f} s, {cpu / gone * 1e6:.0f} us of CPU a stream)")
+    await snapshots(engine, "snapshots, all evicted")
+    told("the same, with snapshots that say so")
+
+
+async def returned(engine: Engine, streams: int) -> None:
+    """Each hundredth is written to again."""
+    batch = Batch(Encoding.JSON, 1, PAYLOAD, crc32c(PAYLOAD))
+    now_ms, numbers = engine.service.now_ms(), range(0, streams, 100)
+    begin, cpu = perf_counter(), process_time()
+    await propose_all(engine, [Append(name_of(n), now_ms, "application/json", batch) for n in numbers])
+    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    print(
+        f"  1 % written to again: {elapsed / len(numbers) * 1e6:.0f} us and {cpu / len(numbers) * 1e6:.0f} us of CPU a stream", flush=True
+    )
 
 
 async def snapshots(engine: Engine, what: str) -> None:
@@ -121,7 +153,9 @@ async def snapshots(engine: Engine, what: str) -> None:
 
 async def answer(folder: Path, streams: int) -> None:
     """In a fresh process."""
+    before = rss()
     engine = open_engine(folder)
+    print(f"  after the restart: {(rss() - before) / streams:.0f} B of RSS a stream", flush=True)
     facts = await engine.service.facts(name_of(streams - 1))
     assert facts.record == 1, facts  # type: ignore[union-attr]
     engine.close()
@@ -150,7 +184,8 @@ def main() -> None:
     try:
         print(f"{options.streams} streams in {GROUPS} groups")
         run(fill(folder, options.streams))
-        restart(folder, options.streams, "from snapshots, records in packs")
+        restart(folder / "packs", options.streams, "from snapshots, records in packs")
+        restart(folder / "evicted", options.streams, "from snapshots, all evicted")
         restart(folder / "hot", options.streams, "from snapshots, records hot in the journal")
         shutil.rmtree(folder / "hot" / "core-0" / "snapshots")
         restart(folder / "hot", options.streams, "from the journal alone")

@@ -19,5 +19,7 @@ class Simulation(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     terms: int = 0
+    evicted: int = 0  # streams …
+    returned: int = 0
     seconds: float = 0.0
     faults: dict[str, int] = {}

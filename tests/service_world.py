@@ -10,7 +10,7 @@ from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings
+from polynya.cold import ColdReader, Collector, CollectorSettings, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
 from polynya.node.engine import Engine, Shape
 from polynya.node.folding import fold_here
 from polynya.node.storage import open_storage
@@ -23,6 +23,7 @@ from polynya.transport import Transport
 
 CLUSTER = "5e" * 16
 SEGMENT_BYTES = 1 << 16
+IDLE_MS = 3_600_000
 
 
 class Clock:
@@ -70,7 +71,18 @@ class World:
         self.local, self.service = self.engine.local, self.engine.service
         self.reader = ColdReader(self.store)
         self.local.cold = self.reader
+        self.local.recalls.states = self.states = StateReader(self.store)
         self.flusher = Flusher(self.engine.groups, self.store, FlushSettings(interval_ms=0), CLUSTER, sleep=_at_once)
+        settings = EvictSettings(after_ms=IDLE_MS, few=1, block_streams=3)
+        self.evictor = Evictor(
+            self.engine.groups,
+            self.store,
+            settings,
+            CLUSTER,
+            in_flight=self.flusher.in_flight,
+            recent=self.local.recalls.recent,
+            sleep=_at_once,
+        )
         self.collector = Collector(
             self.engine.groups,
             self.store,
@@ -104,6 +116,7 @@ class World:
     async def stop(self) -> None:
         await self.engine.core.drain()
         await self.reader.close()
+        await self.states.close()
         self.engine.close()
 
     # --- what fronts do
@@ -182,6 +195,16 @@ class World:
                 return
             await self.engine.settler.sweep()
             await asyncio.sleep(0)
+
+    async def evict(self) -> int:
+        """What an idle time does; the number of streams that went."""
+        await self.flusher.flush_now()
+        self.clock.ms += IDLE_MS
+        return await self.evictor.evict_due()
+
+    @property
+    def evicted(self) -> set[str]:
+        return {name for machine in self.local.machines.values() for name in machine.evicted}
 
     async def snapshot(self) -> None:
         await self.engine.snapshotter.run(self.clock.ms, 0)

@@ -102,7 +102,7 @@ class Episode:
         for node in world.nodes.values():
             node.rate = 1 + self.random.uniform(-0.009, 0.009)
         await world.start()
-        for name in STREAMS:
+        for name in self.histories:
             await self._create(name)
         self.tasks = self.clients()
         await self._mishaps()
@@ -147,7 +147,7 @@ class Episode:
                 node.start()
         self.note("all is well")
         await world.wait_leaders()
-        for name in STREAMS:
+        for name in self.histories:
             for _ in range(50):
                 if await self._append_once(name):
                     break
@@ -229,17 +229,19 @@ class Episode:
             alive = self.world.alive()
             if not alive:
                 continue
-            node, name = self.random.choice(alive), self.random.choice(STREAMS)
-            loop, life = asyncio.get_running_loop(), node.life
-            began = loop.time()
-            try:
-                async with asyncio.timeout(3):
-                    content = await node.read(name)
-            except (Unavailable, TimeoutError):
-                continue
-            if node.life == life and node.alive:
-                self.note(f"{name} has {len(content)} bytes on {node.number}")
-                self.histories[name].read(Read(began, loop.time(), content))
+            await self._read_once(self.random.choice(alive), self.random.choice(STREAMS))
+
+    async def _read_once(self, node: Node, name: str) -> None:
+        loop, life = asyncio.get_running_loop(), node.life
+        began = loop.time()
+        try:
+            async with asyncio.timeout(3):
+                content = await node.read(name)
+        except (Unavailable, TimeoutError):
+            return
+        if node.life == life and node.alive:
+            self.note(f"{name} has {len(content)} bytes on {node.number}")
+            self.histories[name].read(Read(began, loop.time(), content))
 
     # --- mishaps
 

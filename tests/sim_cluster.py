@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
@@ -34,7 +35,7 @@ from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
+from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.replies import Reply
 from polynya.transport import address
 from polynya.transport.hello import PROTOCOL_MAX
@@ -211,7 +212,7 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store).tasks())
+            self.tasks.update(SimTier(self.engine, world.store, world.evict_after_ms).tasks())
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -242,8 +243,9 @@ class Node:
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
+        self.engine.exchange._packed.clear()  # its timers find nothing of this life's disk to close
         self.engine.exchange.arriving._arrivals.clear()
-        for task in (*self.engine.exchange._tasks, *self.tasks):
+        for task in (*self.engine.exchange._tasks, *self.engine.local.recalls._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
         if power is None:
@@ -374,6 +376,7 @@ class World:
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         self.random = Random(seed)
         self.store = store
+        self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
@@ -526,6 +529,7 @@ class World:
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
         """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
+        self.idled[type(command).__name__] += isinstance(command, Evict | Return) and (group, index) not in self.told and len(reply.detail)
         assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
 
     def heal(self) -> None:

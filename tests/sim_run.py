@@ -43,6 +43,8 @@ class Totals(Simulation):
         self.reads += sum(len(history.reads) for history in histories)
         self.tailed += sum(len(content) // 8 for content in episode.tails.values())
         self.terms += len(episode.world.leaders)
+        self.evicted += episode.world.idled["Evict"]
+        self.returned += episode.world.idled["Return"]
         counted = Counter(self.faults) + episode.counts
         if episode.world.store is not None:
             counted += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
@@ -53,7 +55,8 @@ class Totals(Simulation):
         return (
             f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; {self.events:,} events, {self.messages:,} messages, "
             f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; {self.acknowledged:,} appends acknowledged, {self.unknown:,} "
-            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms\nfaults: {faults}"
+            f"with an unknown outcome, {self.reads:,} reads, {self.tailed:,} records by tails, {self.terms:,} terms, {self.evicted:,} streams evicted, "
+            f"{self.returned:,} returned\nfaults: {faults}"
         )
 
 

@@ -17,10 +17,13 @@ from sim_loop import SimLoop, run_simulated
 from sim_store import GOOD, SimStore, Weather
 from sim_tier import chance_of
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, LiveEvent
+from polynya.stream.commands import Producer
+from polynya.stream.replies import Code
 
 FULL = 1 << 40
+RARE = ("test/x", "test/y", "test/z")  # streams that are written to now and then, and idle between
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +102,10 @@ class SwarmEpisode(Episode):
         store = SimStore(seed, self._wall_ms) if self.swarm.weather is not None else None
         self.world = World(seed, self.swarm.nodes, store=store)
         self.world.disks_fail = True
+        self.idle = Random(f"idle {seed}")
+        if store is not None:
+            self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))
+            self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
 
     def _wall_ms(self) -> int:
@@ -153,6 +160,43 @@ class SwarmEpisode(Episode):
             why = node.start_or_say()
         assert not why, f"node {node.number} does not start: {why}"
         node.disk.misdirected = self.swarm.misdirected
+
+    # --- idle streams
+
+    def clients(self) -> list[asyncio.Future[None]]:
+        rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
+        return [*super().clients(), *rare]
+
+    async def _rare(self, name: str) -> None:
+        """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""
+        random, sequence = Random(f"{name} {self.seed}"), 0
+        while not self.over:
+            await asyncio.sleep(random.expovariate(1 / 2.5))
+            alive, act = self.world.alive(), random.random()
+            if not alive:
+                continue
+            if act < 0.3:
+                await self._read_once(random.choice(alive), name)
+            elif act < 0.4:
+                await self._put_again(random.choice(alive), name)
+            elif act < 0.7:
+                await self._append_once(name)
+            else:
+                payload = b"r%s%05d;" % (name[-1:].encode(), sequence)
+                self.histories[name].unknown.add(payload)
+                for _ in range(3):  # one after the other, or the same again
+                    if await self._produce_once(name, payload, Producer("rare", 0, sequence)):
+                        self.histories[name].unknown.discard(payload)
+                        self.histories[name].produced.append(payload)
+                        sequence += 1
+                        break
+
+    async def _put_again(self, node: Node, name: str) -> None:
+        try:
+            reply = await node.create(name)
+        except (Unavailable, OutcomeUnknown):
+            return
+        assert reply.code in (Code.EXISTS, Code.DISK_FULL), reply
 
     # --- tails
 
@@ -262,7 +306,11 @@ class SwarmEpisode(Episode):
         self.world.heal()
 
     def told(self) -> str:
-        return f"{super().told()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails"
+        idled = self.world.idled
+        return (
+            f"{super().told()}, {sum(map(len, self.tails.values())) // WIDTH} records by tails, {idled['Evict']} streams evicted, "
+            f"{idled['Return']} returned"
+        )
 
 
 MISHAPS: dict[str, Callable[[SwarmEpisode], None]] = {

@@ -11,7 +11,22 @@ from types import SimpleNamespace
 from sim_store import SimStore
 
 from polynya.base.errors import PolynyaError
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings, flusher, merger
+from polynya.base.levels import LEVELS
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    Evictor,
+    EvictSettings,
+    Flusher,
+    FlushSettings,
+    Merger,
+    MergeSettings,
+    StateReader,
+    evictor,
+    flusher,
+    merger,
+)
 from polynya.node.engine import Engine
 
 CLUSTER = "c" * 32
@@ -29,10 +44,14 @@ async def _owned() -> bool:
 class SimTier:
     """Of one life: its tasks are cancelled when that ends."""
 
-    def __init__(self, engine: Engine, store: SimStore) -> None:
+    def __init__(self, engine: Engine, store: SimStore, evict_after_ms: int = 0) -> None:
         self.reader = ColdReader(store, cache_bytes=2048)
         self.flusher = Flusher(engine.groups, store, FLUSH, CLUSTER)
         self.merger = Merger(engine.groups, store, MERGE, CLUSTER, self.flusher.in_flight)
+        self.states = StateReader(store, cache_bytes=500)
+        settings = EvictSettings(after_ms=evict_after_ms, block_streams=2, few=1)
+        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight, recent=engine.groups.recent)
+        self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
             engine.groups,
             store,
@@ -44,9 +63,10 @@ class SimTier:
         )
         self._engine = engine
         engine.local.cold = self.reader
+        engine.local.recalls.states = self.states
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        work = (self.flusher.run(), self.merger.run(), self.collector.run(), self._snapshots())
+        work = (self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self._snapshots())
         return [asyncio.ensure_future(each) for each in work]
 
     async def _snapshots(self) -> None:
@@ -69,15 +89,15 @@ class SimTier:
 def chance_of(seed: int) -> Iterator[None]:
     """What the tier draws and measures comes from the seed and from virtual time."""
     random = Random(f"tier {seed}")
-    sound = (flusher.token_bytes, merger.token_bytes, merger.monotonic, flusher.time)
+    sound = (flusher.token_bytes, merger.token_bytes, evictor.token_bytes, merger.monotonic, flusher.time)
 
     def now() -> float:
         return asyncio.get_running_loop().time()
 
-    flusher.token_bytes = merger.token_bytes = random.randbytes  # type: ignore[attr-defined, assignment]
+    flusher.token_bytes = merger.token_bytes = evictor.token_bytes = random.randbytes  # type: ignore[attr-defined, assignment]
     merger.monotonic = now  # type: ignore[attr-defined]
     flusher.time = SimpleNamespace(monotonic=now, sleep=lambda seconds: None)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        flusher.token_bytes, merger.token_bytes, merger.monotonic, flusher.time = sound  # type: ignore[attr-defined]
+        flusher.token_bytes, merger.token_bytes, evictor.token_bytes, merger.monotonic, flusher.time = sound  # type: ignore[attr-defined]

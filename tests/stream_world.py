@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from google_crc32c import value as crc32c
 
 from polynya.stream import deltas
 from polynya.stream.changes import Changes
-from polynya.stream.commands import Batch, ColdSlice, Command, Encoding
+from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Return
+from polynya.stream.eviction import ghost_of, ghosts, is_evictable, mark_of, state_of, where_of, whole_of
 from polynya.stream.front import past_of
 from polynya.stream.holes import JUMP
 from polynya.stream.index import Index
@@ -33,7 +36,7 @@ def json_batch(*records: bytes) -> Batch:
 
 def whole_delta(machine: Machine) -> deltas.Part:
     """All of the state, as a delta that builds on nothing."""
-    count, streams = deltas.encode_streams(machine, iter(machine.by_uid))
+    count, streams = deltas.encode_streams(machine, iter([*machine.by_uid, *machine.evicted]))
     return deltas.Part(deltas.encode_head(machine, Changes(), count, whole=True) + streams, delta=True)
 
 
@@ -44,7 +47,8 @@ class World:
     def __init__(self, groups: int = 4) -> None:
         self.machines = {group: Machine(group, groups) for group in range(groups + 1)}
         self.payloads: dict[int, bytes] = {}  # the journal: place -> payload
-        self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches
+        self.slices: dict[tuple[str, int], list[HotBatch]] = {}  # the store: (pack, offset) -> batches …
+        self.states: dict[tuple[str, int], bytes] = {}  # … and of blocks, states
         self.place = 0
         self.chains = {group: [deltas.Part(machine.snapshot())] for group, machine in self.machines.items()}
 
@@ -58,7 +62,7 @@ class World:
         reply = machine.apply(command, self.place)
         assert twin.apply(command, self.place) == reply
         assert twin.snapshot() == machine.snapshot()
-        check_invariants(machine)
+        check_invariants(machine, self.states)
         if self.place % 3:  # several commands in one delta, too
             self.chain(group)
         return reply
@@ -79,7 +83,7 @@ class World:
         """A delta more, and now and then some of them merged."""
         machine, parts = self.machines[group], self.chains[group]
         changes = machine.take_changes()
-        count, streams = deltas.encode_streams(machine, iter(sorted(changes.streams)))
+        count, streams = deltas.encode_streams(machine, iter([*sorted(changes.streams), *sorted(changes.evicted)]))
         parts.append(deltas.Part(deltas.encode_head(machine, changes, count, whole=False) + streams, delta=True, root=False))
         if self.place % 5 == 0 and len(parts) > 3:
             parts[1:] = [deltas.Part(deltas.merge(parts[1:]), delta=True, root=False)]
@@ -98,6 +102,42 @@ class World:
 
     def restored(self, machine: Machine) -> Machine:
         return Machine.restore(machine.snapshot(), lambda place, uid: self.payloads[place])
+
+    # Idle streams.
+
+    def evict(self, group: int, names: Iterable[str], now_ms: int = 0) -> list[str]:
+        """Those of them that may go, in one command that is sent twice."""
+        machine = self.machines[group]
+        pack, slots = f"block{self.place}", []
+        for stream in [machine.streams[name] for name in names]:
+            state = state_of(stream) if stream.hot is None else b""
+            self.states[pack, len(slots)] = state
+            slots.append((stream.uid, mark_of(stream), len(slots), len(state), crc32c(state)))
+        streams = [machine.by_uid[uid] for uid, *_ in slots]
+        accepted = [streams[at].name for at in self.apply(group, Evict(pack, now_ms, slots)).detail]
+        assert accepted == [stream.name for stream in streams if is_evictable(stream)]
+        assert not self.apply(group, Evict(pack, now_ms, slots)).detail
+        return accepted
+
+    def bring(self, group: int, names: Iterable[str], now_ms: int = 0) -> None:
+        """Back into memory, by a command that is sent twice."""
+        machine = self.machines[group]
+        ghosts = [ghost for name in names if (ghost := ghost_of(machine, name)) is not None]
+        command = Return([(ghost.name, ghost.uid, self._state(machine, ghost)) for ghost in ghosts], now_ms)
+        assert self.apply(group, command).detail == list(range(len(ghosts)))
+        assert self.apply(group, command).detail == []
+
+    def copy(self, group: int, name: str) -> Stream:
+        """The stream as it would be, if it is evicted; else the stream."""
+        machine = self.machines[group]
+        ghost = ghost_of(machine, name)
+        where = None if ghost is None else where_of(ghost)
+        return machine.streams[name] if ghost is None or where is None else whole_of(ghost, where, self._state(machine, ghost))
+
+    def _state(self, machine: Machine, ghost: Stream) -> bytes:
+        where = where_of(ghost)
+        assert where is not None
+        return self.states[machine.pack_keys[where.pack], where.offset]
 
     def slice_of(self, stream: Stream, batches: int, pack: str) -> ColdSlice:
         """Put the first hot batches of a stream into the store."""
@@ -172,8 +212,10 @@ class _Page:
         self.begin, self.end = page[1], page[2]
 
 
-def check_invariants(machine: Machine) -> None:
-    """What the machine promises of its own state."""
+def check_invariants(machine: Machine, states: Mapping[tuple[str, int], bytes] | None = None) -> None:
+    """What the machine promises of its own state. `states`: of the blocks in the store."""
+    assert not machine.streams.keys() & machine.evicted.keys()
+    assert all((stream.front is None or stream.front.evicted is None) for stream in machine.streams.values())
     assert list(machine.streams) == [stream.name for stream in machine.by_uid.values()]
     assert machine.hot_bytes == sum(len(batch.payload) for _, hot in machine.flush_candidates() for batch in hot)
     slices: dict[str, int] = {}
@@ -186,6 +228,14 @@ def check_invariants(machine: Machine) -> None:
         assert (retention_of(stream) is not None) == (stream.uid in machine.retaining)
         for cold in machine.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
+    for ghost in ghosts(machine):
+        where = where_of(ghost)
+        assert where is not None and ghost.uid not in machine.by_uid
+        key = machine.pack_keys[where.pack]
+        whole = whole_of(ghost, where, (states or {})[key, where.offset])
+        assert is_evictable(whole)
+        for pack in [key, *(cold.pack for cold in machine.whole_index_of(whole))]:
+            slices[pack] = slices.get(pack, 0) + 1
     assert slices == {pack: held.slices for pack, held in machine.held.items()}
     assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}
     assert not machine.released.keys() & machine.held.keys()

@@ -51,6 +51,7 @@ def test_part_is_in_the_page(kind: type) -> None:
         model.Pin,
         model.Claim,
         model.Front,
+        model.Evicted,
         model.Held,
         model.Pack,
         tables.Table,

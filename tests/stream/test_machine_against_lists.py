@@ -17,6 +17,7 @@ from polynya.stream import reading
 from polynya.stream.commands import (
     Acknowledge,
     Append,
+    Command,
     ConfirmPin,
     Create,
     Delete,
@@ -29,10 +30,11 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
+from polynya.stream.eviction import ghost_of, needed_by
 from polynya.stream.index import ENTRY_BYTES
 from polynya.stream.model import Stream
 from polynya.stream.reading import AT_BYTE, Refused, Want
-from polynya.stream.replies import Code
+from polynya.stream.replies import Code, Reply
 
 GROUPS = 2
 NAMES = [f"docs/{letter}" for letter in "abcdef"]
@@ -53,10 +55,21 @@ class Naive:
         return list(accumulate(map(len, self.records), initial=0))
 
 
+class EvictingWorld(World):
+    """What needs a stream that is evicted is told so, and done when the stream is back."""
+
+    def apply(self, group: int, command: Command) -> Reply:
+        reply = super().apply(group, command)
+        if reply.code != Code.EVICTED:
+            return reply
+        self.bring(group, list(needed_by(self.machines[group], command)))
+        return super().apply(group, command)
+
+
 class AgainstLists(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(GROUPS)
+        self.world = EvictingWorld(GROUPS)
         self.known: dict[str, Naive] = {}
         self.clock = 0
         self.fill = 0
@@ -68,7 +81,10 @@ class AgainstLists(RuleBasedStateMachine):
             self.append(data, [[3], [1, 2]])
 
     def stream(self, name: str) -> Stream:
-        stream = self.world.machines[group_of(name, GROUPS)].lookup(name)
+        group = group_of(name, GROUPS)
+        if name in self.world.machines[group].evicted:
+            self.world.bring(group, [name])
+        stream = self.world.machines[group].lookup(name)
         assert stream is not None
         return stream
 
@@ -143,6 +159,33 @@ class AgainstLists(RuleBasedStateMachine):
             beyond = Trim([(stream.uid, len(known.records) + 1, known.bounds[-1] + 9)], self.clock)
             assert self.world.apply(stream.uid >> 48, beyond).detail == [None]
             assert (stream.first_record, stream.first_byte) == at
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        """Some streams go out of memory, those that may; what was put away of a stream that changed is not taken for it."""
+        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.streams]))
+        machine = self.world.machines[group]
+        names = data.draw(st.lists(st.sampled_from(sorted(machine.streams)), max_size=4, unique=True))
+        self.clock += 1
+        for name in self.world.evict(group, names, self.clock):
+            naive, ghost = self.known[name], ghost_of(machine, name)
+            assert ghost is not None and machine.lookup(name) is None
+            assert (ghost.next_record, ghost.next_byte, ghost.closed) == (len(naive.records), naive.bounds[-1], naive.closed)
+            assert (ghost.first_record, ghost.first_byte) == (naive.first, naive.bounds[naive.first])
+            assert machine.apply(Append(name, self.clock, f"type/{naive.encoding}", None, close=True)).code == Code.EVICTED
+
+    @precondition(lambda self: any(machine.evicted for machine in self.world.machines.values()))
+    @rule(data=st.data())
+    def bring_back(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from([group for group, machine in self.world.machines.items() if machine.evicted]))
+        names = sorted(self.world.machines[group].evicted)
+        self.clock += 1
+        self.world.bring(group, data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)), self.clock)
+
+    @rule(group=st.integers(1, GROUPS))
+    def restart(self, group: int) -> None:
+        self.world.restart(group)
 
     @rule()
     def deliver(self) -> None:
@@ -268,7 +311,7 @@ class AgainstLists(RuleBasedStateMachine):
     def read_pages(self, data: st.DataObject, bytes_max: int, whole: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[name]
-        stream = self.stream(name)
+        stream = self.world.copy(group_of(name, GROUPS), name)
         bounds = known.bounds
         everything = b"".join(known.records)
         record = data.draw(st.one_of(st.just(0), st.integers(0, len(known.records))))

@@ -13,6 +13,7 @@ from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_ro
 from polynya.backup.shelf import READ_BYTES, Reading, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
+from polynya.stream.eviction import ghosts, slice_of, where_of
 from polynya.stream.machine import Machine
 from polynya.wire.pack import damaged_slices
 
@@ -125,16 +126,17 @@ class Verifier:
             return
         self.found.bytes += entry.size
         self.found.groups += 1
-        self.found.streams += len(machine.streams)
+        self.found.streams += machine.count
         await asyncio.to_thread(self._references, machine)
 
     def _references(self, machine: Machine) -> None:
         """That the packs of every slice are there, and long enough; who needs those that are not well."""
         wanted = {key for key in machine.held if key not in self._objects}
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
-        for stream in machine.streams.values():
+        for stream in (*machine.streams.values(), *ghosts(machine)):
             self.found.records += stream.next_record - stream.first_record
-            for cold in machine.whole_index_of(stream):
+            where = where_of(stream)
+            for cold in machine.whole_index_of(stream) if where is None else [slice_of(machine, where)]:
                 row = self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
                     self._bad.setdefault(cold.pack, "it is shorter than a stream needs it")

@@ -10,8 +10,13 @@ from __future__ import annotations
 from polynya.base.errors import ConfigError
 
 LEVEL = 2  # that this release knows: 1 is that of the first release with clusters
-# Of commands that came later: name -> the level that a group must have reached before one is logged.
-LEVELS: dict[str, int] = {"Bundle": 2, "ReaderAdd": 2, "NodePromote": 2}
+LEVELS: dict[str, int] = {  # of commands that came later: name -> the level that a group must have reached before one is logged
+    "Bundle": 2,
+    "Evict": 2,
+    "Return": 2,
+    "ReaderAdd": 2,
+    "NodePromote": 2,
+}
 
 
 def check_level(level: int, group: int) -> None:

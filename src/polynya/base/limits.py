@@ -36,6 +36,16 @@ MERGE_INTERVAL_MS = 1000  # between two looks for them, or more where there are 
 DELETE_GRACE_MS = 60_000  # objects that nobody needs stay so long, for readers that are at them
 SLICE_BYTES_MAX = 4 * MIB  # payload of one pack slice: the unit of a cold read and of the block cache
 CACHE_BYTES = 64 * MIB  # block cache of one core
+EVICT_AFTER_MS = 3_600_000  # a stream that was not written to for so long leaves the memory, if nothing else needs it there
+EVICT_BLOCK_STREAMS = 1024  # of one group in one object …
+EVICT_BLOCK_BYTES = 4 * MIB  # … or fewer, with so many bytes
+EVICT_STATE_BYTES_MAX = 256 * KIB  # of one stream; a larger one stays: coming back it is one entry of the log
+EVICT_FEW = 64  # fewer than these wait as long again, so that a group does not write an object for each of them
+EVICT_INTERVAL_MS_MAX = 300_000  # between two looks at all streams
+RECALL_BYTES_MAX = 32 * MIB  # of requests of a core that wait for a stream's state; over it they get 503
+RECALL_STREAMS = 256  # that come back with one entry of the log …
+RECALL_STREAMS_MAX = 65_536  # … and that one command may ask for, where it can do with some
+STATE_CACHE_BYTES = 4 * MIB  # states of evicted streams that a core has read and keeps
 
 JOURNAL_SEGMENT_BYTES = 64 * MIB
 INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; over it appends get 503

@@ -18,22 +18,29 @@ Invariants:
 * A merge changes no record and no byte of a stream, and a slice never lies on both sides of a bound of a table's claim. Who holds a place
   from before the merge has the collector's grace to read it, and then plans again; what a table's job was told of stays for an hour.
 
+An evictor puts the states of idle streams into the store in the same way (`stream.eviction`): a block of states is a pack of one slice, and so
+is counted, swept, verified and backed up as one.
+
 The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin shells over `groups.Groups`, what a core offers them.
 """
 
 from polynya.cold.collector import Collector, CollectorSettings, Swept
+from polynya.cold.evictor import Evictor, EvictSettings
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import MergeSettings
 from polynya.cold.merger import Merger
 from polynya.cold.planner import FlushSettings
 from polynya.cold.reader import ColdReader, PackGone
+from polynya.cold.states import StateReader
 from polynya.cold.verifier import Part, Verifier
 
 __all__ = [
     "ColdReader",
     "Collector",
     "CollectorSettings",
+    "EvictSettings",
+    "Evictor",
     "FlushSettings",
     "Flusher",
     "Groups",
@@ -41,6 +48,7 @@ __all__ = [
     "Merger",
     "PackGone",
     "Part",
+    "StateReader",
     "Swept",
     "Verifier",
 ]

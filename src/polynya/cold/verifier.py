@@ -10,17 +10,22 @@ from collections.abc import Sequence
 import msgspec
 from google_crc32c import value as crc32c
 
+from polynya.base.errors import CorruptData
 from polynya.base.limits import MIB
 from polynya.cold.flusher import SURVEY_STREAMS
 from polynya.cold.groups import Groups
 from polynya.cold.merger import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
-from polynya.stream.model import ColdSlice
+from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.index import Index, pack_numbers
+from polynya.stream.machine import Machine
+from polynya.stream.model import ColdSlice, Stream
 
 PART_BYTES = 32 * MIB  # read for one answer, or one pack if that is larger
 PART_PACKS = 256
 REQUESTS = 4  # at the same time
 STREAMS_NAMED_MAX = 20  # with each fault
+EVICTED = "(streams that are idle)"  # what they need is known when they come back
 TABLE_SECONDS = 600.0  # so long the packs to be looked at are remembered from one part to the next
 
 MISSING = "missing"
@@ -81,6 +86,7 @@ class Verifier:
         """Which slices of which packs are named now."""
         table: dict[str, list[ColdSlice]] = {}
         for machine in list(self._groups.machines().values()):
+            await self._survey_evicted(machine, table)
             streams = list(machine.streams.values())
             for begin in range(0, len(streams), SURVEY_STREAMS):
                 for stream in streams[begin : begin + SURVEY_STREAMS]:
@@ -88,6 +94,25 @@ class Verifier:
                         table.setdefault(cold.pack, []).append(cold)
                 await asyncio.sleep(0)
         self._table, self._keys, self._made = table, sorted(table), time.monotonic()
+
+    async def _survey_evicted(self, machine: Machine, table: dict[str, list[ColdSlice]]) -> None:
+        """Where the states of evicted streams are, and what these name; block by block."""
+        blocks: dict[str, list[Stream]] = {}
+        for number, ghost in enumerate(ghosts(machine), 1):
+            if (where := where_of(ghost)) is not None and where.pack in machine.pack_keys:
+                place = slice_of(machine, where)
+                table.setdefault(place.pack, []).append(place)
+                blocks.setdefault(place.pack, []).append(ghost)
+            if number % SURVEY_STREAMS == 0:
+                await asyncio.sleep(0)
+        for key, some in blocks.items():
+            try:
+                data = await self._store.get(key)
+            except NotFound:  # as will be found when it is its turn
+                continue
+            for ghost in some:
+                for cold in _named_by(machine, ghost, data):
+                    table.setdefault(cold.pack, []).append(cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
         """What is wrong with them; "" when nothing is."""
@@ -120,7 +145,22 @@ class Verifier:
                     found.append(stream.name)
                     if len(found) == STREAMS_NAMED_MAX:
                         return found
+            number = machine.held[key].number
+            found += [ghost.name for ghost in ghosts(machine) if (at := where_of(ghost)) is not None and at.pack == number]
+            found = found[:STREAMS_NAMED_MAX] or [EVICTED]
         return found
+
+
+def _named_by(machine: Machine, ghost: Stream, block: bytes) -> list[ColdSlice]:
+    """The slices that an evicted stream's state in the block names, if it is well, and the stream has not come back."""
+    where = where_of(ghost)
+    if where is None or ghost.name not in machine.evicted:
+        return []
+    try:
+        cold = whole_of(ghost, where, block[where.offset : where.offset + where.length]).cold
+    except CorruptData:
+        return []
+    return list(Index(cold, machine.pack_keys)) if machine.pack_keys.keys() >= set(pack_numbers(cold)) else []
 
 
 def _are_whole(slices: Sequence[ColdSlice], data: memoryview) -> bool:

@@ -113,6 +113,7 @@ class Assembly:
         self._tier = await open_tier(self._start, self._engine.groups)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
+            self._engine.local.recalls.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
             claim, flusher = self._tier.claim, self._tier.flusher
             self._health.warn("object store", lambda: claim.reason or flusher.trouble())
@@ -205,6 +206,7 @@ class Assembly:
         registry.add(sources.of_groups(self._engine.local))
         registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
         registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
+        registry.add(sources.counted(self._engine.local.recalls.counters, sources.RECALLS))
         registry.add(sources.counted(self._engine.retainer.counters, sources.RETENTION))
         registry.add(self._keeper.samples)
         if self._joined is not None:
@@ -218,6 +220,8 @@ class Assembly:
         if self._tier is not None:
             registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
             registry.add(sources.counted(self._tier.merger.counters, sources.MERGER))
+            registry.add(sources.counted(self._tier.evictor.counters, sources.EVICTOR))
+            registry.add(sources.counted(self._tier.states.counters, sources.STATES))
             registry.add(sources.counted(self._tier.collector.counters, sources.COLLECTOR))
             registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
             reader = self._tier.reader

@@ -17,6 +17,8 @@ from polynya.backup.group_file import hot_pieces
 from polynya.base.errors import Unavailable
 from polynya.replica import Group
 from polynya.stream import snapshots
+from polynya.stream.changes import keys_of
+from polynya.stream.eviction import ghost_of
 from polynya.stream.machine import Machine
 
 SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
@@ -56,21 +58,21 @@ async def captured(group: Group, lock: asyncio.Lock, *, hot: bool) -> Captured:
     another node's state meanwhile."""
     machine, found = group.machine, dict[int, _Encoded]()
     async with lock:
-        taken, uids = machine.take_changes(), list(machine.by_uid)
+        taken, keys = machine.take_changes(), list[int | str]((*machine.by_uid, *machine.evicted))
         try:
-            await _encode_all(machine, found, uids, hot=hot)
+            await _encode_all(machine, found, keys, hot=hot)
             for _ in range(PASSES):
-                if len(machine.changes.streams) <= AT_ONCE:
+                if len(machine.changes.streams) + len(machine.changes.evicted) <= AT_ONCE:
                     break
                 more = machine.take_changes()
-                uids = sorted(more.streams)
+                keys = keys_of(more)
                 more.put_back(taken)
                 taken = more
-                await _encode_all(machine, found, uids, hot=hot)
+                await _encode_all(machine, found, keys, hot=hot)
             if group.machine is not machine:
                 raise Unavailable("the group goes on from another node's state: capture it again")
-            for uid in sorted(machine.changes.streams):
-                _encode_one(machine, found, uid, hot=hot)
+            for key in keys_of(machine.changes):
+                _encode_one(machine, found, key, hot=hot)
             moment = _moment(group, found)
         finally:
             machine.changes.put_back(taken)
@@ -97,24 +99,25 @@ def _moment(group: Group, found: dict[int, _Encoded]) -> _Moment:
     )  # fmt: skip
 
 
-async def _encode_all(machine: Machine, found: dict[int, _Encoded], uids: Iterable[int], *, hot: bool) -> None:
+async def _encode_all(machine: Machine, found: dict[int, _Encoded], keys: Iterable[int | str], *, hot: bool) -> None:
     size = 0
-    for uid in uids:
-        size += _encode_one(machine, found, uid, hot=hot)
+    for key in keys:
+        size += _encode_one(machine, found, key, hot=hot)
         if size >= SLICE_BYTES:
             size = 0
             await asyncio.sleep(0)
 
 
-def _encode_one(machine: Machine, found: dict[int, _Encoded], uid: int, *, hot: bool) -> int:
-    """How many bytes it has."""
-    stream = machine.by_uid.get(uid)
+def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *, hot: bool) -> int:
+    """How many bytes it has. `key`: its uid, or the name of one that is evicted."""
+    stream = machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
     if stream is None:
-        found.pop(uid, None)
+        if isinstance(key, int):
+            found.pop(key, None)
         return 0
     encoded = _encode(snapshots.without_payload(stream))
     pieces = tuple(hot_pieces(stream.hot)) if hot and stream.hot else ()
-    found[uid] = _Encoded(encoded, pieces, stream.next_record - stream.first_record)
+    found[stream.uid] = _Encoded(encoded, pieces, stream.next_record - stream.first_record)
     return len(encoded) + HOT_COST * len(pieces)
 
 
@@ -123,7 +126,7 @@ async def _put_together(found: dict[int, _Encoded], moment: _Moment) -> Captured
     state, hot, gathered = list[bytes](), list[bytes](), [moment.before]
     size = crc = total = records = 0
     streams = len(found)
-    for uid in list(found):
+    for uid in sorted(found):
         encoded = found.pop(uid)  # what is let go of all at once takes its time, too
         gathered.append(encoded.stream)
         hot += encoded.hot

@@ -38,6 +38,7 @@ class ColdConfig(StoreSettings, frozen=True, kw_only=True):
     flush_max_age_ms: int = limits.FLUSH_MAX_AGE_MS
     flush_max_concurrency: int = limits.FLUSH_MAX_CONCURRENCY
     delete_grace_ms: int = limits.DELETE_GRACE_MS
+    evict_after_ms: int = limits.EVICT_AFTER_MS
     max_hot_bytes_per_group: int = limits.HOT_BYTES_PER_GROUP
 
     @property

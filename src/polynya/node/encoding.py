@@ -8,7 +8,7 @@ import msgspec
 
 from polynya.replica import Group
 from polynya.stream import deltas
-from polynya.stream.changes import Changes
+from polynya.stream.changes import Changes, keys_of
 from polynya.stream.machine import Machine
 
 SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
@@ -31,21 +31,21 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     machine = group.machine
     changes = machine.take_changes()
     body: list[bytes] = [b""]
-    uids = list(machine.by_uid) if whole else sorted(changes.streams)
+    keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else keys_of(changes)
     count = 0
     try:
         for _ in range(PASSES):
-            count += await _slices(machine, uids, body)
-            if len(machine.changes.streams) <= len(uids) >> 6:
+            count += await _slices(machine, keys, body)
+            if len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
                 break
             more = machine.take_changes()
-            uids = sorted(more.streams)
+            keys = keys_of(more)
             changes = _joined(changes, more)
     except BaseException:
         machine.changes.put_back(changes)
         raise
     last = machine.take_changes()
-    found, data = deltas.encode_streams(machine, iter(sorted(last.streams)))
+    found, data = deltas.encode_streams(machine, iter(keys_of(last)))
     changes = _joined(changes, last)
     body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
     body.append(data)
@@ -66,8 +66,8 @@ async def lowest_place(machine: Machine, position: int) -> int:
     return lowest
 
 
-async def _slices(machine: Machine, uids: list[int], body: list[bytes]) -> int:
-    left, count = iter(uids), 0
+async def _slices(machine: Machine, keys: list[int | str], body: list[bytes]) -> int:
+    left, count = iter(keys), 0
     while True:
         found, data = deltas.encode_streams(machine, left, SLICE_BYTES)
         if not found:

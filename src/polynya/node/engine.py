@@ -74,6 +74,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Before `close`: what works beside the turns ends."""
+        self.local.recalls.close()
         if self.exchange is not None:
             await self.exchange.close()
 

@@ -29,6 +29,11 @@ class CoreGroups:
     async def propose(self, group: int, command: Command) -> Reply:
         return await self._service.call(group, command)
 
+    @property
+    def recent(self) -> dict[int, int]:
+        """uid → log time at which an evicted stream came back."""
+        return self._service.local.recalls.recent
+
     def now_ms(self) -> int:
         return self._service.now_ms()
 

@@ -18,7 +18,7 @@ from google_crc32c import value as crc32c
 from polynya.backup import copies
 from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
-from polynya.base.errors import ConfigError
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.node import birth as births
 from polynya.node.birth import Birth
 from polynya.node.cluster import META_GROUP
@@ -27,6 +27,7 @@ from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
 from polynya.node.maps import map_at_birth
 from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
+from polynya.stream.eviction import where_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note, Survey, reborn
 from polynya.stream.snapshots import Image, write_image
@@ -224,12 +225,31 @@ class Restorer:
 
     async def _one(self, group: int) -> None:
         state = await self._states.state(group)
+        await self._inflate(state.image)
         self.done.notes += reborn(state.image, self._survey, now_ms=state.log_ms)
         self.done.streams += len(state.image.streams)
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
             await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, [body])
+
+    async def _inflate(self, image: Image) -> None:
+        """Evicted streams of which another group says, or the packs, what only a whole state can hold. Their share of the block is not given back: a
+        small object that stays."""
+        keys = {held.number: self._survey.rename(key) for key, held in image.held.items()}
+        for number, ghost in enumerate(image.streams):
+            where = where_of(ghost)
+            if where is None or (ghost.cold is None and ghost.uid not in self._survey.forks):
+                continue
+            if self._store is None:
+                raise ConfigError("cold.backend: streams of this backup are in the object store; the restored node needs one")
+            try:
+                data = await self._store.get_range(keys[where.pack], where.offset, where.length)
+            except (NotFound, ValueError) as fault:
+                raise CorruptData(f"the state of the stream {ghost.name} is not in the object store: {fault}") from None
+            stream = image.streams[number] = whole_of(ghost, where, data)
+            stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
+            stream.activity_ms = ghost.activity_ms
 
     def _write(self, group: int, state: State) -> bytes:
         """To every node; the group's new state."""

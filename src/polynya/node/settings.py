@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.limits import (
     DELETE_GRACE_MS,
+    EVICT_AFTER_MS,
     FLUSH_BYTES,
     FLUSH_INTERVAL_MS,
     FLUSH_MAX_AGE_MS,
@@ -338,6 +339,13 @@ SETTINGS = (
         parse_millis,
         DELETE_GRACE_MS,
         "Objects that nobody needs any more stay in the store for so long, for readers that are at them.",
+    ),
+    Setting(
+        "cold.evict_after_ms",
+        parse_millis,
+        EVICT_AFTER_MS,
+        "The state of a stream that was not written to for so long leaves the memory for the object store, and comes back with the next write. "
+        "0 is never.",
     ),
     Setting(
         "cold.max_hot_bytes_per_group",

@@ -128,7 +128,7 @@ class Snapshotter:
         if chain is None or chain.index != group.applied_index or group.machine.changes:
             # On nothing: what has no other index than the one before it, and what is most of the state.
             whole = chain is None or chain.index in (0, group.applied_index)
-            chain = await self._write(group, whole=whole or 2 * len(group.machine.changes.streams) > len(group.machine.streams))
+            chain = await self._write(group, whole=whole or 2 * len(group.machine.changes.streams) > group.machine.count)
             if self._replicated is not None:
                 self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
         elif self._replicated is not None:
@@ -143,7 +143,7 @@ class Snapshotter:
         before: tuple[Link, ...] = ()
         write: Callable[[], Link]
         async with self.encoding:
-            if len(machine.streams) <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
+            if machine.count <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
                 lowest = machine.needed_places()
                 changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
                 write = partial(store.write, number, term, index, body)

@@ -30,6 +30,23 @@ MERGER = {
     "polynya_merge_failures_total": "failures",
     "polynya_merge_refused_total": "refused",
 }
+EVICTOR = {
+    "polynya_evict_streams_total": "streams",
+    "polynya_evict_blocks_total": "blocks",
+    "polynya_evict_bytes_total": "bytes",
+    "polynya_evict_refused_total": "refused",
+    "polynya_evict_failures_total": "failures",
+}
+STATES = {
+    "polynya_state_loads_total": "loads",
+    "polynya_state_load_seconds_total": "seconds",
+    "polynya_state_load_failures_total": "failures",
+}
+RECALLS = {
+    "polynya_recalled_streams_total": "returned",
+    "polynya_recall_copies_total": "copies",
+    "polynya_recall_refused_total": "refused",
+}
 COLLECTOR = {
     "polynya_collect_deleted_total": "deleted",
     "polynya_collect_orphans_total": "orphans",
@@ -109,7 +126,8 @@ def of_groups(local: LocalGroups) -> Callable[[], Samples]:
     def read() -> Samples:
         machines = local.machines.values()
         return {
-            "polynya_streams": sum(len(machine.streams) for machine in machines),
+            "polynya_streams": sum(machine.count for machine in machines),
+            "polynya_streams_evicted": sum(len(machine.evicted) for machine in machines),
             "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
             "polynya_outbox": sum(len(machine.outbox) for machine in machines),
             "polynya_packs": sum(len(machine.packs) for machine in machines),

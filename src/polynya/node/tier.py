@@ -10,7 +10,20 @@ from typing import Any
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings, Verifier
+from polynya.base.levels import LEVELS
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    Evictor,
+    EvictSettings,
+    Flusher,
+    FlushSettings,
+    Merger,
+    MergeSettings,
+    StateReader,
+    Verifier,
+)
 from polynya.node.claims import Claim, was_held
 from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
@@ -60,8 +73,13 @@ class Tier:
         self._claiming: asyncio.Task[None] | None = None
         self.verifier = Verifier(groups, store)
         self.reader = ColdReader(store)
+        self.states = StateReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
+        settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
+        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight, recent=groups.recent)
+        if start.birth.node:  # the others must know it too
+            self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
             groups,
             store,
@@ -74,7 +92,10 @@ class Tier:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for ever beside the core, or ends when the root can never be claimed."""
-        return [self._claimed(), *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.collector.run))]
+        return [
+            self._claimed(),
+            *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)),
+        ]
 
     async def begin(self) -> None:
         """Claim the root; of one that was held before this returns soon, claimed or not. Raises ConfigError."""
@@ -110,6 +131,7 @@ class Tier:
     async def close(self) -> None:
         """The first core says that the node has stopped, if the store answers soon."""
         await self.reader.close()
+        await self.states.close()
         if self._claiming is not None:
             self._claiming.cancel()
         if self._releases and self.claim.root is not None:

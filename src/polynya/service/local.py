@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from msgspec import structs
 
@@ -19,67 +19,21 @@ from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
 from polynya.service.names import SortedNames
+from polynya.service.needs import Agreement, ColdReader, Done, ParentReader, Proposer
+from polynya.service.recalls import Recalls
 from polynya.service.retention import TrimCounters
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Expire, PinSource, Trim, Unpin
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Trim, Unpin
+from polynya.stream.eviction import ghost_of, where_of
 from polynya.stream.machine import Machine
-from polynya.stream.model import ColdSlice, HotBatch, Stream
+from polynya.stream.model import ColdSlice, Stream
 from polynya.stream.producers import judge_producer
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
 from polynya.stream.replies import Code, Reply
 from polynya.stream.tables import Lag, Table, lag_of
 
-Done = Callable[[Reply | BaseException], None]
 LIST_STEP = 256  # names looked at in one go of the loop
+COPIES_MAX = 3  # of an evicted stream that a read makes, if it comes and goes meanwhile
 WAITING_CREATES_MAX = 1024  # of names whose deleted stream has a fork attempt under way
-
-
-class Proposer(Protocol):
-    """What the turn loop offers."""
-
-    @property
-    def inflight_bytes(self) -> int: ...
-
-    def inflight_bytes_of(self, group: int) -> int: ...
-
-    def propose(self, group: int, command: Command, done: Done) -> None: ...
-
-
-class Agreement(Protocol):
-    """What the turn loop offers where groups have other members: reads that see all that was acknowledged anywhere (F13)."""
-
-    def readable(self, group: int) -> bool:
-        """Whether the state here may answer at once."""
-        ...
-
-    async def linearize(self, group: int) -> None:
-        """Until it may. Raises Unavailable."""
-        ...
-
-    def fit(self, group: int) -> bool:
-        """Whether there is a replica here that follows its group: else it is better to ask elsewhere."""
-        ...
-
-
-class ColdReader(Protocol):
-    """What the object tier offers a reader."""
-
-    async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
-        """The slice's batches, fetched and checked."""
-        ...
-
-    async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
-        """Where the slice's first batch of this time or later begins, or the slice's end."""
-        ...
-
-
-class ParentReader(Protocol):
-    """Reads the inherited part of a fork, wherever its source lives."""
-
-    async def read_uid(
-        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
-    ) -> tuple[list[Span], tuple[int, int]]: ...
-
-    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]: ...
 
 
 class LocalGroups:
@@ -106,7 +60,8 @@ class LocalGroups:
         self._group_hot_bytes_max = hot_bytes_max
         self._history = history
         self._groups = groups
-        self._names = SortedNames(name for machine in machines.values() for name, stream in machine.streams.items() if not stream.deleted)
+        self.recalls = Recalls(machines, proposer.propose, self._propose_again, now_ms)
+        self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
 
@@ -147,9 +102,8 @@ class LocalGroups:
         """The group is here now, or its state came from another node: live readers resume from it."""
         self.remove(group)
         self.machines[group] = machine
-        for name, stream in machine.streams.items():
-            if not stream.deleted:
-                self._names.add(name)
+        for name in _live_names(machine):
+            self._names.add(name)
         self.turned()
 
     def remove(self, group: int) -> None:
@@ -157,10 +111,11 @@ class LocalGroups:
         old = self.machines.pop(group, None)
         if old is None:
             return
-        for name, stream in old.streams.items():
-            if not stream.deleted:
-                self._names.discard(name)
-            self.feeds.cut(stream.uid)
+        for name in _live_names(old):
+            self._names.discard(name)
+        for uid in self.feeds.uids():
+            if uid >> 48 == group:
+                self.feeds.cut(uid)
         self.turned()
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
@@ -177,11 +132,12 @@ class LocalGroups:
         return machine
 
     def find(self, group: int, name: str) -> Stream | Refusal:
-        """The live stream, or why there is none. Raises Unavailable when the group has just left this node."""
+        """The live stream, or why there is none; of one that is evicted, what is known of it (`eviction.ghost_of`). Raises Unavailable when the
+        group has just left this node."""
         machine = self.here(group)
         stream = machine.lookup(name)
         if stream is None:
-            return _NOT_FOUND
+            return ghost_of(machine, name) or _NOT_FOUND
         if stream.deleted:
             return _GONE
         if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
@@ -266,15 +222,30 @@ class LocalGroups:
             done(NotLeader(0))
             return
         command = self.stamped(command)
+        machine = self.machines[group]
+        if isinstance(command, Evict):
+            command = self.recalls.only_present(machine, command)
+        if machine.evicted or self.recalls.racing or isinstance(command, Evict):
+            ready = self.recalls.before(group, machine, command, done)
+            if ready is None:
+                return
+            done = ready
         if isinstance(command, Create):
             self._propose_create(group, command, done)
         elif isinstance(command, Delete):
             self._propose_delete(group, command, done)
         elif isinstance(command, PinSource):
-            self._judge_time(group, self.machines[group].lookup(command.name))
+            self._judge_time(group, machine.lookup(command.name))
             self._proposer.propose(group, command, done)
         else:
             self._proposer.propose(group, command, done)
+
+    def _propose_again(self, group: int, command: Command, done: Done) -> None:
+        """What has waited for something: time has passed, and the group may have left."""
+        if group in self.machines:
+            self.propose(group, self.stamped(command), done)
+        else:
+            done(NotLeader(0))
 
     def stamped(self, command: Command) -> Command:
         """With this core's log time, which never goes back (F14): it may have come from another core, or have waited for something."""
@@ -284,11 +255,17 @@ class LocalGroups:
         machine = self.machines[group]
         stream = machine.streams.get(command.name)
         if stream is None:
+            if command.name in machine.evicted:
+                self.recalls.hold(group, command.name, command, done)
+                return
             if command.name not in self._unsettled and self.readable(group):
                 done(Reply(Code.NOT_FOUND))
                 return
         elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
             self._judge_time(group, stream)
+        elif self.recalls.racing and command.name in self.recalls.racing:
+            self.recalls.hold(group, command.name, command, done)
+            return
         batch = command.batch
         size = 0 if batch is None else len(batch.payload)
         more = self._proposer.inflight_bytes + size
@@ -384,6 +361,8 @@ class LocalGroups:
             self.lifetimes.forget(reply.uid)
         elif kind is Trim:
             self.trims.note(reply)
+        elif kind is Return:
+            self.recalls.note(cast("Return", command), reply)
         elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
             waiting, self._waiting_creates = self._waiting_creates, []
             for where, create, done in waiting:
@@ -407,7 +386,7 @@ class LocalGroups:
         if query.record == Position.AT_TIME:
             return None
         planned = self._plan(group, query)
-        if isinstance(planned, Refusal):
+        if planned is None or isinstance(planned, Refusal):
             return planned
         stream, plan = planned
         spans = []
@@ -430,6 +409,11 @@ class LocalGroups:
                 return place
             query = structs.replace(query, record=place[0], byte=place[1])
         planned = self._plan(group, query)
+        for _ in range(COPIES_MAX):
+            if planned is None:  # it may come back, or go, while its state is read
+                planned = self._plan(group, query, await self.recalls.copy(group, query.name))
+        if planned is None:
+            raise Unavailable("the stream is on its way between memory and the object store; retry")
         if isinstance(planned, Refusal):
             return planned
         stream, plan = planned
@@ -471,7 +455,10 @@ class LocalGroups:
         stream = self.find(group, name)
         if not isinstance(stream, Stream):
             return stream
-        found = await self.place_of_time(stream.uid, time_ms, None)
+        whole = stream if where_of(stream) is None else await self.recalls.copy(group, name) or self.here(group).lookup(name)
+        if whole is None:
+            raise Unavailable("the stream is on its way between memory and the object store; retry")
+        found = await self._place_of_time(self.here(group), whole, time_ms, None)
         return max(found, (stream.first_record, stream.first_byte))
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
@@ -480,6 +467,9 @@ class LocalGroups:
         stream = machine.by_uid.get(uid)
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+        return await self._place_of_time(machine, stream, time_ms, until)
+
+    async def _place_of_time(self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
         place = times.place_of(machine, stream, time_ms, past=until is not None)
         fork = stream.fork
         if isinstance(place, times.InSource):
@@ -493,10 +483,15 @@ class LocalGroups:
         assert isinstance(place, tuple)
         return place if until is None else min(place, until)
 
-    def _plan(self, group: int, query: ReadQuery) -> tuple[Stream, ReadPlan] | Refusal:
+    def _plan(self, group: int, query: ReadQuery, copy: Stream | None = None) -> tuple[Stream, ReadPlan] | Refusal | None:
+        """None: the stream is evicted, and more than its tail is asked for; then `copy` must be one that was made just now."""
         stream = self.find(group, query.name)
         if not isinstance(stream, Stream):
             return stream
+        if where_of(stream) is not None and not (query.record == Position.NOW or query.record >= stream.next_record):
+            if copy is None:
+                return None
+            stream = copy
         if query.touch:
             self.lifetimes.touch(group, stream)
         plan = self.machines[group].plan_read(
@@ -558,6 +553,12 @@ class LocalGroups:
 
 _NOT_FOUND = Refusal(Code.NOT_FOUND)
 _GONE = Refusal(Code.GONE)
+
+
+def _live_names(machine: Machine) -> Iterator[str]:
+    """Of the streams that are not soft-deleted."""
+    yield from (name for name, stream in machine.streams.items() if not stream.deleted)
+    yield from machine.evicted
 
 
 def _adds_nothing(stream: Stream | None, command: Append) -> bool:

@@ -15,12 +15,14 @@ from itertools import islice
 import msgspec
 
 from polynya.base.errors import PolynyaError
+from polynya.base.limits import RECALL_STREAMS
 from polynya.service.api import Position, ReadQuery, Refusal
 from polynya.service.node import NodeService
 from polynya.stream.commands import Retention, Trim
+from polynya.stream.eviction import ghosts
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
-from polynya.stream.retention import Cut, cut_of, retention_of, slack_ms
+from polynya.stream.retention import Cut, cut_of, is_due, retention_of, slack_ms
 
 log = logging.getLogger("polynya.service")
 
@@ -48,6 +50,7 @@ class Retainer:
         self._service = service
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
+        self._back: dict[int, list[str]] = {}  # names of evicted streams that are to be trimmed
         self._left = 0  # cuts that this pass may still make
         self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
         self._began = time.monotonic()
@@ -59,6 +62,7 @@ class Retainer:
             self._buckets = await self._service.buckets()
         self._passes += 1
         cuts: dict[int, list[tuple[int, int, int]]] = {}
+        self._back = {}
         inside: list[tuple[int, Stream, Cut]] = []
         looked = 0
         self._left = CUTS_MAX
@@ -70,6 +74,7 @@ class Retainer:
             looked += len(part)
             self._look(part, cuts, inside)
             await asyncio.sleep(0)
+        await self._bring_back()
         for group, stream, wanted in inside:
             cut = await self._read(group, stream, wanted)
             if cut is not None:
@@ -92,6 +97,10 @@ class Retainer:
                 continue
             group, stream, retention = each
             machine = self._service.local.led.get(group)
+            if machine is not None and stream.name in machine.evicted and is_due(stream, retention, now_ms):
+                self._back.setdefault(group, []).append(stream.name)  # the next round trims it
+                self._left -= 1
+                continue
             if stream.deleted or machine is None or stream.uid not in machine.by_uid:
                 continue
             cut = cut_of(stream, retention, now_ms)
@@ -118,8 +127,18 @@ class Retainer:
                     retention = self._buckets.get(stream.name.partition("/")[0])
                 yield None if retention is None else (group, stream, retention)
 
-    def _candidates(self, machine: Machine) -> list[Stream]:
-        return list(machine.streams.values() if self._buckets else machine.retaining.values())
+    def _candidates(self, machine: Machine) -> Iterator[Stream]:
+        yield from list(machine.streams.values() if self._buckets else machine.retaining.values())
+        if self._buckets:
+            yield from ghosts(machine)
+
+    async def _bring_back(self) -> None:
+        for group, names in self._back.items():
+            for begin in range(0, len(names), RECALL_STREAMS):
+                try:
+                    await self._service.local.recalls.bring(group, names[begin : begin + RECALL_STREAMS])
+                except PolynyaError as fault:
+                    self._failed(fault)
 
     # --- trimming --------------------------------------------------------------------------------------------------------------
 

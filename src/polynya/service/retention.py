@@ -49,7 +49,7 @@ async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
 
 
 async def _cut(service: NodeService, uid: int, page: Page) -> Trimmed | Refusal:
-    reply = await service.call(uid >> 48, Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms()))
+    reply = await service.call(uid >> 48, Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]))
     cut: Any = reply.detail[0]
     if cut is None or page.facts.uid != uid:  # it was deleted meanwhile
         return Refusal(Code.NOT_FOUND)

@@ -14,12 +14,13 @@ class Changes:
     every snapshot whole.
     """
 
-    __slots__ = ("attempts", "born", "held", "homes", "messages", "packs", "released", "streams", "watched")
+    __slots__ = ("attempts", "born", "evicted", "held", "homes", "messages", "packs", "released", "streams", "watched")
 
     def __init__(self, born: int = 0) -> None:
         """`born`: the machine's counter of uids; a stream of a later one is in no snapshot, and needs no tombstone."""
         self.born = born
         self.streams: set[int] = set()  # uids
+        self.evicted: set[str] = set()  # names of streams
         self.messages: set[int] = set()  # of the outbox
         self.held: set[str] = set()  # packs
         self.packs: set[str] = set()
@@ -44,7 +45,7 @@ class Changes:
     def put_back(self, taken: Changes) -> None:
         """The snapshot that was to have `taken` was not written."""
         self.born = taken.born
-        for name in ("streams", "messages", "held", "packs", "homes"):
+        for name in ("streams", "evicted", "messages", "held", "packs", "homes"):
             getattr(self, name).update(getattr(taken, name))
         self.attempts[:0] = taken.attempts
         self.released[:0] = taken.released
@@ -53,5 +54,10 @@ class Changes:
     def __bool__(self) -> bool:
         """Whether anything is named."""
         return self.watched or any(
-            (self.streams, self.messages, self.held, self.packs, self.homes, self.attempts, self.released),
+            (self.streams, self.evicted, self.messages, self.held, self.packs, self.homes, self.attempts, self.released),
         )
+
+
+def keys_of(changes: Changes) -> list[int | str]:
+    """The streams that changed: uids, and names of those that are evicted."""
+    return [*sorted(changes.streams), *sorted(changes.evicted)]

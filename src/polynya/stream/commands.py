@@ -140,10 +140,11 @@ class Trim(Command, tag=6, frozen=True, gc=False):
     """Forget the records of some streams before a record's boundary: `cuts` of (uid, record, byte). Never moves a boundary back.
 
     The reply's detail has for each cut (first record kept, its byte, records and bytes forgotten now), or None: there is no such
-    stream, or no such boundary in it."""
+    stream, or no such boundary in it. `names`: of those of the streams whose states may be in the object store."""
 
     cuts: list[tuple[int, int, int]]
     now_ms: int
+    names: list[str] = []
 
 
 class SetRetention(Command, tag=7, frozen=True, gc=False):
@@ -240,6 +241,22 @@ class ReplaceSlices(Command, tag=34, frozen=True):
     term: int
     replacements: list[tuple[int, ColdSlice]]
     now_ms: int = 0
+
+
+class Evict(Command, tag=35, frozen=True, gc=False):
+    """The states of idle streams are in the block `pack`, whose home group this is: `slots` of (uid, mark of the state, offset in the object,
+    length, CRC-32C). Streams that are not as they were written there are left out: the reply's detail lists the positions in `slots` of the others."""
+
+    pack: str
+    now_ms: int
+    slots: list[tuple[int, int, int, int, int]]
+
+
+class Return(Command, tag=36, frozen=True, gc=False):
+    """Evicted streams come back: `states` of (name, uid, state). The reply's detail lists the positions in `states` that were taken."""
+
+    states: list[tuple[str, int, bytes]]
+    now_ms: int
 
 
 class SubscriptionConfig(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -541,6 +558,8 @@ AnyCommand = (
     | ReleasePack
     | PackDeleted
     | ReplaceSlices
+    | Evict
+    | Return
     | SubscriptionPut
     | SubscriptionStreams
     | SubscriptionDelete

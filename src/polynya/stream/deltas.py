@@ -18,6 +18,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import index, snapshots, subscriptions_links
 from polynya.stream.changes import Changes
+from polynya.stream.eviction import ghost_of, stub_of
 from polynya.stream.model import Held
 from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import Image as Subscribed
@@ -79,12 +80,13 @@ _names_of = msgspec.msgpack.Decoder(list[str]).decode
 # --- writing -----------------------------------------------------------------------------------------------------------------------
 
 
-def encode_streams(machine: Machine, uids: Iterator[int], bytes_max: int = 1 << 62) -> tuple[int, bytes]:
-    """How many of the next of these streams are there, and they, one behind the other: until there are so many bytes or no more uids."""
+def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int = 1 << 62) -> tuple[int, bytes]:
+    """How many of the next of these streams are there, and they, one behind the other: until there are so many bytes or no more keys. A key is a
+    uid, or the name of a stream that is evicted."""
     parts: list[bytes] = []
     size = 0
-    for uid in uids:
-        stream = machine.by_uid.get(uid)
+    for key in keys:
+        stream = machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
         if stream is not None:
             parts.append(_encode(snapshots.without_payload(stream)))
             size += len(parts[-1])
@@ -105,8 +107,9 @@ def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool
     image.held = {pack: held for pack, held in machine.held.items() if whole or pack in changes.held}
     image.packs = {pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs}
     image.subscriptions = structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+    away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
     gone = Gone(
-        sorted(uid for uid in changes.streams if uid not in machine.by_uid),
+        sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
         sorted(changes.messages - machine.outbox.keys()),
         sorted(changes.held - machine.held.keys()),
         sorted(changes.packs - machine.packs.keys()),

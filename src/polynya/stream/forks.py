@@ -39,7 +39,7 @@ def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
     NOT_YET: the point lies in cold slices or in an ancestor; find the record's boundary by reading, and ask again with `resolved`."""
     stream = machine.streams.get(command.name)
     if stream is None:
-        return Reply(Code.NOT_FOUND)
+        return machine.absent(command.name)
     pin = stream.pins.get(command.attempt) if stream.pins else None
     if pin is None:
         found = _judge_pin(stream, command)

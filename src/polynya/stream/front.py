@@ -27,6 +27,8 @@ Span = tuple[int, int]  # records, from and to before
 
 def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
     """Each cut by itself; see `Trim` for the reply's detail."""
+    if machine.evicted and any(name in machine.evicted for name in command.names):
+        return Reply(Code.EVICTED)
     return Reply(Code.OK, detail=[_trim(machine, uid, (record, byte), command.now_ms) for uid, record, byte in command.cuts])
 
 

@@ -44,7 +44,7 @@ def tail_reply(code: Code, stream: Stream) -> Reply:
 def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
     stream = machine.streams.get(command.name)
     if stream is None:
-        return Reply(Code.NOT_FOUND)
+        return machine.absent(command.name)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
     if is_surely_expired(stream, command.now_ms):
@@ -58,7 +58,9 @@ def apply_delete(machine: Machine, command: Delete, place: int) -> Reply:
 
 def apply_expire(machine: Machine, command: Expire, place: int) -> Reply:
     stream = machine.streams.get(command.name)
-    if stream is None or stream.uid != command.uid:
+    if stream is None:
+        return machine.absent(command.name)
+    if stream.uid != command.uid:
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)

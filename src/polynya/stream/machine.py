@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import (
+    eviction,
     forks,
     front,
     levels,
@@ -54,17 +56,20 @@ from polynya.stream.commands import (
 from polynya.stream.index import Index
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.reading import ReadPlan, Refused
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions_model import Subscriptions
+
+_UID = attrgetter("uid")
 
 
 class Machine:
     """One group's streams. Changed only by `apply`, in the order of the log.
 
-    Invariants: `streams` and `by_uid` hold the same streams in the same order; `hot` holds those of them with hot batches; `hot_bytes`
+    Invariants: `streams` and `by_uid` hold the same streams in the same order, which is that of their creation until one has come back that
+    was evicted (`disordered`); a stream is in `streams` or in `evicted`; `hot` holds those of them with hot batches; `hot_bytes`
     is the sum of their payloads; `retaining` holds those with a retention of their own; every pack in `held` is named by `slices` entries
-    of the streams' indexes and pasts, and no other is; `pack_keys` has their numbers; `changes` names whatever the rules have changed since
-    `take_changes`, but for the small parts that are in every snapshot.
+    of the streams' indexes and pasts, those of evicted ones and their places included, and no other is; `pack_keys` has their numbers;
+    `changes` names whatever the rules have changed since `take_changes`, but for the small parts that are in every snapshot.
     """
 
     def __init__(self, group: int, groups: int = 1) -> None:
@@ -73,6 +78,8 @@ class Machine:
         self.groups = groups
         self.streams: dict[str, Stream] = {}
         self.by_uid: dict[int, Stream] = {}
+        self.evicted: dict[str, bytes] = {}  # packed stubs of streams whose states are in the object store
+        self.disordered = False
         self.hot: dict[int, Stream] = {}
         self.hot_bytes = 0
         self.retaining: dict[int, Stream] = {}
@@ -95,6 +102,7 @@ class Machine:
         self.pack_counter = 0
         self.log_ms = 0  # the largest log time that was applied, refused commands included
         self.changes = Changes()
+        self._room = 0  # entries that `streams` may have room for, beyond those that it has
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next entry of the log; `place` is its place in the journal."""
@@ -104,8 +112,21 @@ class Machine:
         return _RULES[type(command)](self, command, place)
 
     def lookup(self, name: str) -> Stream | None:
-        """The stream of a canonical name, soft-deleted ones included."""
+        """The stream of a canonical name, soft-deleted ones included, evicted ones not."""
         return self.streams.get(name)
+
+    def absent(self, name: str) -> Reply:
+        """The answer to what names a stream that is not in `streams`."""
+        return Reply(Code.EVICTED if name in self.evicted else Code.NOT_FOUND)
+
+    @property
+    def count(self) -> int:
+        """Of the streams, evicted ones included."""
+        return len(self.streams) + len(self.evicted)
+
+    def in_order(self) -> Iterable[Stream]:
+        """The streams that are not evicted, in the order of their creation."""
+        return sorted(self.streams.values(), key=_UID) if self.disordered else self.streams.values()
 
     def expired(self, stream: Stream, now_ms: int, touched_ms: int = 0) -> bool:
         """Whether the stream's TTL (sliding, from the later of its last logged activity and `touched_ms`) or Expires-At is over."""
@@ -156,6 +177,13 @@ class Machine:
         return changes
 
     # What the rules change beside streams.
+
+    def make_small(self, gone: int) -> None:
+        """After so many streams have gone: a dict gives room back only when it is made anew."""
+        self._room = max(self._room, len(self.streams) + gone)
+        if self._room > 2 * len(self.streams) + 1024:
+            self.streams, self.by_uid = dict(self.streams), dict(self.by_uid)
+            self._room = len(self.streams)
 
     def next_uid(self) -> int:
         """A uid that no stream ever had: birth group and counter."""
@@ -238,6 +266,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
     **subscriptions_links.RULES,
+    **eviction.RULES,
     **levels.RULES,
     **placement.RULES,
     **meta.RULES,

@@ -7,7 +7,7 @@ import msgspec
 from polynya.stream.commands import ColdSlice, Fork, Retention
 from polynya.stream.subscriptions_model import Link
 
-__all__ = ["Claim", "ColdSlice", "Front", "Held", "HotBatch", "Pack", "Pin", "Stream"]
+__all__ = ["Claim", "ColdSlice", "Evicted", "Front", "Held", "HotBatch", "Pack", "Pin", "Stream"]
 
 
 class HotBatch(msgspec.Struct, array_like=True, gc=False):
@@ -65,12 +65,23 @@ class Claim(msgspec.Struct, array_like=True, gc=False):
     skipping: int = 0  # … and between there and `claimed`
 
 
+class Evicted(msgspec.Struct, array_like=True, gc=False):
+    """Where the state of an evicted stream is."""
+
+    pack: int  # number of the block
+    offset: int  # in the object
+    length: int
+    crc: int  # CRC-32C of those bytes
+    oldest_ms: int | None = None  # append time of the oldest record that is stored; None: there is none
+
+
 class Front(msgspec.Struct, array_like=True, gc=False):
-    """What few streams have: a retention of their own, or a past that was trimmed."""
+    """What few streams have: a retention of their own, a past that was trimmed, or their state elsewhere."""
 
     retention: Retention | None = None
     past: bytes | None = None  # packed slices before the first kept record that forks still need: see index.py
     detached: bool = False  # a fork of which nothing inherited is kept: its source has been unpinned
+    evicted: Evicted | None = None  # only as it is written in snapshots, and shown: see eviction.py
 
 
 class Stream(msgspec.Struct, array_like=True, gc=False):

@@ -42,6 +42,7 @@ class Code(enum.IntEnum):
     TOO_MANY = 43  # the limit of subscriptions, or of their streams
     OVER_HOT_BOUND = 44  # more than may ever be hot at once: `byte` of the reply is that bound
     REFUSED = 45  # what would not fit the map of the cluster: `detail` says why
+    EVICTED = 46  # the state of a stream that this needs is in the object store: `Return` it, then again
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

@@ -10,6 +10,7 @@ import msgspec
 from polynya.base.limits import KIB
 from polynya.stream import index
 from polynya.stream.commands import BucketRetention, Retention, SetRetention
+from polynya.stream.eviction import where_of
 from polynya.stream.front import Boundary, front_of, tidy
 from polynya.stream.lifetimes import is_surely_expired, tail_reply
 from polynya.stream.model import Stream
@@ -38,7 +39,9 @@ _NOTHING = Cut()
 
 def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
     stream = machine.streams.get(command.name)
-    if stream is None or is_surely_expired(stream, command.now_ms):
+    if stream is None:
+        return machine.absent(command.name)
+    if is_surely_expired(stream, command.now_ms):
         return Reply(Code.NOT_FOUND)
     if stream.deleted:
         return tail_reply(Code.GONE, stream)
@@ -93,6 +96,17 @@ def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
         assert stream.cold is not None
         entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
     return Cut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
+
+
+def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
+    """Whether an evicted stream has to be looked at. What idle streams have too many bytes of was cut before they went: only another retention
+    finds more."""
+    where = where_of(ghost)
+    if where is None or where.oldest_ms is None:
+        return False
+    if retention.age_seconds is not None and where.oldest_ms < now_ms - retention.age_seconds * 1000:
+        return True
+    return retention.bytes is not None and ghost.next_byte - ghost.first_byte > retention.bytes + slack_bytes(retention.bytes)
 
 
 def _is_young(stream: Stream, before_ms: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 from polynya.base.errors import CorruptData
 from polynya.base.levels import check_level
-from polynya.stream import index, subscriptions_links
+from polynya.stream import eviction, index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
 from polynya.stream.placement import Map
@@ -60,7 +61,10 @@ _STREAMS = Image.__struct_fields__.index("streams")
 def encode(machine: Machine) -> bytes:
     """The snapshot's bytes: a function of the state alone."""
     image = _whole_image_of(machine)
-    image.streams = [without_payload(stream) for stream in machine.streams.values()]
+    image.streams = [without_payload(stream) for stream in machine.in_order()]
+    if machine.evicted:
+        image.streams += eviction.ghosts(machine)
+        image.streams.sort(key=attrgetter("uid"))
     return _ENCODER.encode(image)
 
 
@@ -167,6 +171,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.tables = {table.uid: table for table in image.tables}
     machine.claimed_jobs = image.claimed_jobs
     machine.buckets = image.buckets
+    image.streams.sort(key=attrgetter("uid"))  # as they are: it says so in the format
     for stream in image.streams:
         _adopt(machine, stream, read_payload)
     if image.subscriptions is not None:
@@ -208,6 +213,10 @@ def widened(image: Image) -> Image:
 
 
 def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:
+    where = eviction.where_of(stream)
+    if where is not None:
+        eviction.adopt(machine, stream, where)
+        return
     stream.content_type = intern(stream.content_type)
     machine.streams[stream.name] = stream
     machine.by_uid[stream.uid] = stream

@@ -14,6 +14,7 @@ from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.base.names import spelled_name
 from polynya.stream import subscriptions as home
 from polynya.stream.commands import AckLinks, Command, LinkSubscription, UnlinkSubscription
+from polynya.stream.eviction import needed_by
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions_globs import compile_pattern, first_segment
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 
 def apply_link(machine: Machine, command: LinkSubscription, place: int) -> Reply:
-    """OK, or ATTEMPT_REFUSED when that life is over. Streams that are there are linked at their tails."""
+    """OK, ATTEMPT_REFUSED when that life is over, or EVICTED. Streams that are there are linked at their tails."""
     state = machine.subscriptions
     watch = state.watches.get(command.id)
     if command.uid in state.dropped or (watch is not None and watch.registration.uid > command.uid):
         return Reply(Code.ATTEMPT_REFUSED, command.uid)
+    news = watch is None or watch.registration.uid < command.uid or watch.registration.revision < command.revision
+    if news and machine.evicted and next(needed_by(machine, command), None) is not None:
+        return Reply(Code.EVICTED, command.uid)
     if watch is not None and watch.registration.uid < command.uid:
         _drop(machine, watch)
         watch = None

@@ -16,6 +16,7 @@ import msgspec
 
 from polynya.stream import holes, index
 from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.eviction import lags, stubs
 from polynya.stream.model import Claim, Stream
 from polynya.stream.replies import Code, Reply
 
@@ -141,7 +142,7 @@ def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
     machine.claimed_jobs[command.table] = command.job
     ranges: list[Range] = []
     left = command.bytes_max
-    for stream in machine.streams.values():
+    for stream in machine.in_order():
         claim = stream.tables.get(command.table) if stream.tables else None
         member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
         if claim is not None and claim.job != command.job:
@@ -208,6 +209,15 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             lag.records += stream.next_record - begin - holes.missing(stream, begin)
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
+    for number, (name, stub) in enumerate(stubs(machine), 1):
+        if number % LAG_STREAMS == 0:
+            yield lag
+        if not _belongs(name, prefix, without) or name not in machine.evicted:
+            continue
+        lag.streams += 1
+        if lags(stub, table):
+            lag.records += holes.between(stub.first_record, stub.next_record)
+            lag.since_ms = min(lag.since_ms or stub.created_ms, stub.created_ms + (stub.oldest or 0))
     yield lag
 
 

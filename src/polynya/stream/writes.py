@@ -27,7 +27,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     """The hot path: about 2 us with a producer. Nothing is changed before everything was asked."""
     stream = machine.streams.get(command.name)
     if stream is None:
-        return Reply(Code.NOT_FOUND)
+        return machine.absent(command.name)
     now_ms = command.now_ms
     producer = command.producer
     batch = command.batch
@@ -130,6 +130,8 @@ def add_batch(machine: Machine, stream: Stream, command: Append | Create, place:
 def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     """CREATED, or EXISTS when the same configuration is there. A fork that gets another answer than CREATED did not happen."""
     known = machine.streams.get(command.name)
+    if known is None and command.name in machine.evicted:
+        return Reply(Code.EVICTED)
     replaces = known is not None and not known.deleted and is_expired(known, command.now_ms) and not known.pins
     if known is not None and not replaces:
         return _judge_known(known, command)

@@ -1,0 +1,194 @@
+"""The shell that evicts idle streams: gather their states, put them into blocks, and say so in the log of their groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_bytes
+from struct import pack
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base import limits
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.cold.flusher import SURVEY_STREAMS
+from polynya.cold.groups import Groups
+from polynya.cold.steps import Steps, pause_after
+from polynya.objectstore.api import ObjectStore, StoreError
+from polynya.stream.commands import Encoding, Evict
+from polynya.stream.eviction import is_evictable, mark_of, state_of
+from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
+from polynya.wire.pack import PackBuilder, build_slice, pack_key
+
+log = logging.getLogger("polynya.cold")
+
+ENCODED_AT_ONCE = 128  # streams: about a millisecond
+SLOTS_MAX = 256  # of one command: applying it is one step of the machine
+PASSES = 8  # over all streams in the time after which one is idle
+
+
+class EvictSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When streams are idle, and how they are gathered. Times in ms of log time."""
+
+    after_ms: int = limits.EVICT_AFTER_MS  # 0: never
+    block_streams: int = limits.EVICT_BLOCK_STREAMS
+    block_bytes: int = limits.EVICT_BLOCK_BYTES
+    state_bytes_max: int = limits.EVICT_STATE_BYTES_MAX
+    few: int = limits.EVICT_FEW  # so few streams of a group wait as long again, for others to share an object with
+    interval_ms_max: int = limits.EVICT_INTERVAL_MS_MAX
+
+    @property
+    def interval_ms(self) -> int:
+        return max(1, min(self.interval_ms_max, self.after_ms // PASSES))
+
+
+class EvictCounters(msgspec.Struct):
+    """What metrics show; only growing."""
+
+    streams: int = 0
+    blocks: int = 0
+    bytes: int = 0  # of states
+    refused: int = 0  # streams that had changed before it was logged
+    failures: int = 0  # blocks given up
+
+
+class Found(msgspec.Struct, gc=False):
+    """An idle stream's state, as it is put away."""
+
+    uid: int
+    mark: int
+    state: bytes
+
+
+class Evictor:
+    """One per core. `in_flight`: packs on their way, which the collector leaves alone. `recent`: uid → log time at which an evicted stream came
+    back."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        store: ObjectStore,
+        settings: EvictSettings,
+        cluster_id: str,
+        *,
+        in_flight: set[str],
+        recent: dict[int, int],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.counters = EvictCounters()
+        self.may: Callable[[Machine], bool] = lambda machine: True  # whether the group's log may have it (base/levels.py)
+        self._groups = groups
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._in_flight = in_flight
+        self._recent = recent
+        self._sleep = sleep
+        self._steps = Steps(groups, store, sleep)
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Evict for ever. While the store or the log fails, nothing is evicted."""
+        if not self._settings.after_ms:
+            return
+        while True:
+            await self._sleep(self._settings.interval_ms / 1000 + (pause_after(self._failures) if self._failures else 0.0))
+            await self.evict_due()
+
+    async def evict_due(self) -> int:
+        """One pass; the number of streams that went."""
+        before_ms = self._groups.now_ms() - self._settings.after_ms
+        for uid in [uid for uid, at_ms in self._recent.items() if at_ms <= before_ms]:
+            del self._recent[uid]
+        gone = 0
+        for group, machine in list(self._groups.machines().items()):
+            if not self.may(machine):
+                continue
+            try:
+                gone += await self._evict_of(group, machine, before_ms)
+                self._failures = 0
+            except (StoreError, Unavailable, OutcomeUnknown) as fault:
+                self.counters.failures += 1
+                self._failures += 1
+                log.warning("idle streams stay in memory for now: %s", fault)
+                break
+        return gone
+
+    async def _evict_of(self, group: int, machine: Machine, before_ms: int) -> int:
+        uids = await self._idle(machine, before_ms)
+        gone = 0
+        while uids:
+            found: list[Found] = []
+            size = 0
+            while uids and len(found) < self._settings.block_streams and size < self._settings.block_bytes:
+                some = [self._take(machine, uids.pop()) for _ in range(min(ENCODED_AT_ONCE, len(uids)))]
+                found += [each for each in some if each is not None]
+                size = sum(len(each.state) for each in found)
+                await asyncio.sleep(0)
+            if not found or self._groups.machines().get(group) is not machine:
+                return gone
+            gone += await self._put_away(group, found)
+        return gone
+
+    async def _idle(self, machine: Machine, before_ms: int) -> list[int]:
+        """The uids of those that are due, some streams looked at at a time."""
+        found: list[int] = []
+        oldest_ms = before_ms
+        streams = list(machine.streams.values())
+        for begin in range(0, len(streams), SURVEY_STREAMS):
+            for stream in streams[begin : begin + SURVEY_STREAMS]:
+                if stream.activity_ms <= before_ms and stream.uid not in self._recent and is_evictable(stream):
+                    found.append(stream.uid)
+                    oldest_ms = min(oldest_ms, stream.activity_ms)
+            await asyncio.sleep(0)
+        if len(found) < self._settings.few and oldest_ms > before_ms - self._settings.after_ms:
+            return []
+        return found
+
+    def _take(self, machine: Machine, uid: int) -> Found | None:
+        stream = machine.by_uid.get(uid)
+        if stream is None or not is_evictable(stream):
+            return None
+        state = state_of(stream)
+        return Found(uid, mark_of(stream), state) if len(state) <= self._settings.state_bytes_max else None
+
+    async def _put_away(self, group: int, found: Sequence[Found]) -> int:
+        now_ms = self._groups.now_ms()
+        key = pack_key(self._cluster_id, home_group=group, now_ms=now_ms, random=token_bytes(16))
+        parts, offset = build_block(found, group, now_ms)
+        self._in_flight.add(key)
+        try:
+            await self._steps.write(key, parts, group, [group])
+            self.counters.blocks += 1
+            slots = []
+            for each in found:
+                slots.append((each.uid, each.mark, offset, len(each.state), crc32c(each.state)))
+                offset += len(each.state)
+            gone = 0
+            for begin in range(0, len(slots), SLOTS_MAX):
+                gone += await self._log(group, key, slots[begin : begin + SLOTS_MAX])
+            return gone
+        finally:
+            self._in_flight.discard(key)
+
+    async def _log(self, group: int, key: str, slots: list[tuple[int, int, int, int, int]]) -> int:
+        reply = await self._groups.propose(group, Evict(key, self._groups.now_ms(), slots))
+        accepted = reply.detail or ()
+        self.counters.streams += len(accepted)
+        self.counters.bytes += sum(slots[at][3] for at in accepted)
+        self.counters.refused += len(slots) - len(accepted)
+        return len(accepted)
+
+
+def build_block(found: Sequence[Found], group: int, now_ms: int) -> tuple[list[bytes], int]:
+    """The object's parts, and where in it the first state begins; the others follow one behind the other."""
+    states = [each.state for each in found]
+    payload = b"".join(states)
+    lengths = pack(f"<{len(states)}I", *map(len, states))
+    batch = HotBatch(0, 0, len(states), payload, lengths if len(states) > 1 else b"", crc32c(payload), now_ms, 0, Encoding.BYTES, 0)
+    builder = PackBuilder()
+    entry = builder.add(0, group, build_slice(Encoding.BYTES, -1, -1, [batch]))
+    parts, _ = builder.finish(home_group=group, created_ms=now_ms)
+    return parts, entry.offset + entry.stored - entry.length

@@ -1,0 +1,316 @@
+"""Idle streams leave the memory, and nobody sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from cold_world import FaultyStore
+from service_world import IDLE_MS, World
+
+from polynya.base.errors import Unavailable
+from polynya.base.names import group_of
+from polynya.objectstore import MemoryStore
+from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
+from polynya.service.subscriptions.links import Links
+from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention
+from polynya.stream.replies import Code, Reply
+
+NAMES = [f"test/s{number}" for number in range(8)]
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = World(store=FaultyStore()).start()
+        try:
+            await story(world)
+        finally:
+            assert not world.faults
+            await world.stop()
+
+    asyncio.run(run())
+
+
+async def filled(world: World) -> None:
+    """Streams with two records each, the second of a producer, all evicted."""
+    for name in NAMES:
+        await world.create(name)
+        await world.append(name, b"one;")
+        await world.append(name, b"two;", producer=Producer("p", 0, 0))
+    assert await world.evict() == len(NAMES)
+    assert world.evicted == set(NAMES)
+    assert not any(machine.streams for machine in world.local.machines.values())
+
+
+async def collected(world: World) -> set[str]:
+    """The objects that are left when everything was released that can be."""
+    store = world.store
+    assert isinstance(store, MemoryStore)
+    for _ in range(3):
+        await world.settle()
+        await world.snapshot()
+        world.clock.ms += 100_000
+        await world.collector.collect()
+    return set(store.objects)
+
+
+def test_what_an_evicted_stream_answers_is_what_it_answered() -> None:
+    async def story(world: World) -> None:
+        for name in NAMES:
+            await world.create(name)
+            await world.append(name, b"one;", stream_seq="5")
+            await world.append(name, b"two;", producer=Producer("p", 0, 0))
+        before = [await world.facts(name) for name in NAMES]
+        assert await world.evict() == len(NAMES)
+        assert [await world.facts(name) for name in NAMES] == before
+        assert await world.service.list_streams("test/", "", 100) == sorted(before, key=lambda facts: facts.name)  # type: ignore[union-attr]
+        assert await world.read(NAMES[0]) == b"one;two;"
+        assert await world.read(NAMES[1], bytes_max=3) == b"one;two;"
+        tail = world.local.read_nowait(group_of(NAMES[2], world.groups), ReadQuery(NAMES[2], Position.NOW))
+        assert tail is not None and tail.record == 2  # without its state
+        assert world.evicted == set(NAMES), "no read brings a stream back"
+        again = await world.append(NAMES[0], b"two;", producer=Producer("p", 0, 0))
+        assert (again.code, again.first_record) == (Code.DUPLICATE, 1)
+        assert (await world.append(NAMES[1], b"three;", producer=Producer("p", 0, 2))).code == Code.PRODUCER_GAP
+        assert (await world.append(NAMES[2], b"three;", stream_seq="4")).code == Code.SEQ_REGRESSION
+        assert (await world.create(NAMES[3])).code == Code.EXISTS
+        assert (await world.create(NAMES[4], json=True)).code == Code.EXISTS_DIFFERENT
+        assert (await world.append(NAMES[5], b"three;")).record == 3
+        assert await world.read(NAMES[5]) == b"one;two;three;"
+        assert world.evicted == set(NAMES[6:])
+        await world.flusher.flush_now()
+        assert await world.evictor.evict_due() == 0, "those that only came back stay for as long as one that was written to"
+        assert await world.evict() == 6
+
+    play(story)
+
+
+def test_appends_that_wait_for_a_stream_go_on_in_their_order() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        sent = [world.send(world.append_of(NAMES[0], b"%d" % number, producer=Producer("p", 0, number))) for number in range(1, 6)]
+        assert [(await each).code for each in sent] == [Code.OK] * 5
+        assert await world.read(NAMES[0]) == b"one;two;12345"
+        assert world.states.counters.loads == 1
+
+    play(story)
+
+
+def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
+    async def story(world: World) -> None:
+        await world.create("test/{x}a")
+        await world.create("test/{x}b")
+        world.clock.ms += IDLE_MS
+        overtaken, applied, propose = 0, world.engine.core.on_applied, world.engine.groups.propose
+        sent: list[asyncio.Future[Reply]] = []
+
+        def note(group: int, command: Command, reply: Reply) -> None:
+            nonlocal overtaken
+            overtaken += reply.code == Code.EVICTED
+            applied(group, command, reply)
+
+        async def with_others(group: int, command: Command) -> Reply:
+            """An eviction, with requests right behind it in the log, and others when it is applied."""
+            if not isinstance(command, Evict) or sent:
+                return await propose(group, command)
+            eviction = asyncio.ensure_future(propose(group, command))
+            for _ in range(2):
+                await asyncio.sleep(0)
+                for number in range(3):
+                    sequence = len(sent)
+                    sent.append(world.send(world.append_of("test/{x}a", b"%d" % number, producer=Producer("p", 0, sequence))))
+            sent.append(world.send(world.create_of("test/{x}b")))
+            return await eviction
+
+        world.engine.core.on_applied = note
+        world.engine.groups.propose = with_others  # type: ignore[method-assign]
+        await world.evictor.evict_due()
+        assert [(await each).code for each in sent] == [Code.OK] * 6 + [Code.EXISTS]
+        assert world.local.recalls.counters.returned == 2
+        assert not overtaken, "none reaches the log before it is decided"
+        assert not world.local.recalls.racing
+        assert await world.read("test/{x}a") == b"012012"
+
+    play(story)
+
+
+def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
+    """Seed 238 of the swarm: the leader of before names in its own block a stream that is evicted already, and on its way back."""
+
+    async def story(world: World) -> None:
+        await world.create("test/{x}a")
+        await world.create("test/{x}b")  # that keeps the block
+        world.clock.ms += IDLE_MS
+        propose, call = world.local.recalls._propose, world.engine.groups.propose
+        evictions: list[tuple[int, Evict]] = []
+        late: list[asyncio.Future[Reply]] = []
+
+        async def noted(group: int, command: Command) -> Reply:
+            if isinstance(command, Evict):
+                evictions.append((group, command))
+            return await call(group, command)
+
+        def with_the_late_one(group: int, command: Command, done: Callable[[Reply | BaseException], None]) -> None:
+            propose(group, command, done)
+            late.append(asyncio.get_running_loop().create_future())
+            world.local.propose(*evictions[0], late[-1].set_result)
+
+        world.engine.groups.propose = noted  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 2
+        world.local.recalls._propose = with_the_late_one
+        assert (await world.append("test/{x}a", b"x")).code == Code.OK
+        assert [(await each).detail for each in late] == [[]]
+        assert world.evicted == {"test/{x}b"}
+
+    play(story)
+
+
+def test_while_the_store_is_away_nothing_goes_and_nothing_hangs() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        store = world.store
+        assert isinstance(store, FaultyStore)
+        store.down = True
+        with pytest.raises(Unavailable):
+            await world.append(NAMES[0], b"three;")
+        with pytest.raises(Unavailable):
+            await world.read(NAMES[0])
+        assert isinstance(await world.facts(NAMES[0]), Facts)
+        await world.create("test/new")
+        world.clock.ms += 2 * IDLE_MS
+        assert await world.evictor.evict_due() == 0
+        assert world.evicted == set(NAMES)
+        store.down = False
+        assert (await world.append(NAMES[0], b"three;")).code == Code.OK
+        assert await world.evictor.evict_due() == 1
+
+    play(story)
+
+
+def test_a_restart_keeps_them_where_they_are() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        await world.append(NAMES[0], b"three;")
+        state = world.state()
+        world.kill()
+        assert world.state() == state
+        await world.snapshot()
+        await world.append(NAMES[1], b"three;")
+        await world.evict()
+        await world.snapshot()
+        state = world.state()
+        world.power_cut()
+        assert world.state() == state
+        assert world.evicted == set(NAMES)
+        for name in NAMES:
+            assert await world.read(name) == b"one;two;three;" if name in NAMES[:2] else b"one;two;"
+        assert len(await world.service.list_streams("test/", "", 100)) == len(NAMES)
+
+    play(story)
+
+
+def test_a_block_goes_when_nothing_of_it_is_evicted() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        for name in NAMES[:4]:
+            assert (await world.delete(name)).code == Code.OK
+        for name in NAMES[4:]:
+            await world.append(name, b"three;")
+        await world.flusher.flush_now()
+        kept = await collected(world)
+        named = {pack for machine in world.local.machines.values() for pack in machine.held}
+        assert kept == named
+        assert {await world.read(name) for name in NAMES[4:]} == {b"one;two;three;"}
+        for name in NAMES[4:]:
+            await world.delete(name)
+        assert await collected(world) == set()
+
+    play(story)
+
+
+def test_a_block_that_no_log_knows_is_swept() -> None:
+    async def story(world: World) -> None:
+        await world.create("test/a")
+        world.clock.ms += IDLE_MS
+        propose, world.evictor._steps.groups.propose = world.engine.groups.propose, _refuse  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 0
+        world.engine.groups.propose = propose  # type: ignore[method-assign]
+        assert len(world.store.objects) == 1  # type: ignore[attr-defined]
+        assert not world.evicted
+        world.clock.ms += 10_000_000_000_000
+        assert await collected(world) == set()
+
+    play(story)
+
+
+async def _refuse(group: int, command: object) -> Reply:
+    raise Unavailable("no")
+
+
+def test_a_new_subscription_watches_evicted_streams_too() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        link = LinkSubscription("sub", 7, 1, "test/*", "", [])
+        for group in range(1, world.groups + 1):
+            assert (await world.service.call(group, link)).code == Code.OK
+        assert not world.evicted
+        assert await world.evict() == 0, "what a subscription watches stays"
+        found = [info for machine in world.local.machines.values() for info in await Links(world.service).page(_subscribed(), "", 100)]
+        assert {info.name for info in found} == set(NAMES)
+        assert {info.record for info in found} == {2}
+
+    play(story)
+
+
+def _subscribed():  # type: ignore[no-untyped-def]
+    from polynya.stream.commands import SubscriptionConfig
+    from polynya.stream.subscriptions_model import Subscription
+
+    return Subscription("sub", 7, SubscriptionConfig(1, "test/*", [], "", "", 1000), "", 0, {})
+
+
+def test_a_new_table_takes_what_evicted_streams_have() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        table, _ = await world.tables.create("t", "test/")
+        assert (await world.tables.lag(table)).records == 2 * len(NAMES)
+        job = await world.tables.plan("t")
+        assert job is not None and {part.name for part in job.ranges} == set(NAMES)
+        assert not world.evicted
+        assert await world.evict() == 0, "no table says yet that it has taken them"
+
+    play(story)
+
+
+def test_trims_and_forks_of_evicted_streams() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        trimmed = await world.service.trim(TrimQuery(NAMES[0], 1, 4))
+        assert isinstance(trimmed, Trimmed) and trimmed.records == 1
+        assert await world.read(NAMES[0]) == b"two;"
+        assert (await world.fork("test/fork", NAMES[1], (1, 4))).code == Code.CREATED
+        await world.settle()
+        assert await world.read("test/fork") == b"one;"
+        assert await world.evict() == 1, "neither a fork goes, nor its source"
+        assert world.evicted == {NAMES[0], *NAMES[2:]}
+
+    play(story)
+
+
+def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        retainer = world.engine.retainer
+        for _ in range(3):
+            await retainer.run_once()
+        assert world.evicted == set(NAMES), "nothing is due"
+        world.clock.ms += IDLE_MS + 1000
+        for _ in range(8):
+            await retainer.run_once()
+        assert not world.evicted
+        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        assert await world.evict() == len(NAMES)
+
+    play(story)
