@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults with one of these in their names, with commas between them")
     parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
     parser.add_argument("--soak", action="store_true", help="slower writers, quiet times, and nothing of the nodes may grow")
+    parser.add_argument("--moves", action="store_true", help="nodes join, move, are drained, replaced and removed meanwhile")
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
@@ -44,6 +45,7 @@ def main() -> int:
         only=given.only,
         namespaces=not given.loopback,
         soak=given.soak,
+        moves=given.moves,
         pause=0.3 if given.soak else 0.03,
     )
     outcome = run_guarded(options, keep=given.keep)

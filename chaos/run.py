@@ -10,20 +10,22 @@ from random import Random
 import msgspec
 
 from chaos import disks as own_disks
+from chaos import moves, shim
 from chaos import network as own_network
-from chaos import shim
 from chaos.clients import Clients, Wrong
 from chaos.disks import Disk, Folder
-from chaos.faults import FAULTS, Failed, Fault
+from chaos.faults import FAULTS, Failed, Fault, Inflicted
 from chaos.history import FAIL, INFO, OK, check
 from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
-from chaos.nodes import ALL, Cluster
+from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
 from chaos.wire import Lost, Unsent
 
 WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
 START_SECONDS = 90.0
+MOVED_SECONDS = 120.0  # likewise, and everything that was to move is where it was to go
+FAULT_FIRST = 0.3  # so often what is asked for is asked for while the fault is there
 REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
@@ -38,6 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool = True  # if they work
     pause: float = 0.03  # between two appends of a writer
     soak: bool = False  # nothing may grow, and there are quiet times
+    moves: bool = False  # nodes come and go, and groups move, in every episode
 
 
 class Episode(msgspec.Struct):
@@ -50,6 +53,7 @@ class Episode(msgspec.Struct):
     lasted: float = 0.0
     well: float = 0.0
     trouble: str = ""
+    beside: str = ""  # what operators had asked for
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -76,20 +80,20 @@ class Run:
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
         self.draw = Random(f"chaos {options.seed}")
+        self._acts: list[str] = []  # those that come next, where groups move
         self.began = time.monotonic()
 
     async def run(self) -> Outcome:
         options = self.options
         lacking = {"namespaces": "not wanted" if not options.namespaces else own_network.why_not(), "power": own_disks.why_not(self.folder)}
         library, lacking["shim"] = shim.build(self.folder)
-        network = Loopback(ALL, self.name) if lacking["namespaces"] else Namespaces(ALL, self.name)
+        lacking["the same disk"] = "groups move: who lost a disk is replaced by a node with another number" if options.moves else ""
+        network = Loopback(FIRST, self.name) if lacking["namespaces"] else Namespaces(FIRST, self.name)
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
-        wires = Wires(ALL, options.seed)
-        cluster = Cluster(self.folder, network, wires, cores=options.cores)
-        disk_type = Folder if lacking["power"] else Disk
-        await cluster.prepare({number: disk_type(self.folder / f"node-{number}") for number in ALL}, library)
+        cluster = Cluster(self.folder, network, Wires(options.seed), Folder if lacking["power"] else Disk, cores=options.cores)
         try:
+            await cluster.prepare(library)
             await self._drive(cluster, faults, outcome)
         finally:
             await cluster.close()
@@ -118,8 +122,7 @@ class Run:
             outcome.wrong.append(f"liveness: the cluster does not start: {trouble}")
             return
         print(f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} cores each, are well", flush=True)
-        addresses = {number: cluster.network.http(number) for number in ALL}
-        clients = Clients(addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
+        clients = Clients(cluster.addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
         await clients.create()
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
@@ -138,7 +141,8 @@ class Run:
             episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
             outcome.episodes.append(episode)
             said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
-            print(f"  {episode.began:6.1f} s  {episode.number:3}  {episode.fault}: {episode.what}; {said}", flush=True)
+            beside = f"; {episode.beside}" if episode.beside else ""
+            print(f"  {episode.began:6.1f} s  {episode.number:3}  {episode.fault}: {episode.what}{beside}; {said}", flush=True)
             if episode.trouble:
                 outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
                 return
@@ -150,7 +154,7 @@ class Run:
         episode = Episode(number, fault.name, "", self._now())
         draw = Random(f"episode {self.options.seed} {number} {fault.name}")
         try:
-            episode.what, mend = await fault.inflict(cluster, draw)
+            episode.what, mend = await self._happen(cluster, fault, episode, draw)
         except Failed as failed:
             episode.trouble = str(failed)
             return episode
@@ -160,9 +164,31 @@ class Run:
         self._heal(cluster)
         healed = self._now()
         episode.lasted = healed - episode.began
-        episode.trouble = await self._until_well(cluster, WELL_SECONDS)
+        episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self.options.moves else WELL_SECONDS)
+        if self.options.moves and not episode.trouble:
+            episode.trouble = await moves.settle(cluster, draw) or await self._until_well(cluster, MOVED_SECONDS)
         episode.well = self._now() - healed
+        cluster.aims = []
         return episode
+
+    async def _happen(self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random) -> Inflicted:
+        """The fault; where groups move, something of that has been asked for shortly before, or is asked for while the fault is there."""
+        if not self.options.moves:
+            return await fault.inflict(cluster, draw)
+        if not self._acts or not set(self._acts) & set(moves.possible(cluster)):
+            self._acts += draw.sample([each.name for each in moves.ACTS], len(moves.ACTS))
+        able = set(moves.possible(cluster))
+        name = next(each for each in self._acts if each in able)
+        self._acts.remove(name)
+        act = next(each for each in moves.ACTS if each.name == name)
+        if draw.random() < FAULT_FIRST:
+            inflicted = await fault.inflict(cluster, draw)
+            await asyncio.sleep(draw.uniform(0.0, 1.0))
+            episode.beside, _ = await act.do(cluster, draw)
+            return inflicted
+        episode.beside, cluster.aims = await act.do(cluster, draw)
+        await asyncio.sleep(draw.uniform(0.0, 1.0))
+        return await fault.inflict(cluster, draw)
 
     def _heal(self, cluster: Cluster) -> None:
         cluster.network.heal()
@@ -170,36 +196,38 @@ class Run:
         for node in cluster.nodes.values():
             if node.orders is not None:
                 node.orders.heal()
-            if not node.is_alive:
+            if not node.is_alive and not node.was_removed:
                 node.start()
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """What is wrong after that time; empty as soon as nothing is."""
+        """What is wrong after that time; empty as soon as nothing is, and those that were removed have ended."""
         deadline = self._now() + seconds
         while True:
             unwell = await cluster.unwell()
+            for number in [each for each in cluster.leaving if cluster.nodes[each].was_removed and not cluster.nodes[each].is_alive]:
+                cluster.let_go(number)
             ended = [node for node in cluster.nodes.values() if not node.is_alive]
-            if not unwell:
+            if not unwell and not cluster.leaving:
                 return ""
             if ended:
                 assert ended[0].process is not None
                 return f"node {ended[0].number} ended with {ended[0].process.returncode}:\n{ended[0].said()[-3000:]}"
             if self._now() > deadline:
-                return f"{unwell} after {seconds:.0f} s"
+                return f"{unwell or f'{sorted(cluster.leaving)} were removed and have not ended'} after {seconds:.0f} s"
             await asyncio.sleep(0.1)
 
     async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
         """The full read by each node, the same by all, and the checker."""
         final: dict[str, list[str]] = {}
         for stream in clients.streams:
-            for number in ALL:
+            for number in cluster.numbers:
                 try:
                     records = await clients.read_all(number, stream)
                 except (Lost, Unsent, Wrong) as fault:
                     outcome.wrong.append(f"liveness: {stream} cannot be read by node {number} in the end: {fault!r}")
                     continue
                 if final.setdefault(stream, records) != records:
-                    outcome.wrong.append(f"{stream}: nodes {ALL[0]} and {number} have not the same in the end")
+                    outcome.wrong.append(f"{stream}: nodes {cluster.numbers[0]} and {number} have not the same in the end")
         await clients.finish(final, 30.0)
         history = clients.history
         outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
