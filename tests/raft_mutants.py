@@ -82,7 +82,9 @@ MUTANTS = {
     "loses chunks for ever": Mutant("snapshots.py", "            peer.chunk_next, peer.chunk_ms = peer.chunk_acked, raft.now_ms", "            pass"),
     "never finds out that an append was lost": Mutant("leading.py", "if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:", "if False:"),
     "leads on without a majority": Mutant("leading.py", ">= settings.election_ms:\n        election.become_follower(raft, raft.term, 0)  # no", ">= 1 << 60:\n        election.become_follower(raft, raft.term, 0)  # no"),
-    "sleeps for ever": Mutant("sleeping.py", "    elif raft.leader == peer and raft.sleeping:", "    elif False:"),
+    "sleeps for ever": Mutant("sleeping.py", "    elif raft.leader == peer and (raft.sleeping or raft.withheld is not None):", "    elif False:"),
+    "does not wake for a vote": Mutant("election.py", "        elif raft.sleeping and message.pre:", "        elif False:"),
+    "lets its leader sleep while others ask for votes": Mutant("leading.py", "    if raft.sleeping and not message.asleep:", "    if False:"),
     "campaigns without asking first": Mutant("election.py", "        _ask(raft, pre=True, forced=False)\n        count(raft, raft.node, granted=True)", "        _campaign(raft, forced=False)"),
     "does not tell an old leader that it is over": Mutant("election.py", "        raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term))", "        pass"),
 }  # fmt: skip

@@ -23,6 +23,10 @@ def shown(cluster: DevCluster, by: int = 1) -> tuple[int, list[Any]]:
     return told["level"], [node["level"] for node in told["nodes"]]
 
 
+def status(cluster: DevCluster) -> str:
+    return polynya("cluster", "status", server=cluster.urls[0]).out
+
+
 def upgrade(cluster: DevCluster, number: int) -> None:
     cluster.kill(number)
     cluster.start(number, **NEXT)
@@ -35,14 +39,15 @@ def test_three_nodes_are_upgraded_one_by_one(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--groups", "4") as cluster:
         streams = [f"{url}/v1/stream/upgraded" for url in cluster.urls]
         assert ask("PUT", streams[0])[0] == 201
-        assert shown(cluster) == (1, [1, 1, 1])
+        wait_until(lambda: shown(cluster) == (1, [1, 1, 1]), what="all to be there")
         for number in (3, 2, 1):
             assert ask("POST", streams[number % 3], b"%d" % number)[0] in (200, 204)
             if number == 1:
-                assert shown(cluster) == (1, [1, 2, 2]), "one node does not know it yet"
+                told = wait_until(lambda: (now := shown(cluster))[1] == [1, 2, 2] and now, what="node 1 to know what the others are")
+                assert told[0] == 1, "one node does not know it yet"
             upgrade(cluster, number)
             if number == 3:
-                assert "an upgrade is under way" in polynya("cluster", "status", "--server", cluster.urls[0]).out
+                wait_until(lambda: "an upgrade is under way" in status(cluster), what="the upgrade in the status")
         wait_until(lambda: shown(cluster) == (2, [2, 2, 2]), what="the new level")
         assert ask("GET", streams[0])[1] == b"[3,2,1]"
         cluster.kill(3)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from polynya.node.cluster_view import LAG_ENTRIES, Replica, Told, described, problems
-from polynya.stream.commands import NodeRecord
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems
+from polynya.replica import zones
+from polynya.stream.commands import NodeRecord, Placement
 from polynya.stream.placement import Map, born
 
 
@@ -71,3 +79,42 @@ def test_many_groups_are_not_all_named():
     said = {(node, 0): told(*(replica(group, "follower") for group in range(20))) for node in (1, 2, 3)}
     nodes, groups = described(a_map(19), 19, said)
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == ["no leader: groups 0, 1, 2, 3, 4, 5, 6, 7 …"]
+
+
+def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
+    asked: list[int] = []
+
+    async def call(place: int, kind: int, body: bytes) -> bytes:
+        asked.append(place >> 8)
+        if place >> 8 == 3 or len(asked) < 4:
+            raise (Unavailable, OutcomeUnknown)[len(asked) % 2]("the connection is on its way")
+        return msgspec.msgpack.encode(Told("9.9", []))
+
+    there = SimpleNamespace(is_there=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
+    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None)
+    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    told = asyncio.run(ClusterView(start, transport, list, None).gather())
+    assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
+
+
+def in_zones(*named: str, voters: tuple[int, ...]) -> Map:
+    nodes = {number: NodeRecord(number, f"h:{number}", f"http://h:{number}", zone) for number, zone in enumerate(named, 1)}
+    return Map(1, 3, nodes, {group: Placement(voters, voters, voters[0]) for group in (0, 1)})
+
+
+def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_have_one():
+    now = in_zones("a", "a", "b", "c", voters=(1, 2, 3))
+    said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in (0, 1))) for node in (1, 2, 3, 4)}
+    nodes, groups = described(now, 1, said)
+    assert list(problems(now, nodes, groups)) == [
+        "zones are not apart, and are being put apart: more replicas than necessary in one zone: groups 0, 1"
+    ]
+    nodes[4]["there"] = False
+    assert not any("zone" in problem for problem in problems(now, nodes, groups))
+    assert list(zones.notes(now)) == ["zone a has most replicas of 2 of 2 groups: they stand still when it is lost"]
+
+
+def test_a_zone_that_is_missing_is_a_note():
+    now = in_zones("a", "", "b", "", voters=(1, 2, 3))
+    assert list(zones.notes(now)) == ["node 2, 4: no zone in its settings; zones are kept apart by themselves once every node has one"]
+    assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []

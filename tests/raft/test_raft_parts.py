@@ -32,12 +32,14 @@ from polynya.raft.messages import (
     HeartbeatAnswer,
     ReadAnswer,
     ReadRequest,
+    Recall,
     SnapshotAnswer,
     SnapshotChunk,
     TimeoutNow,
     Vote,
     VoteAnswer,
 )
+from polynya.raft.settings import NEVER
 
 BIRTH = Snapshot(0, 0, Configuration((1, 2, 3)))
 
@@ -246,3 +248,17 @@ def test_a_lease_is_shorter_than_the_promise_by_both_clocks_drift() -> None:
 def test_settings_that_cannot_work_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Settings(**bad)  # type: ignore[arg-type]
+
+
+def test_who_recalls_leads_no_more() -> None:
+    """A heartbeat of the leader's former life comes after its loss was told, and with it sleep: the new life, which remembers nothing, ends it."""
+    raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
+    raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1)]), 10)
+    raft.persisted(raft.take().ticket, 10)
+    raft.step(Heartbeat(2, 1, 1, 1, 1, 1), 11)
+    raft.applied_to(raft.take().committed[-1].index)
+    raft.step(Heartbeat(2, 1, 1, 1, 1, 2, sleep=True), 12)
+    assert (raft.sleeping, raft.leader, raft.deadline_ms) == (True, 1, NEVER)
+    raft.step(Recall(2, 1, 1, 0, blank=True), 13)
+    assert (raft.sleeping, raft.leader) == (False, 0)
+    assert raft.deadline_ms < 13 + 3 * Settings().election_ms

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_groups import ROUNDS_MAX, Toy, node
 
-from polynya.replica.planner import moving, plan
-from polynya.stream.commands import NodeAdd, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.replica import zones
+from polynya.replica.planner import MOVES_AT_ONCE, may_have_work, moving, plan
+from polynya.stream.commands import NodeAdd, NodeAnnounce, NodeSet, NodeState, PlaceGroup, SetBalancing
 from polynya.stream.placement import META_GROUP
 
 
@@ -122,6 +123,74 @@ def test_zones_each_get_a_replica_once_there_are_enough() -> None:
         assert {zones[each] for each in toy.map.groups[group].voters} == {"a", "b", "c"}
 
 
+def zoned(toy: Toy, number: int, zone: str) -> NodeAnnounce:
+    record = toy.map.nodes[number]
+    return NodeAnnounce(number, record.peer, record.http, zone, 1)
+
+
+def test_zones_that_are_introduced_node_after_node_are_kept_apart_unasked_once_all_are_known() -> None:
+    toy = Toy([""] * 6, groups=24)
+    for number, zone in enumerate("aabbc", 1):
+        toy.apply(zoned(toy, number, zone))
+        assert plan(toy.map, toy.observe()) == [], "what fails together is not known yet"
+    toy.apply(zoned(toy, 6, "c"))
+    assert zones.crowded(toy.map) and may_have_work(toy.map)
+    before = {group: set(placement.goal) for group, placement in toy.map.groups.items()}
+    toy.settle()
+    toy.check_rest()
+    for group, placement in toy.map.groups.items():
+        if group:
+            assert {toy.map.nodes[each].zone for each in placement.voters} == {"a", "b", "c"}
+            assert len(set(placement.voters) - before[group]) <= 1, "no more is copied than has to be"
+    assert not may_have_work(toy.map)
+
+
+def test_five_replicas_are_spread_over_two_zones_as_evenly_as_they_can_be() -> None:
+    toy = Toy(["a"] * 5 + ["b"] * 3, groups=6, replicas=5)
+    toy.apply(zoned(toy, 4, "b"))
+    toy.apply(zoned(toy, 5, "b"))
+    toy.apply(zoned(toy, 6, "a"))
+    toy.settle()
+    toy.check_rest()
+    for placement in toy.map.groups.values():
+        assert sorted(zones.tally(toy.map.nodes, placement.voters).values()) == [2, 3]
+
+
+def test_zones_wait_for_nodes_that_are_away_and_move_a_few_groups_at_a_time() -> None:
+    toy = Toy(["a", "b", "c", "c"], groups=20)
+    toy.apply(zoned(toy, 3, "a"))
+    toy.down.add(4)
+    assert zones.crowded(toy.map) and plan(toy.map, toy.observe()) == []
+    toy.down.clear()
+    toy.round()
+    assert 0 < len(moving(toy.map)) <= MOVES_AT_ONCE
+    toy.settle()
+    toy.check_rest()
+
+
+def test_the_meta_group_keeps_an_odd_number_of_voters_unasked() -> None:
+    toy = Toy([""] * 5)
+    assert len(toy.map.groups[META_GROUP].voters) == 5
+    toy.apply(NodeSet(5, NodeState.LEAVING))
+    toy.settle()
+    toy.down.add(5)
+    toy.settle()
+    toy.check_rest()
+    assert len(toy.map.groups[META_GROUP].voters) == 3
+    toy.apply(NodeAdd(node(6)))
+    toy.settle()
+    assert len(toy.map.groups[META_GROUP].voters) == 5
+
+
+def test_a_meta_group_that_shrinks_does_without_the_node_that_is_away() -> None:
+    toy = Toy([""] * 5)
+    toy.apply(PlaceGroup(META_GROUP, (1, 2, 3, 4), 1))
+    toy.down.add(2)
+    toy.apply(NodeSet(5, NodeState.EMPTYING))
+    toy.settle()
+    assert toy.map.groups[META_GROUP].voters == (1, 3, 4)
+
+
 def test_a_cluster_grows_from_one_to_three_and_five_replicas_come_when_asked_for() -> None:
     toy = Toy([""])
     for number in (2, 3, 4, 5):
@@ -146,23 +215,25 @@ def test_more_cores_hold_more() -> None:
 
 
 ACTS = st.lists(
-    st.tuples(st.sampled_from(["add", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move"]), st.integers(1, 9)),
+    st.tuples(
+        st.sampled_from(["add", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move", "zone"]), st.integers(1, 9)
+    ),
     max_size=12,
 )
 
 
 @pytest.mark.timeout(120)
 @given(
-    zones=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6),
+    named=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6) | st.lists(st.sampled_from("abc"), min_size=3, max_size=6),
     replicas=st.sampled_from([3, 5]),
     acts=ACTS,
     share=st.sampled_from([1.0, 0.6, 0.3]),
     seed=st.integers(0, 1000),
 )
 def test_whatever_is_asked_for_it_ends_and_no_step_takes_a_quorum(
-    zones: list[str], replicas: int, acts: list[tuple[str, int]], share: float, seed: int
+    named: list[str], replicas: int, acts: list[tuple[str, int]], share: float, seed: int
 ) -> None:
-    toy = Toy(zones, groups=6, replicas=replicas, seed=seed)
+    toy = Toy(named, groups=6, replicas=replicas, seed=seed)
     for act, number in acts:
         _act(toy, act, number)
         for _ in range(toy.random.randint(0, 3)):
@@ -186,6 +257,8 @@ def _act(toy: Toy, act: str, number: int) -> None:
         toy.apply(NodeAdd(node(max(toy.map.nodes) + 1, "abc"[number % 3]), balance=number % 2 == 0))
     elif act in states and (act == "active" or len(able) > 3):
         toy.apply(NodeSet(target, states[act]))
+    elif act == "zone":
+        toy.apply(zoned(toy, target, "abc"[toy.random.randrange(3)]))
     elif act == "balance":
         toy.apply(SetBalancing(True))
     elif act == "down" and not toy.down:

@@ -8,7 +8,7 @@ import pytest
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import Observed, Seen
-from polynya.stream.commands import Command, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup
+from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup
 from polynya.stream.machine import Machine
 from polynya.stream.placement import Map, born
 
@@ -114,6 +114,20 @@ def test_a_move_is_from_a_node_that_has_it_to_one_that_may() -> None:
     town.apply(PlaceGroup(1, goal, goal[0]))
     assert refusals.moving(town.map, town.seen, 1, inside, outside[1]) == "", "it is just that"
     assert "is on its way" in refusals.moving(town.map, town.seen, 1, placement.voters[1], outside[0])
+
+
+def test_a_move_that_would_be_taken_back_for_the_sake_of_zones_is_refused() -> None:
+    town = Town(5)
+    for number, zone in enumerate("abcac", 1):
+        record = town.map.nodes[number]
+        town.apply(NodeAnnounce(number, record.peer, record.http, zone, 1))
+    town.apply(PlaceGroup(1, (1, 2, 3), 1), GroupPlaced(1, (1, 2, 3), town.map.epoch + 1))
+    assert refusals.moving(town.map, town.seen, 1, 2, 4) == (
+        "zones are kept apart: of group 1 zone a would have nodes 1, 4, while zone b has less; move it elsewhere"
+    )
+    assert refusals.moving(town.map, town.seen, 1, 1, 4) == "", "within its zone"
+    town.apply(NodeSet(2, NodeState.CORDONED))
+    assert refusals.moving(town.map, town.seen, 1, 2, 4) == "", "nobody else of zone b takes anything"
 
 
 def test_a_lead_goes_to_a_voter_that_is_there_and_has_all() -> None:

@@ -17,7 +17,7 @@ import uvloop
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.node.authority import make_authority, make_certificate, peer_tls
 from polynya.node.ports import shared_listener, take_port
-from polynya.transport import Reply, Transport, address, lane, pulse, transport
+from polynya.transport import Reply, Transport, address, backoff, lane, pulse, transport
 from polynya.transport.dialing import PeerTls
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, judge
 from polynya.transport.lane import messages_of
@@ -286,6 +286,21 @@ def test_a_new_life_of_a_node_is_lost_and_found(tmp_path):
             await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
             assert await one.transports[0].call(address(2, 0), ECHO, b"new") == b"1.0: new"
             assert two.heard == []
+
+    run(story())
+
+
+def test_a_node_that_comes_is_tried_at_once_by_those_who_would_wait(tmp_path, monkeypatch):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            await one.transports[0].call(address(2, 0), ECHO, b"")
+            monkeypatch.setattr(backoff, "SECONDS_MAX", 60.0)
+            for waiting in (one.raft._nodes[2].lanes[0], one.transports[0]._peers[address(2, 0)]):
+                waiting._backoff._pause = 60.0
+            await two.stop()
+            await until(lambda: one.seen[-1] == "lost 2")
+            await two.start({1: one.port}, life="second")
+            await until(lambda: one.seen[-1] == "found 2" and one.transports[0].counters()["connected"])
 
     run(story())
 

@@ -61,6 +61,8 @@ def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
     if with_groups:
         click.echo()
         _show_groups(told)
+    for note in told.get("notes", ()):
+        output.notice(f"note: {note}")
     for problem in told["problems"]:
         output.notice(f"! {problem}")
 

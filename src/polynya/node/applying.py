@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polynya.raft import Kind
 from polynya.replica.log import decode_command
 from polynya.replica.member import Member, Proposal
-from polynya.stream.commands import Append, Command
+from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
 
 _COMMAND = Kind.COMMAND
@@ -16,7 +16,7 @@ _COMMAND = Kind.COMMAND
 def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], None], answer: Callable[[Proposal, Reply], None]) -> int:
     """All of them, in order, each once; returns how many were commands. `answer` is told of those that were proposed here."""
     committed, durable, group, count = member.committed, member.raft.durable, member.group, 0
-    apply, number, stamp_ms = group.machine.apply, group.number, member.stamp_ms
+    apply, number = group.machine.apply, group.number
     while committed and committed[0].index <= durable:
         entry = committed.popleft()
         assert entry.index == group.applied_index + 1, "entries are applied in order, once"
@@ -29,9 +29,6 @@ def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], 
             command, entry.command = entry.command, None  # the log keeps the entry, which needs it no more
         if command is None:
             command = decode_command(entry.payload)
-        now_ms: int = command.now_ms if type(command) is Append else getattr(command, "now_ms", 0)
-        if now_ms > stamp_ms:
-            member.stamp_ms = stamp_ms = now_ms
         reply = apply(command, entry.place)
         on_applied(number, command, reply)
         if member.proposals and member.proposals[0] is entry:

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from polynya import __version__
-from polynya.base.errors import PolynyaError
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.levels import LEVEL
 from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
+from polynya.replica import zones
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import META_GROUP, Map
@@ -21,6 +22,7 @@ from polynya.transport import Reply, Transport, address
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+ASK_AGAIN_SECONDS = 0.05
 HEALTH_SECONDS = 0.5  # an answer about health is this old at most
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
 KNOWS_MAPS = 1  # this release keeps a map
@@ -78,7 +80,7 @@ class ClusterView:
         birth = self._start.birth
         shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
         if self._maps is None:
-            return {**shown, "nodes": [], "groups": [], "problems": []}
+            return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
         told = await self.gather()
         now = self._maps.now
         nodes, groups = described(now, birth.groups, told)
@@ -87,7 +89,7 @@ class ClusterView:
         found = (
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found}
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": list(zones.notes(now))}
 
     async def health(self) -> dict[str, Any]:
         """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
@@ -114,7 +116,7 @@ class ClusterView:
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    told[where] = msgspec.msgpack.decode(await transport.call(place, KIND_STATUSES, b""), type=Told)
+                    told[where] = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
             except (PolynyaError, TimeoutError):
                 return
 
@@ -134,6 +136,17 @@ class ClusterView:
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
+
+
+async def _answer(transport: Transport, place: int) -> bytes:
+    """Of a core that is there, though the connection to ask it may still be on its way: then it is asked again, until it is lost."""
+    while True:
+        try:
+            return await transport.call(place, KIND_STATUSES, b"")
+        except (Unavailable, OutcomeUnknown):
+            if transport.raft is None or not transport.raft.is_there(place >> 8):
+                raise
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
 def replica_of(group: int, status: Status, node: int) -> Replica:
@@ -197,6 +210,9 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     if lacking:
         yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
     able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and nodes[number]["there"]]
+    crowded = zones.crowded(now, able, today=True)
+    if crowded:
+        yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
     for number, record in now.nodes.items():
         if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
             stuck = [

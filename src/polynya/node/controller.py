@@ -76,7 +76,7 @@ class Controller:
             return await self._bear()
         await self._announce()
         give_up = self._start.config.cluster.replace_after
-        if not give_up and not may_have_work(now) and self._rested == now.epoch:
+        if not give_up and self._rested == now.epoch:
             return IDLE_SECONDS
         seen = observed(await self._view.gather())
         seen = msgspec.structs.replace(seen, lost=self._lost(now, seen, give_up))
@@ -88,8 +88,9 @@ class Controller:
         if steps:
             return BUSY_SECONDS
         meta = seen.groups.get(META_GROUP)
-        self._rested = now.epoch if meta is not None and meta.configuration.readers == now.readers_of(META_GROUP) else 0
-        return IDLE_SECONDS if self._rested and not may_have_work(now) else WAIT_SECONDS
+        told = meta is not None and meta.configuration.readers == now.readers_of(META_GROUP)
+        self._rested = now.epoch if told and not may_have_work(now) else 0
+        return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:
         """Nodes that have been away for so long that others get what they have."""

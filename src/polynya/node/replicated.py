@@ -525,7 +525,7 @@ class ReplicatedCore:
         if leads != member.leads:
             member.leads = leads
             if leads:
-                self.floor_ms = max(self.floor_ms, member.stamp_ms)
+                self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]

@@ -21,7 +21,6 @@ from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, de
 from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
-from polynya.replica.member import latest_ms
 from polynya.stream.machine import Machine
 from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
 from polynya.wal.snapshots import Link
@@ -87,7 +86,7 @@ def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> N
     machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
     storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
     storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
-    storage.log_ms = max(storage.log_ms, latest_ms(machine))
+    storage.log_ms = max(storage.log_ms, machine.log_ms)
 
 
 def _replay(storage: Storage, entry: JournalEntry) -> None:

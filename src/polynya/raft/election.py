@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import leading, membership
+from polynya.raft import leading, membership, sleeping
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, Heartbeat, HeartbeatAnswer, Message, SnapshotChunk, TimeoutNow, Vote, VoteAnswer
 from polynya.raft.settings import NEVER, PRIORITY_TOP
@@ -52,7 +52,7 @@ def restart_timer(raft: Raft) -> None:
 
 
 def leader_lost(raft: Raft, heard_ms: int) -> None:
-    """Of a member that slept, and hears from elsewhere that its leader was silent since `heard_ms`: if others may be elected by now, soon. A
+    """Of a member that sleeps or doubts, and hears from elsewhere that its leader was silent since `heard_ms`: if others may be elected by now, soon. A
     pre-vote that came shortly before is granted, and then nobody competes with who asked."""
     raft.sleeping = False
     raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))
@@ -113,7 +113,7 @@ def on_vote(raft: Raft, message: Vote) -> None:
         if raft.role is Role.LEADER:
             leading.assert_itself(raft, message.sender)
         elif raft.sleeping and message.pre:
-            raft.withheld = (raft.now_ms, message)  # whoever asks may have noticed the loss of the leader first
+            sleeping.doubt(raft, message)
         return
     fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
     if message.pre:

@@ -18,6 +18,7 @@ def heard(raft: Raft, leader: int) -> None:
     if raft.role is not Role.FOLLOWER or raft.leader != leader:
         election.become_follower(raft, raft.term, leader)
     raft.heard_ms = raft.timer_ms = raft.now_ms
+    raft.withheld = None
     raft.verified = max(raft.verified, raft.commit)  # what is committed is in every later leader's log (leader completeness)
 
 

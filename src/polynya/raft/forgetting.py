@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import election, membership
+from polynya.raft import election, membership, sleeping
 from polynya.raft.messages import Message, Recall, RecallAnswer
 from polynya.raft.settings import NEVER
 
@@ -49,6 +49,7 @@ def concerns(message: Message) -> bool:
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
         raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft)))
+        sleeping.recalled(raft, message.sender)
         if message.blank:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):

@@ -137,6 +137,8 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     peer.context = max(peer.context, message.context)
     _matched(raft, peer, message.match)
     _held(peer, message)
+    if raft.sleeping and not message.asleep:
+        assert_itself(raft, message.sender)
     reading.confirm(raft)
 
 

@@ -127,7 +127,7 @@ class Raft:
         "verified",  # up to here the log is known to be that of this term's leader
         "vote",
         "votes",
-        "withheld",  # (when, a pre-vote that came while this member slept)
+        "withheld",  # (when, a pre-vote that came while this member slept), until the leader is heard
         "writes",
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from polynya.raft import election, leading
 from polynya.raft.effects import Role
+from polynya.raft.messages import HeartbeatAnswer, Vote
 from polynya.raft.progress import Mode
 
 if TYPE_CHECKING:
@@ -49,6 +50,24 @@ def wake_leader(raft: Raft) -> None:
         raft.next_beat_ms = raft.now_ms
 
 
+def doubt(raft: Raft, asked: Vote) -> None:
+    """Of a sleeper that gets a pre-vote: whoever asks may have noticed the loss of the leader first, or have missed it alone. So wake up, and
+    wake the leader: if it is one it beats at once. The pre-vote is kept until then."""
+    raft.withheld = (raft.now_ms, asked)
+    raft.sleeping = False
+    election.restart_timer(raft)
+    held = raft.verified
+    raft.send(HeartbeatAnswer(raft.leader, raft.node, raft.group, raft.term, 0, held, min(held, raft.durable)))
+
+
+def recalled(raft: Raft, sender: int) -> None:
+    """Whoever recalls what an earlier life has done leads nothing now, though a heartbeat of that life may have come late."""
+    if raft.role is Role.FOLLOWER and raft.leader == sender:
+        raft.leader = 0
+        raft.sleeping = False
+        election.restart_timer(raft)
+
+
 def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
     if raft.role is Role.LEADER:
         progress = raft.peers.get(peer)
@@ -58,7 +77,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
                 progress.match = 0  # it may come back with nothing
             leading.unreachable(raft, peer)
             wake_leader(raft)
-    elif raft.leader == peer and raft.sleeping:
+    elif raft.leader == peer and (raft.sleeping or raft.withheld is not None):
         election.leader_lost(raft, heard_ms)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.shard import Group
 from polynya.stream.commands import Command
-from polynya.stream.machine import Machine
 
 
 class Proposal(Entry, gc=False):
@@ -24,7 +23,7 @@ class Member:
     """Invariants: what is applied is durable here, so that a hot batch's place can always be read; `places` has one place for each entry
     of the log that was given to the journal, ascending; `proposals` are in the order of their indexes."""
 
-    __slots__ = ("committed", "first", "group", "leads", "places", "proposals", "queue", "raft", "reading", "stamp_ms")
+    __slots__ = ("committed", "first", "group", "leads", "places", "proposals", "queue", "raft", "reading")
 
     def __init__(self, group: Group, raft: Raft, entries: list[Entry]) -> None:
         """`entries`: those of the log that the journal had at the start, with their places."""
@@ -37,7 +36,6 @@ class Member:
         self.proposals: deque[Proposal] = deque()  # in the log, not answered
         self.reading: list[Any] | None = None  # who waits for the read that leaves with this turn
         self.leads = False  # elected, and all of the terms before is applied
-        self.stamp_ms = latest_ms(group.machine)  # the largest log time that was applied
 
     def staged(self, entries: list[Entry]) -> None:
         """They have places in the journal now; entries of before with the same or larger indexes are no more."""
@@ -54,7 +52,6 @@ class Member:
         self.first = index + 1
         del self.places[:]
         self.committed.clear()
-        self.stamp_ms = max(self.stamp_ms, latest_ms(self.group.machine))
 
     def let_go(self, first: int) -> None:
         """The log does not need the entries before `first`."""
@@ -96,8 +93,3 @@ class Member:
         lost = [proposal for proposal in self.proposals if raft.role is not Role.LEADER or proposal.term != raft.term]
         self.proposals = deque(proposal for proposal in self.proposals if raft.role is Role.LEADER and proposal.term == raft.term)
         return lost
-
-
-def latest_ms(machine: Machine) -> int:
-    """The latest log time that the streams know of."""
-    return max((stream.activity_ms for stream in machine.streams.values()), default=0)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from polynya.raft.configuration import Configuration
+from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, NodeState, Placement
 from polynya.stream.placement import META_GROUP, Map
 
@@ -103,7 +104,13 @@ def may_have_work(now: Map) -> bool:
     """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. A node that is only added or
     removed changes who reads the meta group, which the map does not show: it is looked at once after each change."""
     leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
-    return now.balancing or leaving or any(not is_at_rest(each) or len(each.goal) < now.wanted(group) for group, each in now.groups.items())
+    if now.balancing or leaving or zones.crowded(now):
+        return True
+    least, meta = now.wanted(META_GROUP + 1), now.wanted(META_GROUP)
+    return any(
+        not is_at_rest(each) or (len(each.goal) != meta if group == META_GROUP else len(each.goal) < least)
+        for group, each in now.groups.items()
+    )
 
 
 # --- steps -------------------------------------------------------------------------------------------------------------------------
@@ -172,6 +179,7 @@ class _Goals:
         self.ordered = sorted(now.groups)
         self.wanted = {group: now.wanted(group) for group in self.ordered[:2]}  # of the meta group, and of all others
         self.zoned = any(node.zone for node in now.nodes.values())
+        self.crowded = set(zones.crowded(now))
         self.held, self.led = dict.fromkeys(now.nodes, 0), dict.fromkeys(now.nodes, 0)  # replicas but for the meta group's, and leads
         for group, placement in now.groups.items():
             self.led[placement.first] = self.led.get(placement.first, 0) + 1
@@ -189,7 +197,10 @@ class _Goals:
                 self._mend(group)
                 self._mend_first(group)
         settled = not self.moving and not self.busy
-        balance = self.now.balancing and self._is_whole()
+        for group in () if self.now.balancing else self.ordered:
+            if group in self.crowded and self._is_whole(group) and self._may_move(group):
+                self._spread(group)
+        balance = self.now.balancing and all(map(self._is_whole, self.ordered))
         if balance:
             self._balance()
         steps: list[Step] = [
@@ -207,10 +218,11 @@ class _Goals:
     # What has to be.
 
     def _mend(self, group: int) -> None:
-        """Nodes that are to hold nothing are replaced; missing voters are found, and what was asked for less goes."""
+        """Nodes that are to hold nothing are replaced, missing voters are found, and the meta group's are never of an even number above two."""
         goal, wanted = self.goals[group], self._wanted(group)
         leaving = [] if self.bad.isdisjoint(goal) else sorted(self.bad & goal)
-        if not leaving and len(goal) >= wanted:
+        surplus = group == META_GROUP and len(goal) > wanted
+        if not leaving and not surplus and len(goal) >= wanted:
             return
         if group not in self.moving and len(self.moving) >= MOVES_AT_ONCE:
             return
@@ -222,6 +234,8 @@ class _Goals:
         for node in [node for node in leaving if node in found]:
             if len(found) > wanted:
                 found.discard(node)
+        while surplus and len(found) > wanted:
+            found.discard(self._dispensable(group, found))
         while len(found) < wanted and (more := self._best(found)):
             found.add(more)
         if len(found) < wanted and not leaving:
@@ -238,13 +252,11 @@ class _Goals:
             return 0  # it comes, or has no room at the moment
         return self._best(found - {node})
 
-    def _best(self, found: set[int], without: Iterable[int] = ()) -> int:
+    def _best(self, found: set[int]) -> int:
         """The node that gets a replica beside these; 0 when none can."""
-        able = [
-            record for number, record in self.now.nodes.items() if number not in found and number not in without and self._may_get(record)
-        ]
-        zones = [self.now.nodes[node].zone for node in found if node in self.now.nodes]
-        best = min(able, key=lambda each: (zones.count(each.zone), (2 * self._holds(each.id) + 1) / _weight(each), each.id), default=None)
+        able = [record for number, record in self.now.nodes.items() if number not in found and self._may_get(record)]
+        has = zones.tally(self.now.nodes, found)
+        best = min(able, key=lambda each: (has[zones.zone_of(each)], (2 * self._holds(each.id) + 1) / _weight(each), each.id), default=None)
         return 0 if best is None else best.id
 
     def _mend_first(self, group: int) -> None:
@@ -264,9 +276,10 @@ class _Goals:
 
     # What should be.
 
-    def _is_whole(self) -> bool:
-        """Nothing has to be mended: balance comes after."""
-        return all(len(goal) >= self._wanted(group) and self.bad.isdisjoint(goal) for group, goal in self.goals.items())
+    def _is_whole(self, group: int) -> bool:
+        """Nothing of it has to be mended: zones and balance come after."""
+        goal = self.goals[group]
+        return len(goal) >= self._wanted(group) and self.bad.isdisjoint(goal)
 
     def _balance(self) -> None:
         for group in self.ordered:
@@ -286,22 +299,28 @@ class _Goals:
         """More voters than are wanted."""
         goal = set(self.goals[group])
         while len(goal) > self._wanted(group):
-            goal.discard(max(goal, key=lambda node: (self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)))
+            goal.discard(self._dispensable(group, goal))
         if goal != self.goals[group]:
             self._set(group, goal)
             self._mend_first(group)
 
+    def _dispensable(self, group: int, goal: set[int]) -> int:
+        """Of these voters the one that is done without first."""
+        up = self.observed.up
+        return max(
+            goal, key=lambda node: (node not in up, self._zone_mates(node, goal), self._load(node), node != self.firsts[group], node)
+        )
+
     def _spread(self, group: int) -> None:
-        """A zone that has two replicas gives one to a zone that has none."""
+        """A zone that has more replicas than others gives one to a zone that has at least two less."""
         goal = self.goals[group]
-        crowded = max(sorted(goal), key=lambda node: (self._zone_mates(node, goal), self._load(node)))
-        if not self._zone_mates(crowded, goal) or not self._may_move(group):
-            return
-        zones = {self.now.nodes[node].zone for node in goal}
-        taken = [number for number, record in self.now.nodes.items() if record.zone in zones]
-        better = self._best(goal, without=taken)
-        if better:
-            self._set(group, (goal - {crowded}) | {better})
+        able = [number for number, record in self.now.nodes.items() if self._may_get(record)]
+        mates, targets = zones.better(self.now.nodes, goal, able)
+        if targets and self._may_move(group):
+            going = max(mates, key=lambda node: (node not in self.observed.up, self._load(node), node != self.firsts[group], node))
+            has = zones.tally(self.now.nodes, goal)
+            coming = min(targets, key=lambda node: (has[zones.zone_of(self.now.nodes[node])], self._load(node), node))
+            self._set(group, (goal - {going}) | {coming})
             self._mend_first(group)
 
     def _shift(self) -> bool:
@@ -389,9 +408,8 @@ class _Goals:
         return self.led[node]
 
     def _zone_mates(self, node: int, goal: Iterable[int]) -> int:
-        """How many others of these are in its zone. Nodes without one are each their own."""
-        zone = self.now.nodes[node].zone
-        return sum(zone != "" and other != node and self.now.nodes[other].zone == zone for other in goal)
+        """How many others of these are in its zone."""
+        return zones.mates(self.now.nodes, node, goal)
 
 
 def _weight(record: NodeRecord) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from polynya.replica import zones
 from polynya.replica.planner import Observed, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import META_GROUP, META_VOTERS_MAX, Map, voters_wanted
@@ -75,7 +76,8 @@ def moving(now: Map, observed: Observed, group: int, source: int, target: int) -
         return f"node {target} is {NodeState.NAMES[now.nodes[target].state]}, and gets nothing new"
     if target not in observed.up:
         return f"node {target} does not answer"
-    return _leaderless(observed, [group]) or _quorum(placement.voters, {*placement.voters, target} - {source}, observed, group)
+    goal = {*placement.voters, target} - {source}
+    return _leaderless(observed, [group]) or _quorum(placement.voters, goal, observed, group) or _crowding(now, group, goal)
 
 
 def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
@@ -120,6 +122,19 @@ def balancing(now: Map, replicas: int) -> str:
     if replicas > len(able):
         return f"{replicas} replicas need {replicas} nodes; there are {len(able)}"
     return ""
+
+
+def _crowding(now: Map, group: int, goal: set[int]) -> str:
+    """A move that would be taken back: its zones would be less apart."""
+    before = now.groups[group].voters
+    if not zones.are_known(now) or zones.unevenness(now.nodes, goal) <= zones.unevenness(now.nodes, before):
+        return ""
+    able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE]
+    mates, targets = zones.better(now.nodes, goal, able)
+    if not targets:
+        return ""
+    zone, free = now.nodes[mates[0]].zone, sorted({now.nodes[node].zone for node in targets})
+    return f"zones are kept apart: of group {group} zone {zone} would have nodes {_listed(mates)}, while zone {free[0]} has less; move it elsewhere"
 
 
 def _on_its_way(now: Map, node: int, state: int) -> str:

@@ -92,10 +92,14 @@ class Machine:
         self.uid_counter = 0
         self.message_counter = 0
         self.pack_counter = 0
+        self.log_ms = 0  # the largest log time that was applied, refused commands included
         self.changes = Changes()
 
     def apply(self, command: Command, place: int = 0) -> Reply:
         """Apply the next entry of the log; `place` is its place in the journal."""
+        now_ms: int = command.now_ms if type(command) is Append else getattr(command, "now_ms", 0)
+        if now_ms > self.log_ms:
+            self.log_ms = now_ms
         return _RULES[type(command)](self, command, place)
 
     def lookup(self, name: str) -> Stream | None:

@@ -47,6 +47,7 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     buckets: dict[str, Retention] = {}
     map: Map | None = None
     level: int = 1
+    log_ms: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -89,6 +90,7 @@ def image_of(machine: Machine) -> Image:
         buckets=machine.buckets,
         map=machine.map,
         level=machine.level,
+        log_ms=machine.log_ms,
     )
 
 
@@ -152,6 +154,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
     machine.meta = image.meta
     machine.map = image.map
     machine.level = image.level
+    machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: of 0.1.0
     machine.take_changes()
     return machine
 

@@ -33,6 +33,7 @@ class Lane:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._lost = asyncio.Event()
+        self._backoff = Backoff()
 
     @property
     def connected(self) -> bool:
@@ -60,7 +61,7 @@ class Lane:
     async def keep(self) -> None:
         """Stay connected until cancelled."""
         try:
-            await keep_connected(self._connect, self._begin, self._lost, Backoff())
+            await keep_connected(self._connect, self._begin, self._lost, self._backoff)
         finally:
             self.drop()
 
@@ -68,6 +69,10 @@ class Lane:
         """A few times a second."""
         if self._link is not None:
             self._pulse.beat(self._link, now)
+
+    def hurry(self) -> None:
+        """The other side has shown that it is there: try now, if it is still to be reached."""
+        self._backoff.hurry()
 
     def drop(self) -> None:
         if self._link is not None:

@@ -156,6 +156,12 @@ class RaftNet:
             log.info("a node has another number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
             self._shape(hello.node, hello.cores)
 
+    def hurry(self, node: int) -> None:
+        """It has shown that it is there: whoever waits to try again need not."""
+        there = self._nodes.get(node)
+        for lane in () if there is None else there.lanes.values():
+            lane.hurry()
+
     def arrived(self, sender: int, body: bytes) -> None:
         """A frame of messages from a core of another node. Raises ValueError when it is none."""
         self.on_messages(sender >> 8, messages_of(body))

@@ -91,7 +91,7 @@ class Transport:
         self._house.on_raft = raft.arrived
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
-        self._port.on_hello = self._greeted
+        self._port.on_hello = self._visited
 
     def work_at(self, level: int) -> None:
         """A group here has reached this level: nodes that do not know it are not let in from now on."""
@@ -261,6 +261,14 @@ class Transport:
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
             self._peers.pop(place)  # the node has fewer cores than it had
             self._tasks.pop(place).cancel()
+
+    def _visited(self, hello: Hello) -> None:
+        """A core of another node has come to this one, so it can be reached."""
+        assert self.raft is not None
+        self._greeted(hello)
+        self.raft.hurry(hello.node)
+        for place in [place for place in self._peers if place >> 8 == hello.node]:
+            self._peers[place].hurry()
 
     def _core_lost(self, node: int, core: int) -> None:
         """What a core there was asked is not answered any more; those without groups of this one have connections of their own to tell by."""
