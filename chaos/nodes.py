@@ -304,7 +304,7 @@ class Cluster:
             re.compile(r"Traceback \(most recent call last\)|AssertionError"),
             re.compile(r"OSError: \[Errno (5|28)\]|CorruptData"),
         )
-        lines = ((node.number, line) for node in self.all for line in node.log.read_text(errors="replace").splitlines())
+        lines = ((node.number, line) for node in self.all if node.starts for line in node.log.read_text(errors="replace").splitlines())
         return [f"log: node {number}: {line}" for number, line in lines if odd.search(line) and not explained.search(line)]
 
     async def close(self) -> None:

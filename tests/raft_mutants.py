@@ -73,6 +73,7 @@ MUTANTS = {
     "drops the majority of before from a joint configuration": Mutant("configuration.py", "        if self.outgoing:\n            return min(", "        if False:\n            return min("),
     "drops the majority of before from elections": Mutant("configuration.py", "for side in (self.voters, self.outgoing) if side", "for side in (self.voters,)"),
     "changes voters in one step": Mutant("membership.py", "joint = target.voters != old.voters", "joint = False"),
+    "gives a voice to one that still learns": Mutant("membership.py", " and peer.learned", ""),
     "leaves no joint configuration": Mutant("membership.py", "    if configuration.joint:\n        _propose", "    if False:\n        _propose"),
     "does not campaign when it is put out": Mutant("election.py", "any(possible.votes(raft.node) for possible in membership.possible(raft))", "raft.configuration.votes(raft.node)"),
     "keeps a configuration that was cut off": Mutant("raft.py", "        while self.configurations[-1][0] >= index:\n            self.configurations.pop()\n", ""),

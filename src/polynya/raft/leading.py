@@ -135,6 +135,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
         return
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
+    peer.learned = peer.learned or message.match > 0
     _matched(raft, peer, message.match)
     _held(peer, message)
     if raft.sleeping and not message.asleep:

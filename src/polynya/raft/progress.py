@@ -29,6 +29,7 @@ class Progress:
         "heard_ms",
         "inflight",
         "inflight_bytes",
+        "learned",
         "lost",
         "match",
         "mode",
@@ -51,6 +52,7 @@ class Progress:
         self.context = 0  # newest heartbeat that it answered
         self.heard_ms = now_ms
         self.asleep = self.lost = False
+        self.learned = False  # it has said that it may vote, where it was made anew
         self.beat_context = self.beat_next = 0  # the last regular heartbeat, and what had been sent before it
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
