@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from cluster_peer import cluster_peer
+from free_ports import free_ports
+from polling import wait_until
 
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
@@ -285,3 +288,25 @@ def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):
         assert not (data / "run").exists()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 0
+
+
+def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_path):
+    data, cluster = tmp_path / "data", "00112233445566778899aabbccddeeff"
+    own, other = free_ports(2)
+    nodes = f"1=127.0.0.1:{own}=http://127.0.0.1:1,2=127.0.0.1:{other}=http://127.0.0.1:2"
+    flags = {"cluster_id": cluster, "cluster_node": "1", "cluster_nodes": nodes, "cold_backend": "none"}
+    with running(data, **flags) as node:
+        node.until("listening on")
+        born = json.loads((data / "node.json").read_bytes())
+        assert (born["history"], born["provisional"]) == (1, True)
+        with cluster_peer(tmp_path / "peer", other, cluster=cluster, history=9, groups=6):
+            node.until("beginning anew, as the cluster is")
+            wait_until(lambda: not settled(data)["provisional"], what="the node to have heard all")
+        assert (settled(data)["history"], settled(data)["groups"]) == (9, 6)
+        wait_until(lambda: len(node.lives(0)) == 2, what="its core to live again")
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
+
+
+def settled(data: Path) -> dict[str, object]:
+    return json.loads((data / "node.json").read_bytes())

@@ -302,9 +302,6 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
         output.notice(f"NOTE {warning}")
     start = "it" if len(folders) == 1 else "all"
     output.notice(f"restored {output.counted(done.streams, 'stream')} {outcome.what}: start {start} with 'polynya serve'")
-    if configs[0].cluster.is_on:
-        history = outcome.summary["restored_history"]
-        output.notice(f"a node that joins later, or comes back without its data, needs 'history = {history}' under [cluster] in its file")
     for folder in folders:
         click.echo(folder)
 

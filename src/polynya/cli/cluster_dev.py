@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
 import secrets
 import shlex
@@ -107,8 +105,6 @@ def dev_command(count: int | None, replicas: str, place: str | None, **values: s
         _prepare(node, nodes, folder, laid)
     if place is not None:
         _restore(place, nodes, values)
-        for node in nodes:  # again, with the history
-            _prepare(node, nodes, folder, laid)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
     output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
@@ -213,7 +209,6 @@ def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> N
     if laid.objects:
         lines += ["[cold]", f'root = "{folder / "objects"}"  # all nodes share it', ""]
     lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
-    lines += [f"history = {_history(folder)}  # of a restore" if _history(folder) > 1 else ""]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
     (node.folder / "polynya.toml").write_text("\n".join(lines))
@@ -274,15 +269,6 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
 
     shared = {**values, **dict.fromkeys(OWN)}
     restore_into(place, [loaded_config(str(node.folder / "polynya.toml"), shared).config for node in nodes])
-
-
-def _history(folder: Path) -> int:
-    """Of the nodes that have data: another than the first after a restore."""
-    found = [1]
-    for path in folder.glob("node-*/node.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            found.append(int(json.loads(path.read_bytes())["history"]))
-    return max(found)
 
 
 def _cluster_id(folder: Path) -> str:

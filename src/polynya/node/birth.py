@@ -34,10 +34,19 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     cores: int
     created_ms: int
+    provisional: bool = False  # whoever knows the cluster may not have been heard: see `learning`
 
 
-def birth_of(config: Config) -> Birth:
-    """The identity in the data folder; a folder without one is born now. The caller holds the folder's lock.
+class Learned(msgspec.Struct, frozen=True):
+    """What others say of the cluster; 0 is unknown."""
+
+    history: int = 0
+    groups: int = 0
+
+
+def birth_of(config: Config, learned: Learned | None = None) -> Birth:
+    """The identity in the data folder; a folder without one is born now, and is provisional when others are not heard yet (`learned`: what they
+    say). The caller holds the folder's lock.
 
     Raises `ConfigError` when the configuration contradicts it, `CorruptData` when it cannot be read.
     """
@@ -50,7 +59,7 @@ def birth_of(config: Config) -> Birth:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return _bear(path, config)
+        return _bear(path, config, learned or Learned())
     try:
         birth = msgspec.json.decode(raw, type=Birth)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -64,7 +73,7 @@ def journal_id_of(cluster_id: str, core: int) -> int:
     return int(cluster_id[:14] or "0", 16) << 8 | core
 
 
-def _bear(path: Path, config: Config) -> Birth:
+def _bear(path: Path, config: Config, learned: Learned) -> Birth:
     strangers = strangers_in(path.parent)
     if RESTORING in strangers:
         raise ConfigError(f"data: a restore into {path.parent} was interrupted; give the command again, or remove the folder")
@@ -73,7 +82,14 @@ def _bear(path: Path, config: Config) -> Birth:
             f"data: {path.parent} is not empty ({', '.join(strangers[:5])}) and has no {FILE}; name an empty or a new folder, "
             f"or, if this is a node's data, restore {FILE} from a copy"
         )
-    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), config.groups or GROUPS_DEFAULT, config.cluster.history)
+    return bear(path, config, learned)
+
+
+def bear(path: Path, config: Config, learned: Learned) -> Birth:
+    """Write the identity of a folder in which nothing is to be kept."""
+    groups, history = config.groups or learned.groups or GROUPS_DEFAULT, max(config.cluster.history, learned.history)
+    birth = new_birth(config, config.cluster.id or secrets.token_hex(16), groups, history)
+    birth = msgspec.structs.replace(birth, provisional=bool(config.cluster.others))
     write_json(path, birth)
     sync_folder(path.parent.parent)
     return birth

@@ -244,7 +244,9 @@ SETTINGS = (
         "cluster.history",
         parse_count,
         1,
-        "For a node that begins without data in a cluster that was restored: the history that `polynya restore` printed. A node that has data keeps its own.",
+        "A node that begins without data in a cluster that was restored learns the cluster's history from the other nodes, or from the "
+        "object store. This is the least that it begins with, for where it can ask none of them: "
+        "what `polynya restore` printed. A node that has data keeps its own.",
     ),
     Setting(
         "cluster.join",

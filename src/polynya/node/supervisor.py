@@ -24,11 +24,12 @@ from polynya.node import logs
 from polynya.node.access import check_access
 from polynya.node.audit import AuditFile, act
 from polynya.node.authority import peer_tls_of
-from polynya.node.birth import Birth, birth_of
+from polynya.node.birth import FILE, Birth, bear, birth_of, write_json
 from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import lake_command, lake_environment
+from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, OTHERS_HAVE_IT, READY, CoreStart
@@ -52,9 +53,12 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
     """
     logs.setup(config.log.level, config.log.format)
     try:
-        with contextlib.ExitStack() as held:
-            node = _prepare(config, held)
-            return asyncio.run(_Node(node, entry).run())
+        while True:
+            with contextlib.ExitStack() as held:
+                node = _Node(_prepare(config, held), entry)
+                code = asyncio.run(node.run())
+            if not node.begins_anew:
+                return code
     except ConfigError as error:
         print(f"polynya: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -67,6 +71,7 @@ class _Prepared(msgspec.Struct, frozen=True):
     start: CoreStart  # of core 0 but for its pipe: the others differ in the number only
     lock_fd: int  # inherited by the cores: no second node starts while one of them lives
     notice: str = ""  # what the operator should do first
+    groups: int | None = None  # as the settings have it
 
 
 def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
@@ -107,15 +112,32 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         supervisor_pid=os.getpid(),
         report_fd=-1,
     )
-    return _Prepared(start, lock_fd, notice or "")
+    return _Prepared(start, lock_fd, notice or "", config.groups)
 
 
 def _birth(config: Config) -> Birth:
     """The identity of the data, whose cores are as many as are wanted now."""
     data = Path(config.data)
     finish(data)
-    birth = birth_of(config)
+    is_new = not (data / FILE).exists()
+    birth = birth_of(config, asyncio.run(learn(config)) if is_new else None)
+    if birth.provisional and not is_new:
+        birth = _still_right(config, birth)
     return birth if config.cores in (None, birth.cores) else reshare(data, birth, config.cores)
+
+
+def _still_right(config: Config, birth: Birth) -> Birth:
+    """What was born before all others were heard: anew, when they have gone on to another history meanwhile."""
+    learned = asyncio.run(learn(config))
+    if not is_other(config, birth, learned):
+        return birth
+    folder = Path(config.data)
+    if not begun_anew(folder, birth):
+        birth = settled(birth)
+        write_json(folder / FILE, birth)
+        return birth
+    log.info("beginning anew, as the cluster is", extra={"history": learned.history, "groups": learned.groups})
+    return bear(folder / FILE, config, learned)
 
 
 def _take_peer(config: Config, held: contextlib.ExitStack) -> tuple[str, int]:
@@ -143,6 +165,7 @@ class _Node:
         self._start = prepared.start
         self._lock_fd = prepared.lock_fd
         self._notice = prepared.notice
+        self._groups_wanted = prepared.groups
         self._has_terminal = _terminal_is_there()
         self._entry = entry
         self._ready: set[int] = set()  # cores that serve now
@@ -150,6 +173,7 @@ class _Node:
         self._stopping = asyncio.Event()
         self._processes: dict[str, Process] = {}
         self._exit_code = EXIT_CLEAN
+        self.begins_anew = False  # once it has ended: its folder is not what the cluster is
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -161,11 +185,14 @@ class _Node:
                 tasks.create_task(self._keep_core(core))
             if self._start.config.lake.interval > 0:
                 tasks.create_task(self._keep_lake())
+            if self._start.birth.provisional:
+                tasks.create_task(self._hear_all())
             tasks.create_task(self._take_down())
         log.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 
     def _signalled(self, number: signal.Signals) -> None:
+        self.begins_anew = False
         if self._stopping.is_set():
             log.warning("second signal: stopping at once", extra={"signal": number.name})
             self._kill()
@@ -185,6 +212,22 @@ class _Node:
             AuditFile(self._start.config.data).write(act("config.reload", "certificates, tokens, keys", "SIGHUP"))
         except OSError as error:
             log.error("the audit log cannot be written", extra={"error": str(error)})
+
+    async def _hear_all(self) -> None:
+        """Until all other nodes have said that they are in this node's history of the cluster, or one that it is in another."""
+        config, birth = self._start.config, self._start.birth
+        config = msgspec.structs.replace(config, groups=self._groups_wanted)
+        unheard = {node.id for node in config.cluster.others}
+        pause = ASK_SECONDS
+        while not self._stopping.is_set():
+            if await differs(config, birth, unheard):
+                self.begins_anew = True
+                self._stopping.set()
+            elif not unheard:
+                write_json(Path(config.data) / FILE, settled(birth))
+                return
+            await self._pause(pause)
+            pause = min(2 * pause, ASK_SECONDS_MAX)
 
     def _fail(self, code: int, reason: str) -> None:
         if not self._stopping.is_set():

@@ -22,11 +22,25 @@ TCP alone carries it, else 0. The first frame of a connection is HELLO: between 
 asking core, the body the start id of the node; between nodes the body is a `Hello`, which WELCOME or REFUSED answers.
 """
 
-from polynya.transport.dialing import PeerTls
+from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Push, Reply
-from polynya.transport.hello import address, node_name
+from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name
 from polynya.transport.peer import Subscription
 from polynya.transport.raftnet import RaftNet
 from polynya.transport.transport import Cluster, Transport
 
-__all__ = ["Cluster", "PeerTls", "Push", "RaftNet", "Reply", "Subscription", "Transport", "address", "node_name"]
+__all__ = [
+    "PROTOCOL_MAX",
+    "PROTOCOL_MIN",
+    "Cluster",
+    "Dialer",
+    "Hello",
+    "PeerTls",
+    "Push",
+    "RaftNet",
+    "Reply",
+    "Subscription",
+    "Transport",
+    "address",
+    "node_name",
+]

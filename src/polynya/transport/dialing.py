@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from polynya.transport.hello import MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
+from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
 from polynya.transport.link import Link, Type
 
 CONNECT_SECONDS = 2.0
@@ -65,7 +65,33 @@ class Dialer:
         self._note("")
         return link
 
+    async def ask(self) -> Hello:
+        """What the node's first core says of itself, to one that does not come in (`own.asks`). Raises OSError."""
+        async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
+            link, type_, kind, body = await self._greet(0, LANE_ASK)
+        certified = certified_names(link)
+        link.close()
+        try:
+            other = decode_hello(body[:kind] if type_ == Type.REFUSED else body)
+        except msgspec.DecodeError:
+            raise Refused("it does not speak this protocol") from None
+        if (other.cluster, other.node) != (self.own.cluster, self.node) or (
+            certified is not None and node_name(self.node) not in certified
+        ):
+            raise Refused(f"it is node {other.node} of the cluster {other.cluster}")
+        return other
+
     async def _connect(self, core: int, lane: int) -> Link:
+        link, type_, kind, body = await self._greet(core, lane)
+        try:
+            self._judge(type_, kind, body, core, link)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    async def _greet(self, core: int, lane: int) -> tuple[Link, int, int, bytes]:
+        """A connection, and how the other side answered the greeting."""
         async with asyncio.timeout(CONNECT_SECONDS):
             raw = await self._open()
             try:
@@ -83,12 +109,10 @@ class Dialer:
             let_go(raw, loop)
         try:
             greeting.link.send(Type.HELLO, 0, 0, encode_hello(self.own))
-            type_, kind, body = await greeting.answer
-            self._judge(type_, kind, body, core, greeting.link)
+            return greeting.link, *await greeting.answer
         except BaseException:
             greeting.link.close()
             raise
-        return greeting.link
 
     async def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()

@@ -30,6 +30,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     release: str = ""
     level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
     works_at: int = 0  # the highest that a group there has reached
+    asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -64,7 +65,7 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
     if other.history != own.history:
         return (
             f"it holds history {other.history} of the cluster, this node {own.history}: one of them missed a restore; the one with the lower number has to "
-            "begin on an empty folder with cluster.history = the higher one"
+            "begin on an empty folder"
         )
     if other.node != expected:
         return f"it is node {other.node}, where node {expected} should be; compare cluster.nodes"

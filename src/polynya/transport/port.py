@@ -183,15 +183,22 @@ class NodePort:
             log.warning("a connection to the peer port is from no node and was refused", extra={"from": where})
             return -1
         reason = self._judge(other, guest.link)
+        if other.asks:
+            self._refuse(guest, "it only asked")
+            return -1
         if reason:
             log.warning("a node was refused", extra={"node": other.node, "from": where, "reason": reason})
-            own = encode_hello(self.own)
-            guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
-            guest.link.end()
+            self._refuse(guest, reason)
             return -1
         self.on_hello(other)
         guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
+
+    def _refuse(self, guest: Guest, reason: str) -> None:
+        """It is told by whom, and why."""
+        own = encode_hello(self.own)
+        guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
+        guest.link.end()
 
     def _judge(self, other: Hello, link: Link) -> str:
         if other.node == self.own.node and other.cluster == self.own.cluster:
