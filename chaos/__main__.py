@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
     parser.add_argument("--soak", action="store_true", help="slower writers, quiet times, and nothing of the nodes may grow")
     parser.add_argument("--moves", action="store_true", help="nodes join, move, are drained, replaced and removed meanwhile")
+    parser.add_argument("--s3", action="store_true", help="a real S3 server as object store, and a proxy before it that fails")
+    parser.add_argument("--lose-all", action="store_true", help="in the end all disks are lost, and all is restored from the object store")
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
@@ -46,6 +48,8 @@ def main() -> int:
         namespaces=not given.loopback,
         soak=given.soak,
         moves=given.moves,
+        s3=given.s3,
+        lose_all=given.lose_all,
         pause=0.3 if given.soak else 0.03,
     )
     outcome = run_guarded(options, keep=given.keep)

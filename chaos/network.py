@@ -21,6 +21,7 @@ class Loopback:
 
     kind = "loopback"
     loses = False
+    outside = "127.0.0.1"
 
     def __init__(self, nodes: list[int], name: str) -> None:
         self.nodes, self.name = list(nodes), name

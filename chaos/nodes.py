@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
     "COLD_FLUSH_BYTES": str(32 << 10),
     "COLD_FLUSH_MIN_HOT_BYTES": str(8 << 10),
     "COLD_FLUSH_INTERVAL_MS": "500",
+    "COLD_FLUSH_MAX_AGE_MS": "20000",
     "COLD_DELETE_GRACE_MS": "3000",
 }
 
@@ -173,10 +174,11 @@ class Cluster:
     def numbers(self) -> list[int]:
         return sorted(self.nodes)
 
-    async def prepare(self, library: Path | None) -> None:
-        """Everything of the first ones but their processes."""
+    async def prepare(self, library: Path | None, open_store: Callable[[], Awaitable[list[str]]]) -> None:
+        """Everything of the first ones but their processes. `open_store` gives the settings of an object store; none: a folder."""
         self._library = library
         self.network.start()
+        self.cold = await open_store() or self.cold
         numbers = [f"--node={number}" for number in range(1, NUMBERS_MAX + 1)]
         await self.run("cluster", "ca", str(self.folder / "ca"), *numbers)
         for number in FIRST:
@@ -190,6 +192,29 @@ class Cluster:
         self.network.add(number)
         await self._open_door(number)
         return self._lay_out(number, [number, *before], joins=True)
+
+    def begin_anew(self) -> None:
+        """All disks are lost, and those that belong are to be a cluster of their own."""
+        for number, node in self.nodes.items():
+            node.wipe()
+            node.config.write_text(self._settings(number, self.numbers, joins=False))
+
+    async def hot_bytes(self) -> int:
+        """What no pack has yet, on all nodes; -1 while one does not say."""
+        total = 0
+        for number in self.numbers:
+            connection = Connection(*self.network.http(number))
+            try:
+                answer = await connection.ask("GET", "/metrics", seconds=5.0)
+            except (Lost, Unsent):
+                return -1
+            finally:
+                connection.close()
+            found = re.findall(r"^polynya_hot_bytes(?:{[^}]*})? ([0-9.e+]+)$", answer.body.decode(), re.MULTILINE)
+            if not found:
+                return -1
+            total += int(sum(map(float, found)))
+        return total
 
     def let_go(self, number: int) -> None:
         """It belongs no more, and has ended."""

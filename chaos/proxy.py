@@ -57,7 +57,7 @@ class Wires:
             if (sender, node) in self.ways:
                 await self._serve((sender, node), (network.source((sender, node))[0], to), reader, writer)
             else:  # it is gone already, or nobody's
-                _abort(writer)
+                reset_at_close(writer)
 
         server = await asyncio.start_server(serve, *at)
         self.doors[node] = server.sockets[0].getsockname()[:2]
@@ -78,7 +78,7 @@ class Wires:
         """Break all connections that one made to the other; how many."""
         broken = [writer for where, writer in self._open if where == pair]
         for writer in broken:
-            _abort(writer)
+            reset_at_close(writer)
         return len(broken)
 
     def heal(self) -> None:
@@ -90,7 +90,7 @@ class Wires:
         for server in self._servers:
             server.close()
         for _, writer in list(self._open):
-            _abort(writer)
+            reset_at_close(writer)
         await asyncio.sleep(0)
 
     async def _serve(self, pair: Pair, onward: tuple[str, Place], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,7 +110,7 @@ class Wires:
             for each in (writer, far):
                 if each is not None:
                     self._open.discard((pair, each))
-                    _abort(each)
+                    reset_at_close(each)
 
     async def _pump(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """In order; raises ConnectionResetError at the end of either side, so that the other way ends, too."""
@@ -134,7 +134,7 @@ class Wires:
         raise ConnectionResetError
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
+def reset_at_close(writer: asyncio.StreamWriter) -> None:
     """With a reset, as from a host that forgot the connection."""
     with suppress(OSError):
         sock: socket.socket | None = writer.get_extra_info("socket")

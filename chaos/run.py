@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import msgspec
 
 from chaos import disks as own_disks
-from chaos import moves, shim
+from chaos import moves, objects, shim
 from chaos import network as own_network
 from chaos.clients import Clients, Wrong
 from chaos.disks import Disk, Folder
 from chaos.faults import FAULTS, Failed, Fault, Inflicted
-from chaos.history import FAIL, INFO, OK, check
+from chaos.history import FAIL, INFO, OK, check, differences
 from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
 from chaos.nodes import FIRST, Cluster
@@ -26,6 +28,7 @@ WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
 START_SECONDS = 90.0
 MOVED_SECONDS = 120.0  # likewise, and everything that was to move is where it was to go
 FAULT_FIRST = 0.3  # so often what is asked for is asked for while the fault is there
+FLUSHED_SECONDS = 90.0  # from the last append until everything is in packs
 REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
@@ -40,6 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool = True  # if they work
     pause: float = 0.03  # between two appends of a writer
     soak: bool = False  # nothing may grow, and there are quiet times
+    s3: bool = False  # a real S3 server as object store, which fails too
+    lose_all: bool = False  # in the end all disks are lost, and what had reached the store must be there
     moves: bool = False  # nodes come and go, and groups move, in every episode
 
 
@@ -71,6 +76,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     tailed: int = 0
     longest_pause: float = 0.0
     samples: list[Sample] = []
+    store: dict[str, int] = {}  # what was done to requests to the object store
+    recovered: int = 0  # records that were there again after the loss of all disks
     wrong: list[str] = []
 
 
@@ -80,6 +87,7 @@ class Run:
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
         self.draw = Random(f"chaos {options.seed}")
+        self.store = objects.Store(options.seed)
         self._acts: list[str] = []  # those that come next, where groups move
         self.began = time.monotonic()
 
@@ -92,14 +100,24 @@ class Run:
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
         cluster = Cluster(self.folder, network, Wires(options.seed), Folder if lacking["power"] else Disk, cores=options.cores)
-        try:
-            await cluster.prepare(library)
-            await self._drive(cluster, faults, outcome)
-        finally:
-            await cluster.close()
-            network.close()
+        with objects.server() if options.s3 else nullcontext({}) as settings:
+            try:
+                await cluster.prepare(library, partial(self._open_store, network.outside, settings))
+                await self._drive(cluster, faults, outcome)
+            finally:
+                await cluster.close()
+                await self.store.close()
+                network.close()
+        outcome.store = dict(self.store.met)
         outcome.seconds = self._now()
         return outcome
+
+    async def _open_store(self, host: str, settings: dict[str, str]) -> list[str]:
+        """Settings of the nodes for the S3 server, through the proxy; none: a folder."""
+        if not settings:
+            return []
+        host, port = await self.store.listen(host, objects.place_of(settings["s3_endpoint"]))
+        return [f'{name} = "{value}"' for name, value in (settings | {"s3_endpoint": f"http://{host}:{port}"}).items()]
 
     def _available(self, lacking: dict[str, str], outcome: Outcome) -> list[Fault]:
         found = []
@@ -153,6 +171,8 @@ class Run:
     async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
         episode = Episode(number, fault.name, "", self._now())
         draw = Random(f"episode {self.options.seed} {number} {fault.name}")
+        weather = draw.choice(objects.WEATHERS) if self.options.s3 else objects.FAIR
+        self.store.turn(weather)
         try:
             episode.what, mend = await self._happen(cluster, fault, episode, draw)
         except Failed as failed:
@@ -162,6 +182,8 @@ class Run:
         if mend is not None:
             await mend()
         self._heal(cluster)
+        if self.options.s3:
+            episode.beside = "; ".join(filter(None, (episode.beside, weather.name)))
         healed = self._now()
         episode.lasted = healed - episode.began
         episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self.options.moves else WELL_SECONDS)
@@ -191,6 +213,7 @@ class Run:
         return await fault.inflict(cluster, draw)
 
     def _heal(self, cluster: Cluster) -> None:
+        self.store.turn(objects.FAIR)
         cluster.network.heal()
         cluster.wires.heal()
         for node in cluster.nodes.values():
@@ -234,6 +257,33 @@ class Run:
         outcome.acknowledged, outcome.refused, outcome.unknown = (history.count(each) for each in (OK, FAIL, INFO))
         outcome.reads, outcome.tailed = len(history.reads), sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
         outcome.longest_pause = clients.longest_pause()
+        if self.options.lose_all and not outcome.wrong:
+            await self._lose_all(cluster, clients, final, outcome)
+
+    async def _lose_all(self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome) -> None:
+        """The disks of all nodes, once everything is in packs; then all of it must be read from a cluster made of the store alone."""
+        deadline = self._now() + FLUSHED_SECONDS
+        while (hot := await cluster.hot_bytes()) and self._now() < deadline:
+            await asyncio.sleep(0.2)
+        if hot:
+            outcome.wrong.append(f"liveness: {hot} bytes are in no pack {FLUSHED_SECONDS:.0f} s after the last append")
+            return
+        await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
+        cluster.begin_anew()
+        print(f"  {self._now():6.1f} s  all disks are lost", flush=True)
+        configs = [f"--config={node.config}" for node in cluster.nodes.values()]
+        await cluster.run("restore", "--from-store", "--take-over", *configs)
+        for node in cluster.nodes.values():
+            node.start()
+        trouble = await self._until_well(cluster, START_SECONDS)
+        if trouble:
+            outcome.wrong.append(f"liveness: what was restored from the store does not start: {trouble}")
+            return
+        for number, (stream, records) in enumerate(final.items()):
+            found = await clients.read_all(cluster.numbers[number % len(cluster.numbers)], stream)
+            outcome.recovered += len(found)
+            outcome.wrong += [f"{stream}: {wrong}" for wrong in differences(found, records)]
+        print(f"  {self._now():6.1f} s  {outcome.recovered} records are there again", flush=True)
 
     def _now(self) -> float:
         return time.monotonic() - self.began
