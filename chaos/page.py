@@ -9,24 +9,7 @@ import msgspec
 
 from chaos.found import FOUND
 from chaos.run import Outcome
-
-
-class Simulation(msgspec.Struct, kw_only=True):
-    """Totals of all seeds."""
-
-    first_seed: int = 0
-    seeds: int = 0
-    failed: list[int] = []
-    events: int = 0
-    messages: int = 0
-    simulated_hours: float = 0.0
-    acknowledged: int = 0
-    unknown: int = 0
-    reads: int = 0
-    tailed: int = 0
-    terms: int = 0
-    seconds: float = 0.0
-    faults: dict[str, int] = {}
+from chaos.totals import Simulation
 
 
 class Chaos(msgspec.Struct, kw_only=True):

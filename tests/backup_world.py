@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from cold_world import CLUSTER, GROUPS, Tier
+from google_crc32c import value as crc32c
 
-from polynya.backup.group_file import pieces
+from polynya.backup.group_file import Header, hot_pieces, pack_header
 from polynya.backup.manifest import Manifest
 from polynya.backup.source import About, Captured, Lost
 from polynya.backup.taking import Progress, Taker
@@ -20,6 +21,13 @@ from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.stream.machine import Machine
 
 ALL = range(GROUPS + 1)
+
+
+def file_of(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> bytes:
+    """The file of a group's machine as it is now, after the entry `at` (term, index)."""
+    state = machine.snapshot()
+    hot = [piece for _, batches in machine.flush_candidates() for piece in hot_pieces(batches)]
+    return b"".join([pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(hot) // 2)), state, *hot])
 
 
 class BackedUp(Tier):
@@ -50,7 +58,7 @@ class FakeSource:
         machine = self.tier.world.machines()[group]
         token = f"{group}-{len(self.captured)}"
         self.captured.append(group)
-        data = self._held[token] = b"".join(pieces(group, machine, (1, 7), self.tier.world.now))
+        data = self._held[token] = file_of(group, machine, (1, 7), self.tier.world.now)
         records = sum(stream.next_record for stream in machine.streams.values())
         return Captured(group, token, len(data), 1, 7, self.tier.world.now, len(machine.streams), records, machine.hot_bytes)
 

@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,40 +15,38 @@ from typing import Any
 from urllib.request import urlopen
 
 import psutil
+from free_ports import ports_in_a_row
 from polling import wait_until
-from product import STOP_SECONDS, WITH_US, environment
+from product import STOP_SECONDS, WITH_US, Speaker, environment
 
 START_SECONDS = 90.0
+PORTS = 80  # of eight nodes: also a node that is down keeps its own
 
 
-class DevCluster:
-    """`urls` of the nodes, the first first; `said`: the lines that it printed."""
+class DevCluster(Speaker):
+    """`urls` of the nodes, the first first."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, port: int, *flags: str) -> None:
+        super().__init__("cluster", "dev", "--listen", f"127.0.0.1:{port}", "--data", str(folder), *flags)
         self.folder = folder
-        command = [*WITH_US, sys.executable, "-m", "polynya", "cluster", "dev", "--listen", "127.0.0.1:0", "--data", str(folder), *flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), text=True, start_new_session=True
-        )
-        self.said: list[str] = []
+        self.urls: list[str] = []
         self._started: list[subprocess.Popen[bytes]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+
+    def wait_started(self) -> None:
         wait_until(lambda: self._has("stop    Ctrl-C"), what="the cluster to be well", seconds=START_SECONDS)
-        self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.said), re.MULTILINE)
+        self.urls = re.findall(r"^  node \d+  (http\S+)", "".join(self.log), re.MULTILINE)
 
     def node(self, number: int) -> Path:
         return self.folder / f"node-{number}"
 
     def kill(self, number: int) -> None:
         """SIGKILL to the node's supervisor; its cores die with it."""
+        wait_until(lambda: not self._is_down(number), what=f"node {number} to be seen up")  # else nothing is said when it goes
         os.kill(int((self.node(number) / "node.pid").read_text()), signal.SIGKILL)
-        wait_until(lambda: self._has(f"node {number} is down"), what=f"node {number} to be gone")
-        self.said.append("\n")
+        wait_until(lambda: self._is_down(number), what=f"node {number} to be gone")
 
     def start(self, number: int, **more: str) -> None:
         """Its start.sh; with this in the environment."""
-        self.said = [line for line in self.said if not line.startswith(f"node {number} is ")]
         log = (self.node(number) / "node.log").open("ab")
         with log:
             self._started.append(
@@ -111,25 +107,26 @@ class DevCluster:
             if process.poll() is None:
                 process.kill()
                 process.wait(STOP_SECONDS)
-        self._reader.join(STOP_SECONDS)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.end_reading()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(line)
+    def _is_down(self, number: int) -> bool:
+        """By what was said of it last."""
+        found = [line for line in list(self.log) if line.startswith(f"node {number} is ")]
+        assert self.process.poll() is None, "it ended:\n" + "".join(self.log)
+        return bool(found) and "is down" in found[-1]
 
     def _has(self, text: str) -> bool:
-        found = any(text in line for line in list(self.said))
-        assert found or self.process.poll() is None, "it ended:\n" + "".join(self.said)
+        found = any(text in line for line in list(self.log))
+        assert found or self.process.poll() is None, "it ended:\n" + "".join(self.log)
         return found
 
 
 @contextmanager
 def dev_cluster(folder: Path, *flags: str) -> Iterator[DevCluster]:
-    cluster = DevCluster(folder, *flags)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    with ports_in_a_row(PORTS) as port:
+        cluster = DevCluster(folder, port, *flags)
+        try:
+            cluster.wait_started()
+            yield cluster
+        finally:
+            cluster.close()

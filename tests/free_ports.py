@@ -29,6 +29,16 @@ def two_free_ports() -> int:
 
 
 @contextlib.contextmanager
+def ports_in_a_row(count: int) -> Iterator[int]:
+    """The first of so many, which are another's again at the end."""
+    port, claims = _claimed_row(count)
+    with contextlib.ExitStack() as stack:
+        for claim in claims:
+            stack.enter_context(claim)
+        yield port
+
+
+@contextlib.contextmanager
 def nobody() -> Iterator[str]:
     """A URL at which every connection is refused."""
     with socket.socket() as bound:  # and does not listen
@@ -37,19 +47,25 @@ def nobody() -> Iterator[str]:
 
 
 def _claimed(neighbours: int) -> int:
+    port, claims = _claimed_row(neighbours)
+    _claims.extend(claims)
+    return port
+
+
+def _claimed_row(count: int) -> tuple[int, list[socket.socket]]:
     chance = random.SystemRandom()
     for _ in range(TRIES):
-        port = chance.randrange(LOW, _end() - neighbours)
-        with contextlib.ExitStack() as stack:
+        port = chance.randrange(LOW, _end() - count)
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as kept:
             try:
-                for number in range(port, port + neighbours):
+                for number in range(port, port + count):
                     stack.enter_context(socket.socket()).bind((HOST, number))
-                claims = [_claim(number) for number in range(port, port + neighbours)]
+                claims = [kept.enter_context(_claim(number)) for number in range(port, port + count)]
             except OSError:
                 continue
-            _claims.extend(claims)
-            return port
-    raise AssertionError(f"no {neighbours} neighbouring ports are free")
+            kept.pop_all()
+            return port, claims
+    raise AssertionError(f"no {count} neighbouring ports are free")
 
 
 def _claim(port: int) -> socket.socket:

@@ -37,17 +37,35 @@ def processes_with(name: str, value: str) -> list[psutil.Process]:
     return found
 
 
-class RunningNode:
-    """A node: `url` and `admin` are its ports, `log` what it has said."""
+class Speaker:
+    """A command of the product that goes on; `log` is what it has said, line by line."""
 
-    def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
-        command = [*WITH_US, sys.executable, "-m", "polynya", "serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags]
+    def __init__(self, *arguments: str, **variables: str) -> None:
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True
-        )
+            [*WITH_US, sys.executable, "-m", "polynya", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**variables), text=True, start_new_session=True,
+        )  # fmt: skip
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line)
+
+    def end_reading(self) -> None:
+        """When the process has ended."""
+        self._reader.join(STOP_SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class RunningNode(Speaker):
+    """A node: `url` and `admin` are its ports."""
+
+    def __init__(self, data: Path, flags: tuple[str, ...], **variables: str) -> None:
+        super().__init__("serve", "--listen", "127.0.0.1:0", "--data", str(data), *flags, **variables)
         self._told(r"  look    (\S+)")  # the end of the banner: all of it is in the log now
         self.url = self._told(r"listening on (\S+)")
         self.admin = self._told(r"admin on (\S+)")
@@ -75,14 +93,7 @@ class RunningNode:
                 self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._reader.join(STOP_SECONDS)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.log.append(line)
+        self.end_reading()
 
     def _told(self, pattern: str) -> str:
         def look() -> str | None:

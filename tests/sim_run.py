@@ -21,25 +21,15 @@ from sim_shrink import as_test, shrunk
 from sim_swarm import SwarmEpisode
 from sim_tier import chance_of
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from chaos.totals import Simulation  # noqa: E402  (not a part of the package)
+
 SHOWN = 25  # of the last events of an episode that failed
 
 
-class Totals(msgspec.Struct):
-    """Of all seeds. `faults` by class: mishaps, what the network and the store did, and deaths by a disk."""
-
-    first_seed: int
-    seeds: int = 0
-    failed: list[int] = []
-    events: int = 0
-    messages: int = 0
-    simulated_hours: float = 0.0
-    acknowledged: int = 0
-    unknown: int = 0
-    reads: int = 0
-    tailed: int = 0
-    terms: int = 0
-    seconds: float = 0.0
-    faults: Counter[str] = msgspec.field(default_factory=Counter)
+class Totals(Simulation):
+    """That are counted."""
 
     def add(self, episode: SwarmEpisode) -> None:
         histories = episode.histories.values()
@@ -52,12 +42,13 @@ class Totals(msgspec.Struct):
         self.reads += sum(len(history.reads) for history in histories)
         self.tailed += sum(len(content) // 8 for content in episode.tails.values())
         self.terms += len(episode.world.leaders)
-        self.faults += episode.counts
+        counted = Counter(self.faults) + episode.counts
         if episode.world.store is not None:
-            self.faults += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
+            counted += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
+        self.faults = dict(counted)
 
     def told(self) -> str:
-        faults = ", ".join(f"{name} {count}" for name, count in self.faults.most_common())
+        faults = ", ".join(f"{name} {count}" for name, count in Counter(self.faults).most_common())
         return (
             f"{self.seeds} seeds from {self.first_seed} on, {len(self.failed)} failed; {self.events:,} events, {self.messages:,} messages, "
             f"{self.simulated_hours:.2f} simulated hours in {self.seconds:.0f} s; {self.acknowledged:,} appends acknowledged, {self.unknown:,} "
@@ -76,7 +67,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    began, totals = perf_counter(), Totals(options.seed)
+    began, totals = perf_counter(), Totals(first_seed=options.seed)
     for seed in range(options.seed, options.seed + options.seeds):
         _run(seed, options, totals)
     totals.seconds = perf_counter() - began

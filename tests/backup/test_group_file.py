@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from backup_world import file_of
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_world import World, raw_batch
 
 from polynya.backup import manifest as manifests
-from polynya.backup.group_file import Header, machine_of, pack_header, parse, pieces
+from polynya.backup.group_file import Header, machine_of, pack_header, parse
 from polynya.backup.manifest import CopiedObject, FileEntry, ListEntry, Manifest
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
@@ -57,7 +58,7 @@ def test_golden_rows() -> None:
 def test_a_machine_comes_back_with_its_payload() -> None:
     world, group = a_world()
     machine = world.machines[group]
-    file = parse(b"".join(pieces(group, machine, (1, 4), 99)), group)
+    file = parse(file_of(group, machine, (1, 4), 99), group)
     assert (file.header.term, file.header.index, file.header.log_ms, file.header.hot) == (1, 4, 99, 3)
     again = machine_of(file)
     assert again.snapshot() == machine.snapshot()
@@ -67,7 +68,7 @@ def test_a_machine_comes_back_with_its_payload() -> None:
 @given(st.data())
 def test_no_flipped_bit_is_believed(data: st.DataObject) -> None:
     world, group = a_world(2)
-    whole = b"".join(pieces(group, world.machines[group], (1, 4), 99))
+    whole = file_of(group, world.machines[group], (1, 4), 99)
     at = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytearray(whole)
     flipped[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -78,7 +79,7 @@ def test_no_flipped_bit_is_believed(data: st.DataObject) -> None:
 @given(st.integers(0, 400))
 def test_nothing_that_is_cut_short_is_believed(length: int) -> None:
     world, group = a_world(2)
-    whole = b"".join(pieces(group, world.machines[group], (1, 4), 99))
+    whole = file_of(group, world.machines[group], (1, 4), 99)
     with pytest.raises(CorruptData):
         machine_of(parse(whole[: min(length, len(whole) - 1)], group))
 

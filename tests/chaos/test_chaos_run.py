@@ -18,6 +18,7 @@ import pytest
 from commit_seed import commit_seed
 from missing import left_out
 from polling import wait_until
+from product import alive
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -77,11 +78,11 @@ def test_nothing_of_it_stays(under_way: tuple[subprocess.Popen[str], str, Path],
     nodes = [process for process in psutil.process_iter() if belongs(process, folder)]
     assert len(nodes) >= 3
     run.send_signal(end)
-    wait_until(lambda: not any(process.is_running() for process in nodes), what="the nodes to be gone")
+    wait_until(lambda: not any(map(alive, nodes)), what="the nodes to be gone")
     wait_until(lambda: str(folder) not in Path("/proc/mounts").read_text(), what="the disks to be unmounted")
     spaces = Path("/run/netns")
     wait_until(lambda: not list(spaces.glob(f"{name}n*") if spaces.is_dir() else ()), what="the namespaces to be gone")
-    assert not Path(f"/sys/class/net/{name}").exists()
+    wait_until(lambda: not Path(f"/sys/class/net/{name}").exists(), what="the bridge to be gone")
 
 
 def belongs(process: psutil.Process, folder: Path) -> bool:

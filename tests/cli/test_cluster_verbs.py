@@ -13,7 +13,7 @@ from scripted_server import DROP, scripted
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.cluster_dev import is_running, running_pid
+from polynya.cli.cluster_dev import _connections_from, _free_ports, is_running, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
@@ -208,6 +208,11 @@ def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
         done = run("drain", "2", "--wait", "--server", server.url)
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == ["node 2 hands over what it leads", "  node 2: 2 groups led", "done"]
+    silent = [dict(node, leads=0, there=node["id"] != 2) for node in nodes_of(view())]
+    leaderless = [dict(group, leader=0) for group in json.loads(view()[2])["groups"]]
+    with scripted(_json({"epoch": 9}), view(nodes=silent, groups=leaderless), view(nodes=silent)) as server:
+        done = run("drain", "2", "--wait", "--server", server.url)
+    assert done.stderr.splitlines()[1:] == ["  node 2 does not answer, and 2 groups may be led by it", "done"]
     gone = [node for node in nodes_of(view()) if node["id"] != 2]
     with scripted(_json({"epoch": 9}), view(), view(nodes=gone)) as server:
         done = run("remove", "2", "--wait", "--server", server.url)
@@ -241,6 +246,11 @@ def test_status_shows_states_zones_and_moves():
         shown = run("status", "--groups", "--server", server.url).output
     assert "draining, away" in shown and "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
+
+
+def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():
+    port = _free_ports("127.0.0.1", 3)
+    assert port >= 10_000 and port + 22 < _connections_from()
 
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):

@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
+from cluster_world import Writer, ask, records
 from dev_cluster import dev_cluster
-from e2e_world import JSON, World
+from e2e_world import World, metric
 from polling import wait_until
 from product import WITH_US, environment, polynya, running_node
 from s3_server import S3Server, s3_server
@@ -27,85 +26,48 @@ pytestmark = pytest.mark.process
 NAMES = [f"backup/s{number}" for number in range(4)]
 
 
-class Writers:
-    """Append 0, 1, 2 … to each stream, one at a time, wherever; `acknowledged` is the next number of each."""
-
-    def __init__(self, urls: list[str]) -> None:
-        self.acknowledged = dict.fromkeys(NAMES, 0)
-        self._urls = urls
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(name, number)) for number, name in enumerate(NAMES)]
-        for name in NAMES:
-            ask("PUT", f"{urls[0]}/v1/stream/{name}")
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self, name: str, number: int) -> None:
-        url = f"{self._urls[number % len(self._urls)]}/v1/stream/{name}"
-        while not self._ended.is_set():
-            ask("POST", url, json.dumps(self.acknowledged[name]).encode())
-            self.acknowledged[name] += 1
-
-
 @contextlib.contextmanager
-def writing(urls: list[str]) -> Iterator[Writers]:
-    writers = Writers(urls)
+def writing(urls: list[str]) -> Iterator[dict[str, Writer]]:
+    """One for each stream, by the nodes in turn."""
+    for name in NAMES:
+        post(urls[0], name, None)
+    writers = {name: Writer(urls[number % len(urls)], name) for number, name in enumerate(NAMES)}
+    for writer in writers.values():
+        writer.start()
     try:
         yield writers
     finally:
-        writers.stop()
+        for writer in writers.values():
+            writer.finish()
 
 
-def ask(method: str, url: str, body: bytes | None = None) -> bytes:
-    with urlopen(Request(url, body, {"Content-Type": "application/json"}, method=method), timeout=60) as answer:
-        return bytes(answer.read())
-
-
-def read(url: str, name: str) -> list[int]:
-    """All records, page by page."""
-    found: list[int] = []
-    offset = "-1"
-    while True:
-        with urlopen(f"{url}/v1/stream/{name}?offset={offset}", timeout=60) as answer:
-            found += json.load(answer)
-            offset = answer.headers["stream-next-offset"]
-            if answer.headers.get("stream-up-to-date"):
-                return found
+def post(url: str, name: str, body: bytes | None) -> None:
+    """A record into a stream; None: the stream itself."""
+    status, said = ask("PUT" if body is None else "POST", f"{url}/v1/stream/{name}", body)
+    assert status == (201 if body is None else 204), said
 
 
 def check(url: str, before: dict[str, int]) -> None:
     """Every record that was acknowledged before the backup is there, in order, at its offset, and one more can be appended."""
     for name, count in before.items():
-        records = read(url, name)
-        assert records == list(range(len(records)))
-        assert len(records) >= count
+        there = records(url, name)
+        assert there == list(range(len(there)))
+        assert len(there) >= count
         if count:
-            page = ask("GET", f"{url}/v1/stream/{name}?offset={count - 1:016d}_0000000000000000")
+            page = ask("GET", f"{url}/v1/stream/{name}?offset={count - 1:016d}_0000000000000000")[1]
             assert json.loads(page)[0] == count - 1
-        ask("POST", f"{url}/v1/stream/{name}", b'"new"')
-        assert read_last(url, name) == "new"
-
-
-def read_last(url: str, name: str) -> object:
-    last: object = None
-    for record in read(url, name):
-        last = record
-    return last
+        post(url, name, b'"new"')
+        assert records(url, name)[-1] == "new"
 
 
 def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_and_into_a_cluster(tmp_path: Path) -> None:
     place = str(tmp_path / "backups")
     with dev_cluster(tmp_path / "old", "--cores", "2") as cluster, writing(cluster.urls) as writers:
-        wait_until(lambda: min(writers.acknowledged.values()) > 20, what="some records")
+        wait_until(lambda: all(writer.acknowledged > 20 for writer in writers.values()), what="some records")
 
         taken = []
         for number in range(2):
-            before = dict(writers.acknowledged)
+            before = {name: writer.acknowledged for name, writer in writers.items()}
             ran = polynya("backup", place, "--json", server=cluster.urls[number])
             assert ran.code == 0, ran
             taken.append((json.loads(ran.out)["backup"], before))
@@ -120,8 +82,7 @@ def test_a_cluster_of_three_is_backed_up_under_writers_and_restored_into_a_node_
         check(node.url, taken[0][1])
     with dev_cluster(tmp_path / "new", "--restore", place, "--nodes", "2", "--cores", "1") as cluster:
         check(cluster.urls[0], taken[1][1])
-        check(cluster.urls[1], {})
-        assert [read(cluster.urls[1], name)[-1] for name in NAMES] == ["new"] * len(NAMES)
+        assert [records(cluster.urls[1], name)[-1] for name in NAMES] == ["new"] * len(NAMES)
     ran = polynya("restore", str(tmp_path / "one.tar"), "--data", str(tmp_path / "third"), "--json")
     assert ran.code == 0, ran
     assert json.loads(ran.out)["restored_streams"] == len(NAMES)
@@ -145,12 +106,11 @@ def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) ->
 def test_a_backup_and_a_restore_that_are_killed_are_given_again(world: World, tmp_path: Path) -> None:
     place = tmp_path / "backups"
     world.start("--cores", "2")
-    with contextlib.closing(world.connect()) as client:
-        for name in NAMES:
-            assert client.ask("PUT", f"/v1/stream/{name}", **JSON).status == 201
+    for name in NAMES:
+        post(world.url, name, None)
     for turn in range(12):
         for name in NAMES:
-            ask("POST", f"{world.url}/v1/stream/{name}", json.dumps(turn).encode())
+            post(world.url, name, json.dumps(turn).encode())
         assert world.flush().status == 200
     for pattern in ("objects/*/packs/*/*", "backups/*/groups/*/*"):
         killed_when(started("backup", str(place), server=world.url), place, pattern)
@@ -183,17 +143,17 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
         settings = {f"POLYNYA_COLD_{name.upper()}": value for name, value in server.settings().items()}
     world.start("--cores", "2", **settings)
     for name in NAMES:
-        ask("PUT", f"{world.url}/v1/stream/{name}")
+        post(world.url, name, None)
         for number in range(7):
-            ask("POST", f"{world.url}/v1/stream/{name}", json.dumps(number).encode())
+            post(world.url, name, json.dumps(number).encode())
     assert world.flush().status == 200
     wait_until(lambda: metric(world, "polynya_state_copies_total") >= 17, what="copies of all groups")
     for name in NAMES:
-        ask("POST", f"{world.url}/v1/stream/{name}", b"7")
-    ask("PUT", f"{world.url}/v1/stream/{NAMES[0]}-late")
-    ask("POST", f"{world.url}/v1/stream/{NAMES[0]}-late", b"0")
+        post(world.url, name, b"7")
+    post(world.url, f"{NAMES[0]}-late", None)
+    post(world.url, f"{NAMES[0]}-late", b"0")
     assert world.flush().status == 200  # after the copies
-    ask("POST", f"{world.url}/v1/stream/{NAMES[0]}", b"8")  # in the journal only
+    post(world.url, NAMES[0], b"8")  # in the journal only
     world.kill_all()
     shutil.rmtree(world.data)
     ran = polynya("restore", "--from-store", "--data", str(tmp_path / "new"), **settings)
@@ -205,18 +165,12 @@ def test_after_the_loss_of_all_nodes_what_reached_the_store_is_there(
     try:
         again.start(**settings)
         for name in NAMES:
-            assert read(again.url, name) == list(range(8))
-        assert read(again.url, f"{NAMES[0]}-late") == [0]
-        check(again.url, {})
+            assert records(again.url, name) == list(range(8))
+        assert records(again.url, f"{NAMES[0]}-late") == [0]
         verified = polynya("store", "verify", server=again.url)
         assert verified.code == 0, verified
     finally:
         again.close()
-
-
-def metric(world: World, name: str) -> float:
-    lines = ask("GET", f"{world.admin}/metrics").decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def test_backups_in_a_bucket_of_a_node_on_s3(world: World, tmp_path: Path, s3_server: S3Server) -> None:
@@ -225,11 +179,11 @@ def test_backups_in_a_bucket_of_a_node_on_s3(world: World, tmp_path: Path, s3_se
     place = f"s3://{found['s3_bucket']}/{found['root']}-backups"
     world.start("--cores", "1", **settings)
     for name in NAMES:
-        ask("PUT", f"{world.url}/v1/stream/{name}")
+        post(world.url, name, None)
     taken = []
     for turn in range(3):
         for name in NAMES:
-            ask("POST", f"{world.url}/v1/stream/{name}", json.dumps(turn).encode())
+            post(world.url, name, json.dumps(turn).encode())
         assert world.flush().status == 200
         ran = polynya("backup", place, "--keep", "2", "--json", server=world.url, **settings)
         assert ran.code == 0, ran

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from cluster_world import Writer, ask, go_on
 from dev_cluster import DevCluster, dev_cluster
 from e2e_world import JSON, World
 from polling import wait_until
-from test_e2e_cluster import Writer, ask, go_on
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 NAMES = [f"changed/{number}" for number in range(12)]
@@ -34,6 +34,13 @@ def with_cores(cluster: DevCluster, number: int, cores: int) -> None:
     path.write_text(re.sub(r"^cores = \d+$", f"cores = {cores}", path.read_text(), flags=re.MULTILINE))
 
 
+def cores_of(cluster: DevCluster, number: int) -> int:
+    """So many of a node that is well answer."""
+    told = cluster.wait_until_well(number)
+    cores: int = next(node["cores"] for node in told["nodes"] if node["id"] == number)
+    return cores
+
+
 def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "2") as cluster:
         one, two, three = cluster.urls
@@ -55,8 +62,7 @@ def test_members_of_a_cluster_change_one_after_the_other_while_it_is_written(tmp
                 cluster._started[-1].kill()
                 cluster._started[-1].wait(60)
                 cluster.start(number)
-            told = cluster.wait_until_well(number)
-            assert {node["id"]: node["cores"] for node in told["nodes"]}[number] == cores
+            wait_until(lambda: cores_of(cluster, number) == cores, what=f"node {number} with {cores} cores")  # noqa: B023
             go_on([writers[0], writers[3]], f"writes beside a node of {cores} cores")
         counts = [writer.finish() for writer in (writers[0], writers[3])]
         for url in cluster.urls:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster_world import names_by_leader
 from dev_cluster import dev_cluster
 from polling import wait_until
 from product import environment
-from test_e2e_cluster import names_by_leader
 
 from polynya.client import START, Client
 
@@ -21,13 +22,13 @@ COUNT = 400
 def test_the_owner_dies_under_a_producer_a_reader_and_the_command_line(tmp_path: Path) -> None:
     with dev_cluster(tmp_path / "c", "--cores", "1") as cluster:
         one = cluster.urls[0]
-        name = names_by_leader(cluster, cluster.view(1))[2]
+        name = names_by_leader(cluster)[2]
         with Client(one) as client:  # one node alone is named: the others are learned
             stream = client.stream(name)
             stream.create()
             stream.append(-1)
-            assert client._wire.compass.ways(f"/v1/stream/{name}", 0.0)[0] == cluster.urls[1], "the owner is asked from here on"
-            assert stream.head().closed is False
+            ways = partial(client._wire.compass.ways, f"/v1/stream/{name}", 0.0)
+            wait_until(lambda: not stream.head().closed and ways()[0] == cluster.urls[1], what="the owner to be asked")
             with stream.producer("p") as producer:
                 receipts = [producer.append(number) for number in range(COUNT // 2)]
                 receipts[0].result(30)
@@ -38,7 +39,7 @@ def test_the_owner_dies_under_a_producer_a_reader_and_the_command_line(tmp_path:
             assert [record.value for record in stream.read()] == [-1, *range(COUNT)]
             with stream.tail(START) as tail:
                 assert [next(tail).value for _ in range(COUNT + 1)] == [-1, *range(COUNT)]
-            assert cluster.urls[1] not in client._wire.compass.ways(f"/v1/stream/{name}", 0.0)[:1]
+            assert cluster.urls[1] not in ways()[:1]
             cluster.start(2)
             cluster.wait_until_well(1)
             line = subprocess.Popen(

@@ -30,7 +30,8 @@ class Led:
 
     def __init__(self) -> None:
         self.world = World(GROUPS)
-        self.group = SimpleNamespace(term=1, applied_index=0)
+        self.group = SimpleNamespace(term=1, applied_index=0, machine=self.world.machines[1])
+        self.snapshotter = SimpleNamespace(encoding=asyncio.Lock())
         self.sent: list[tuple[int, Any]] = []
         led = {1: self.world.machines[1]}
         self.local = SimpleNamespace(led=led, machines=led)
@@ -140,7 +141,7 @@ def test_the_newest_history_with_a_mark_counts() -> None:
         await copies.mark(store, WHOLE)
         await copies.mark(store, WHOLE)
         for history, index in ((1, 5), (1, 9), (7, 1)):
-            await copies.write(store, ("c1", history), Header(1, 1, index, 0, 1, 0, 0), b"x")
+            await copies.write(store, ("c1", history), Header(1, 1, index, 0, 1, 0, 0), [b"x"])
         assert {copy.index for copy in (await copies.newest(store, "c1"))[1].values()} == {9}  # 7 was interrupted
         await copies.mark(store, Whole("c1", 7, GROUPS))
         whole, found = await copies.newest(store, "c1")

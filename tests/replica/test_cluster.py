@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
-from sim_cluster import NotThere, World
+from cluster_stories import A, led, stories
+from sim_cluster import Node, NotThere, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
@@ -14,21 +14,12 @@ from polynya.service.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 
-A = "test/a"
+
+async def begun() -> tuple[World]:
+    return (await World().start(),)
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    async def run() -> None:
-        world = await World().start()
-        await tell(world)
-        world.heal()
-        await world.stop()
-
-    def test() -> None:
-        run_simulated(run())
-
-    test.__name__ = tell.__name__
-    return test
+story, story_of_a_leader = stories(begun), stories(led)
 
 
 @story
@@ -55,12 +46,9 @@ async def test_others_name_the_leader_and_take_nothing(world: World) -> None:
     assert refused.value.node == leader.number
 
 
-@story
-async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: World) -> None:
+@story_of_a_leader
+async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: World, first: Node) -> None:
     group = world.group_of(A)
-    first = world.leader(group)
-    assert first is not None
-    await first.create(A)
     await first.append(A, b"before;")
     first.kill(power=0.3)
     began = asyncio.get_running_loop().time()
@@ -74,12 +62,9 @@ async def test_a_leader_that_dies_is_followed_by_another_and_comes_back(world: W
     await world.wait_equal()
 
 
-@story
-async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World) -> None:
+@story_of_a_leader
+async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World, leader: Node) -> None:
     group = world.group_of(A)
-    leader = world.leader(group)
-    assert leader is not None
-    await leader.create(A)
     behind = next(node for node in world.alive() if node is not leader)
     behind.kill()
     for number in range(40):
@@ -99,12 +84,9 @@ async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World) 
     await world.wait_equal()
 
 
-@story
-async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World) -> None:
+@story_of_a_leader
+async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World, old: Node) -> None:
     group = world.group_of(A)
-    old = world.leader(group)
-    assert old is not None
-    await old.create(A)
     await old.append(A, b"1")
     world.isolate(old.number)
     lost = asyncio.ensure_future(old.append(A, b"lost"))
@@ -120,12 +102,9 @@ async def test_a_leader_cut_off_answers_nothing_that_is_old(world: World) -> Non
     await world.wait_equal()
 
 
-@story
-async def test_a_hand_over_moves_the_lead_at_once(world: World) -> None:
+@story_of_a_leader
+async def test_a_hand_over_moves_the_lead_at_once(world: World, old: Node) -> None:
     group = world.group_of(A)
-    old = world.leader(group)
-    assert old is not None
-    await old.create(A)
     began = asyncio.get_running_loop().time()
     old.core.leadership.hand_over_all()
     await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not old))
@@ -144,12 +123,9 @@ async def test_idle_groups_sleep_and_wake(world: World) -> None:
     assert await other.read(A) == b""
 
 
-@story
-async def test_terms_outlive_the_segments_in_which_they_were_written(world: World) -> None:
+@story_of_a_leader
+async def test_terms_outlive_the_segments_in_which_they_were_written(world: World, leader: Node) -> None:
     group = world.group_of(A)
-    leader = world.leader(group)
-    assert leader is not None
-    await leader.create(A)
     other = next(node for node in world.alive() if node is not leader)
     quiet = next(number for number in other.core.members if number != group)
     term = other.core.members[quiet].raft.term
@@ -189,12 +165,9 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
             await node.read(A)
 
 
-@story
-async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World) -> None:
+@story_of_a_leader
+async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World, leader: Node) -> None:
     group = world.group_of(A)
-    leader = world.leader(group)
-    assert leader is not None
-    await leader.create(A)
     lost, third = (node for node in world.alive() if node is not leader)
     third.kill()
     await leader.append(A, b"on two;")
@@ -214,12 +187,8 @@ async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World
     await world.wait_equal()
 
 
-@story
-async def test_a_quiet_node_that_lost_its_disk_catches_up(world: World) -> None:
-    group = world.group_of(A)
-    leader = world.leader(group)
-    assert leader is not None
-    await leader.create(A)
+@story_of_a_leader
+async def test_a_quiet_node_that_lost_its_disk_catches_up(world: World, leader: Node) -> None:
     await leader.append(A, b"x")
     await asyncio.sleep(5)
     leader.kill()
@@ -240,12 +209,8 @@ async def test_leads_go_back_to_who_is_to_have_them(world: World) -> None:
     await world.wait(lambda: {node.number: set(node.core.led) for node in world.alive()} == spread, 60)
 
 
-@story
-async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(world: World) -> None:
-    group = world.group_of(A)
-    leader = world.leader(group)
-    assert leader is not None
-    await leader.create(A)
+@story_of_a_leader
+async def test_a_node_that_is_cut_off_answers_local_reads_at_once_and_no_others(world: World, leader: Node) -> None:
     await leader.append(A, b"before;")
     await world.wait_equal()
     lonely = next(node for node in world.alive() if node is not leader)

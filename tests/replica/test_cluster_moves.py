@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 import pytest
+from cluster_stories import A, stories
 from sim_cluster import Node, World
-from sim_loop import run_simulated
 from sim_mutants import mutated
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
@@ -18,23 +18,13 @@ from polynya.raft.messages import Vote
 from polynya.service.api import Facts, LiveEvent
 from polynya.stream.replies import Code
 
-A = "test/a"
+
+async def four() -> tuple[World]:
+    """Nodes, and three replicas of each group."""
+    return (await World(count=4, replicas=3).start(),)
 
 
-def story(tell: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """Four nodes, and three replicas of each group."""
-
-    async def run() -> None:
-        world = await World(count=4, replicas=3).start()
-        await tell(world)
-        world.heal()
-        await world.stop()
-
-    def test() -> None:
-        run_simulated(run())
-
-    test.__name__ = tell.__name__
-    return test
+story = stories(four)
 
 
 def off(world: World) -> Node:

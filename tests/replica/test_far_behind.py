@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
+from cluster_stories import A, led, stories
 from msgspec import structs
 from sim_cluster import GROUPS, Node, World, settings_of
-from sim_loop import run_simulated
 
 from polynya.node import arriving, exchange
 from polynya.raft import SnapshotChunk, decode_message
 
-A = "test/a"
 CHUNK = 1000
 WINDOW = 4000
 
 
-def story(tell: Callable[[World, Node, Node], Awaitable[None]]) -> Callable[[], None]:
-    """Of a leader and a node that is far behind and dead."""
+async def one_behind() -> tuple[World, Node, Node]:
+    """A leader, and a node that is far behind and dead."""
+    world = World()
+    world.settings = lambda *about: structs.replace(settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW)
+    _, leader = await led(world)
+    behind = next(node for node in world.alive() if node is not leader)
+    behind.kill()
+    await outrun(world, leader)
+    return world, leader, behind
 
-    async def run() -> None:
-        world = World()
-        world.settings = lambda *about: structs.replace(settings_of(*about), chunk_bytes=CHUNK, chunk_window_bytes=WINDOW)
-        await world.start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        behind = next(node for node in world.alive() if node is not leader)
-        await leader.create(A)
-        behind.kill()
-        await outrun(world, leader)
-        await tell(world, leader, behind)
-        world.heal()
-        await world.wait_equal()
-        for node in world.alive():
-            assert node.engine.exchange is not None and not node.engine.exchange.arriving._arrivals
-            assert not [path for path in node.disk.files if path.suffix == ".tmp"]
-        await world.stop()
 
-    def test() -> None:
-        run_simulated(run())
+async def none_left(world: World) -> None:
+    await world.wait_equal()
+    for node in world.alive():
+        assert node.engine.exchange is not None and not node.engine.exchange.arriving._arrivals
+        assert not [path for path in node.disk.files if path.suffix == ".tmp"]
 
-    test.__name__ = tell.__name__
-    return test
+
+story = stories(one_behind, none_left)
 
 
 async def outrun(world: World, leader: Node) -> None:

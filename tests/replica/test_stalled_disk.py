@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
+from cluster_stories import A, led, stories
 from sim_cluster import Node, World
-from sim_loop import run_simulated
 
 from polynya.base.errors import OutcomeUnknown
 
-A = "test/a"
-
-
-def story(tell: Callable[[World, Node], Awaitable[None]]) -> Callable[[], None]:
-    """Of the node that leads the stream."""
-
-    async def run() -> None:
-        world = await World().start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        await leader.create(A)
-        await tell(world, leader)
-        world.heal()
-        await world.wait_equal()
-        await world.stop()
-
-    def test() -> None:
-        run_simulated(run())
-
-    test.__name__ = tell.__name__
-    return test
+story = stories(led, World.wait_equal)
 
 
 @story

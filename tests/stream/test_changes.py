@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stream_world import World, json_batch
 
 from polynya.stream.commands import (
@@ -38,8 +40,8 @@ from polynya.stream.replies import Code
 A = "a"
 
 
-def test_each_command_alone() -> None:
-    world = World()
+def changing(world: World) -> Callable[[Command], None]:
+    """Applies a command to group 1, and sees that it changes something and that the change is kept."""
     machine = world.machines[1]
 
     def apply(command: Command) -> None:
@@ -48,6 +50,12 @@ def test_each_command_alone() -> None:
         world.chain(1)  # compares
         assert machine.snapshot() != before, "it changes something"
 
+    return apply
+
+
+def test_each_command_alone() -> None:
+    world = World()
+    machine, apply = world.machines[1], changing(world)
     apply(Create(A, 1, "application/json", Encoding.JSON, ttl_seconds=1000))
     uid = machine.streams[A].uid
     apply(Append(A, 2, "application/json", json_batch(b"1", b"2")))
@@ -76,14 +84,7 @@ def test_each_command_alone() -> None:
 
 def test_each_command_of_a_subscription_alone() -> None:
     world = World()
-    machine = world.machines[1]
-
-    def apply(command: Command) -> None:
-        before = machine.snapshot()
-        world.apply(1, command)
-        world.chain(1)  # compares
-        assert machine.snapshot() != before, "it changes something"
-
+    machine, apply = world.machines[1], changing(world)
     config = SubscriptionConfig(0, "", ["a"], "http://hook/", "", 1000)
     apply(SubscriptionPut("s", 1, config, "http://one"))
     uid = machine.subscriptions.homes["s"].uid

@@ -171,12 +171,18 @@ def test_links_of_a_subscription_that_is_not_there_go() -> None:
     assert world.apply(2, UnlinkSubscription("s", uid)).code == Code.OK
 
 
-def test_who_holds_a_pack_is_counted_anew() -> None:
+def with_a_pack() -> Copied:
+    """Of group 2, which holds all of the source."""
     copied = Copied()
     copied.source()
     stream = copied.world.machines[1].streams[SOURCE]
     cold = copied.world.slice_of(stream, 3, "c/packs/h/2-x")
     copied.world.apply(1, PublishSlices(cold.pack, 2, 1, [(stream.uid, cold)]))
+    return copied
+
+
+def test_who_holds_a_pack_is_counted_anew() -> None:
+    copied = with_a_pack()
     copied.copy(1)
     copied.world.apply(2, PackWritten("c/packs/h/2-old", [1, 2], 5))
     copied.copy(2)
@@ -187,11 +193,7 @@ def test_who_holds_a_pack_is_counted_anew() -> None:
 
 
 def test_keys_follow_the_cluster() -> None:
-    copied = Copied()
-    copied.source()
-    stream = copied.world.machines[1].streams[SOURCE]
-    cold = copied.world.slice_of(stream, 3, "c/packs/h/2-x")
-    copied.world.apply(1, PublishSlices(cold.pack, 2, 1, [(stream.uid, cold)]))
+    copied = with_a_pack()
     image = decode_image(copied.world.machines[1].snapshot())
     survey = Survey(lambda key: key.replace("c/", "d/"))
     survey.add(image)

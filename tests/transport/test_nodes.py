@@ -6,25 +6,21 @@ import asyncio
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvloop
+from two_nodes import ECHO, HOLD, Node, answer_of, two_nodes, until
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.node.authority import make_authority, make_certificate, peer_tls
-from polynya.node.ports import shared_listener, take_port
-from polynya.transport import Reply, Transport, address, backoff, lane, pulse, transport
+from polynya.node.ports import take_port
+from polynya.transport import Reply, address, backoff, lane, pulse, transport
 from polynya.transport.dialing import PeerTls
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, judge
 from polynya.transport.lane import messages_of
 from polynya.transport.link import HEADER, Link, Type
-from polynya.transport.transport import Cluster
 
-ECHO, HOLD = 1, 2
 run = asyncio.run
 
 
@@ -37,113 +33,6 @@ def each_loop(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
-    monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Turn the loop until something is so."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-class Node:
-    """The cores of one node. `heard`: (core, sender, messages); `seen`: lost and found, with the node."""
-
-    def __init__(self, directory: Path, number: int, cores: int = 1) -> None:
-        self.number, self.cores = number, cores
-        self.directory = directory / f"run-{number}"
-        self.directory.mkdir(exist_ok=True)
-        self.held = take_port("127.0.0.1", 0, name="peers")
-        self.port: int = self.held.getsockname()[1]
-        self.transports: list[Transport] = []
-        self.heard: list[tuple[int, int, list[bytes]]] = []
-        self.seen: list[str] = []
-
-    async def start(
-        self, others: dict[int, int], *, life: str = "first", tls: PeerTls | None = None, groups: int = 4, name: str = "c"
-    ) -> None:
-        places = {number: ("127.0.0.1", port) for number, port in others.items()}
-        for core in range(self.cores):
-            cluster = Cluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
-            made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
-            made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
-            assert made.raft is not None
-            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
-            made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
-            made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
-            self.transports.append(made)
-        for made in self.transports:
-            await made.start()
-
-    async def stop(self) -> None:
-        for made in self.transports:
-            await made.close()
-        self.transports.clear()
-
-    @property
-    def raft(self) -> Any:
-        return self.transports[0].raft
-
-
-class Proxy:
-    """Stands between two nodes. `stopped`: nothing passes, and nobody is told."""
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-        self.stopped = False
-        self.pipes: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> int:
-        self.server = await asyncio.start_server(self._join, "127.0.0.1", 0)
-        port: int = self.server.sockets[0].getsockname()[1]
-        return port
-
-    def cut(self) -> None:
-        for pair in self.pipes:
-            for writer in pair:
-                writer.transport.abort()
-        self.pipes.clear()
-
-    async def stop(self) -> None:
-        self.server.close()
-        self.cut()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self.target)
-        self.pipes.append((writer, back))
-        self.tasks += [asyncio.ensure_future(self._copy(reader, back)), asyncio.ensure_future(self._copy(there, writer))]
-
-    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(1 << 16):
-            while self.stopped:
-                await asyncio.sleep(0.005)
-            sink.write(data)
-            await sink.drain()
-
-
-@asynccontextmanager
-async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any) -> AsyncIterator[tuple[Node, Node, Proxy]]:
-    """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
-    one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)
-    proxy = Proxy(two.port)
-    port = await proxy.start() if proxied else two.port
-    await two.start({1: one.port}, **more)
-    await one.start({2: port}, **more)
-    try:
-        await until(lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores)
-        yield one, two, proxy
-    finally:
-        await one.stop()
-        await two.stop()
-        if proxied:
-            await proxy.stop()
-        one.held.close()
-        two.held.close()
 
 
 def test_every_core_reaches_every_core_by_the_one_port(tmp_path):
@@ -254,23 +143,25 @@ def test_a_cut_is_told_and_mended(tmp_path):
             with pytest.raises(OutcomeUnknown):
                 await call
             await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
-            assert await one.transports[0].call(address(2, 0), ECHO, b"again") == b"1.0: again"
+            assert await answer_of(one, b"again") == b"1.0: again"
             one.raft.send(2, [b"again"])
             await until(lambda: two.heard)
 
     run(story())
 
 
-def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path):
+def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, monkeypatch):
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, _two, proxy):
             await one.transports[0].call(address(2, 0), ECHO, b"")
+            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)  # not before: a machine that stands still for so long is usual
             proxy.stopped = True
             call = asyncio.create_task(one.transports[0].call(address(2, 0), ECHO, b""))
             await until(lambda: one.seen[-1] == "lost 2")
             with pytest.raises((OutcomeUnknown, Unavailable)):
                 await call
             proxy.stopped = False
+            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
             await until(lambda: one.seen[-1] == "found 2")
 
     run(story())
@@ -284,7 +175,7 @@ def test_a_new_life_of_a_node_is_lost_and_found(tmp_path):
             one.raft.send(2, [b"to nobody"])
             await two.start({1: one.port}, life="second")
             await until(lambda: one.seen == ["found 2", "lost 2", "found 2"])
-            assert await one.transports[0].call(address(2, 0), ECHO, b"new") == b"1.0: new"
+            assert await answer_of(one, b"new") == b"1.0: new"
             assert two.heard == []
 
     run(story())
@@ -465,7 +356,7 @@ def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
 
 def _raw(port: int, data: bytes) -> bytes:
     """What a raw client gets until the connection ends."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(data)
         got = b""
         try:

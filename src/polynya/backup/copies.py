@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -49,10 +50,10 @@ async def mark(store: ObjectStore, whole: Whole) -> None:
         await put_again(store, folder_of(whole.cluster, whole.history) + MARK, msgspec.json.encode(whole))
 
 
-async def write(store: ObjectStore, place: tuple[str, int], header: Header, state: bytes) -> None:
-    """`place` is (cluster, history). Durable when it returns. Raises StoreUnavailable."""
+async def write(store: ObjectStore, place: tuple[str, int], header: Header, state: Sequence[bytes]) -> None:
+    """`place` is (cluster, history); the state in pieces. Durable when it returns. Raises StoreUnavailable."""
     with suppress(AlreadyExists):  # a leader of before wrote the same state, with the places of its own journal
-        await put_again(store, key_of(*place, header), [pack_header(header), state])
+        await put_again(store, key_of(*place, header), [pack_header(header), *state])
 
 
 async def forget_older(store: ObjectStore, place: tuple[str, int], header: Header) -> None:

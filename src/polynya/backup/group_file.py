@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from struct import Struct
 
 import msgspec
@@ -10,6 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
 
 FORMAT_VERSION = 1
 HEADER_BYTES = 64
@@ -46,11 +47,9 @@ def pack_header(header: Header) -> bytes:
     return head + int(crc32c(head)).to_bytes(4, "little")
 
 
-def pieces(group: int, machine: Machine, at: tuple[int, int], log_ms: int) -> Sequence[bytes]:
-    """The file of a group's machine as it is now, after the entry `at` (term, index), in pieces; payloads are not copied."""
-    state = machine.snapshot()
-    batches = [batch for _, hot in machine.flush_candidates() for batch in hot]
-    found = [pack_header(Header(group, *at, log_ms, len(state), crc32c(state), len(batches))), state]
+def hot_pieces(batches: Iterable[HotBatch]) -> list[bytes]:
+    """Two for each: what it is, and its payload, which is not copied."""
+    found: list[bytes] = []
     for batch in batches:
         found += (_HOT.pack(batch.place, len(batch.payload), batch.crc), batch.payload)
     return found

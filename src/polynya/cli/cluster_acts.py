@@ -112,30 +112,21 @@ def replace_disk_command(  # noqa: PLR0913
     _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
 
 
-@click.command("cordon")
-@server_option
-@click.argument("node", type=_number)
-@output.as_json
-def cordon_command(client: Client, node: int, as_json: bool) -> None:
-    """Give a node nothing new: it keeps what it has.
+def _state_command(verb: str, said: str, about: str) -> click.Command:
+    """Sets how a node is looked at, and nothing moves."""
 
-    \b
-    polynya cluster cordon 3
-    """
-    _finish(client, _act(client, f"nodes/{node}/cordon", {}), f"node {node} gets nothing new", None, as_json=as_json)
+    @click.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
+    @server_option
+    @click.argument("node", type=_number)
+    @output.as_json
+    def command(client: Client, node: int, as_json: bool) -> None:
+        _finish(client, _act(client, f"nodes/{node}/{verb}", {}), f"node {node} {said}", None, as_json=as_json)
+
+    return command
 
 
-@click.command("uncordon")
-@server_option
-@click.argument("node", type=_number)
-@output.as_json
-def uncordon_command(client: Client, node: int, as_json: bool) -> None:
-    """Take back 'cordon', 'drain' and, while it is under way, 'remove'.
-
-    \b
-    polynya cluster uncordon 3
-    """
-    _finish(client, _act(client, f"nodes/{node}/uncordon", {}), f"node {node} is active", None, as_json=as_json)
+cordon_command = _state_command("cordon", "gets nothing new", "Give a node nothing new: it keeps what it has.")
+uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 'drain' and, while it is under way, 'remove'.")
 
 
 @click.command("drain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -33,6 +34,7 @@ STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.2
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
+PORT_LOW = 10_000
 LAID = "cluster.json"
 
 
@@ -176,11 +178,21 @@ def _joins(folder: Path) -> bool:
 
 def _free_ports(host: str, count: int) -> int:
     """A port for the first node, so that all others are free as well."""
+    end = _connections_from() - STEP * count
     for _ in range(PORT_TRIES):
-        base = 20_000 + secrets.randbelow(30_000)
+        base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
         if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
             return base
     raise exits.Refused(f"found no free ports on {host}")
+
+
+def _connections_from() -> int:
+    """Above, the kernel gives ports to connections: one would take that of a node which is down. Where it says nothing, as Linux has it."""
+    with contextlib.suppress(OSError, ValueError):
+        begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        if begin > 2 * PORT_LOW:
+            return begin
+    return 32_768
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -101,6 +101,9 @@ def drain_left(node: int, *, replicas: bool) -> Left:
         found = node_of(view, node)
         if found is None:
             return ""
+        leaderless = sum(not group["leader"] for group in view["groups"])
+        if leaderless and not found["there"]:  # it may lead them: it only did not answer
+            return f"node {node} does not answer, and {output.counted(leaderless, 'group')} may be led by it"
         votes = found["votes"] if replicas else 0
         parts = [output.counted(found["leads"], "group") + " led"] if found["leads"] else []
         parts += [output.counted(votes, "replica") + " held"] if votes else []

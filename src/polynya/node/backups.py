@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from secrets import token_hex
 from typing import Annotated, Any
 
 import msgspec
 
 from polynya import __version__
-from polynya.backup.group_file import pieces
+from polynya.backup.group_file import Header, pack_header
 from polynya.backup.source import PART_BYTES, Captured
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.front.http.errors import Failure
 from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
+from polynya.node.capturing import captured
 from polynya.node.engine import Engine
 from polynya.node.start import CoreStart
 from polynya.node.tier import Tier
@@ -30,6 +31,7 @@ CAPTURE = 52  # message kinds between cores
 PART = 53
 CAPTURES_MAX = 4  # of a core: each is at most a group's state and its hot bytes
 KEPT_SECONDS = 60.0  # since it was last asked for
+PIECES = 16_384  # of a capture counted in one go
 LISTED = 1000  # objects in one answer
 READ_BYTES_MAX = 8 << 20
 _BYTES = "application/octet-stream"
@@ -54,10 +56,19 @@ class Part(msgspec.Struct, array_like=True):
 class _Held:
     """A captured file: pieces that belong to the machine or are its state, none copied."""
 
-    def __init__(self, group: int, found: Sequence[bytes]) -> None:
+    def __init__(self, group: int) -> None:
         self.group = group
-        self._pieces = found
-        self._begins = [0, *accumulate(map(len, found))]
+        self._pieces: Sequence[bytes] = ()
+        self._begins = [0]
+
+    async def fill(self, found: Sequence[bytes]) -> None:
+        """Some at a time: there may be a million small ones."""
+        begins = [0]
+        for begin in range(0, len(found), PIECES):
+            ends = accumulate(map(len, found[begin : begin + PIECES]), initial=begins[-1])
+            begins += islice(ends, 1, None)
+            await asyncio.sleep(0)
+        self._pieces, self._begins = found, begins
 
     @property
     def size(self) -> int:
@@ -123,15 +134,23 @@ class Backups:
             raise NotLeader(0)
         if len(self._held) >= CAPTURES_MAX:
             raise Unavailable("other backups are being taken: try again in a minute")
-        group = self._engine.storage.shard.groups[number]
-        log_ms = service.now_ms()
-        held = _Held(number, pieces(number, machine, (group.term, group.applied_index), log_ms))
         token = token_hex(8)
+        self._held[token] = _Held(number)  # its place is taken
+        self._keep(token)
+        try:
+            found = await captured(self._engine.storage.shard.groups[number], self._engine.snapshotter.encoding, hot=True)
+            log_ms = service.now_ms()
+            if service.local.led.get(number) is not machine:
+                raise NotLeader(0)
+            header = Header(number, found.term, found.index, log_ms, found.state_bytes, found.state_crc, found.batches)
+            held = self._held[token] = _Held(number)
+            await held.fill([pack_header(header), *found.state, *found.hot])
+        except BaseException:
+            self._forget(token)
+            raise
         self._held[token] = held
         self._keep(token)
-        streams = machine.streams.values()
-        records = sum(stream.next_record - stream.first_record for stream in streams)
-        return Captured(number, token, held.size, group.term, group.applied_index, log_ms, len(streams), records, machine.hot_bytes)
+        return Captured(number, token, held.size, found.term, found.index, log_ms, found.streams, found.records, found.hot_bytes)
 
     async def _answer_part(self, request: Request) -> Response:
         group, offset = _number(request, "group"), _number(request, "offset")

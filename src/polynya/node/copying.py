@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from google_crc32c import value as crc32c
 
 from polynya.backup import copies
 from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
+from polynya.base.errors import Unavailable
+from polynya.node.capturing import captured
 from polynya.node.engine import Engine
 from polynya.objectstore import OBJECT_BYTES_MAX, ObjectStore, StoreUnavailable
 from polynya.stream.commands import ReleasePack
@@ -26,8 +26,7 @@ LOOK_SECONDS = 1.0
 STATE_BYTES_MAX = OBJECT_BYTES_MAX - 4096
 EVERY_SECONDS = 60.0  # of a group that changes …
 SOON_SECONDS = 30.0  # … or was flushed, or has packs to let go of
-BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often …
-REST = 50  # … and it is rested so many times as long as making one held up the loop
+BYTES_PER_SECOND = 4 << 20  # of a core: large states are copied less often
 log = logging.getLogger("polynya.tier")
 
 
@@ -102,22 +101,25 @@ class Copier:
 
     async def _copy(self, number: int, machine: Machine) -> float:
         """How long to rest then, in seconds."""
-        began = time.perf_counter()
         group = self._engine.storage.shard.groups[number]
-        state, counter, packs = machine.snapshot(), machine.message_counter, machine.pack_counter
-        took = time.perf_counter() - began
-        header = Header(number, group.term, group.applied_index, self._engine.service.now_ms(), len(state), crc32c(state), 0)
+        try:
+            found = await captured(group, self._engine.snapshotter.encoding, hot=False)
+        except Unavailable:
+            return 0.0
+        if self._engine.local.led.get(number) is not machine:
+            return 0.0
+        header = Header(number, found.term, found.index, self._engine.service.now_ms(), found.state_bytes, found.state_crc, 0)
         self._written[number] = self._loop.time()
-        if len(state) > STATE_BYTES_MAX:
-            raise StoreUnavailable(f"the state of group {number} has {len(state)} bytes, more than an object may have")
-        await copies.write(self._store, self._place, header, state)
+        if found.state_bytes > STATE_BYTES_MAX:
+            raise StoreUnavailable(f"the state of group {number} has {found.state_bytes} bytes, more than an object may have")
+        await copies.write(self._store, self._place, header, found.state)
         self.counters.copies += 1
-        self.counters.bytes += len(state)
+        self.counters.bytes += found.state_bytes
         self._indexes[number] = header.index
-        self._covered[number] = max(counter, self._covered.get(number, 0))
-        self._packs[number] = packs
+        self._covered[number] = max(found.messages, self._covered.get(number, 0))
+        self._packs[number] = found.packs
         await self._forget(header)
-        return max(len(state) / BYTES_PER_SECOND, REST * took)
+        return found.state_bytes / BYTES_PER_SECOND
 
     async def _forget(self, header: Header) -> None:
         if await self._owned():

@@ -192,7 +192,7 @@ class Restorer:
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
-            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, body)
+            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, [body])
 
     def _write(self, group: int, state: State) -> bytes:
         """To every node; the group's new state."""

@@ -49,6 +49,7 @@ class Snapshotter:
         self.folded = 0
         self.covered_ms = 0  # what any group logged before this log time is in a snapshot
         self.lock = asyncio.Lock()  # held for a round
+        self.encoding = asyncio.Lock()  # held by whoever takes a machine's changes, until they are encoded
         self._core = core
         self._replicated = core if isinstance(core, ReplicatedCore) else None
         self._store = store
@@ -141,16 +142,17 @@ class Snapshotter:
         chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
         before: tuple[Link, ...] = ()
         write: Callable[[], Link]
-        if len(machine.streams) <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
-            lowest = machine.needed_places()
-            changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
-            write = partial(store.write, number, term, index, body)
-        else:
-            lowest = await lowest_place(machine, self._core.journal.position)
-            delta = await encode_delta(group, whole=whole)
-            before = () if whole or chain is None else chain.links
-            changes, base = delta.changes, before[-1].index if before else 0
-            write = partial(store.write_delta, number, delta.term, delta.index, delta.body, base)
+        async with self.encoding:
+            if len(machine.streams) <= self._small_streams and (chain is None or chain.bytes <= SMALL_BYTES):
+                lowest = machine.needed_places()
+                changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
+                write = partial(store.write, number, term, index, body)
+            else:
+                lowest = await lowest_place(machine, self._core.journal.position)
+                delta = await encode_delta(group, whole=whole)
+                before = () if whole or chain is None else chain.links
+                changes, base = delta.changes, before[-1].index if before else 0
+                write = partial(store.write_delta, number, delta.term, delta.index, delta.body, base)
         needed, hot_bytes = lowest if machine.hot else None, hot_bytes_of(machine)  # at this moment, as the body is
         try:
             link = await asyncio.to_thread(write)

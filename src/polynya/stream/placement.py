@@ -202,12 +202,10 @@ def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply
 
 def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
     """What the group's voters are to be, and who is to lead it. NOT_YET: the placement is not any more what it was at `epoch`."""
-    now = machine.map
-    if now is None:
-        return _no_map()
-    before = now.groups.get(command.group)
-    if before is None:
-        return Reply(Code.NOT_FOUND, detail=f"there is no group {command.group}")
+    found = _placed(machine, command.group)
+    if isinstance(found, Reply):
+        return found
+    now, before = found
     if command.epoch and command.epoch != before.epoch:
         return Reply(Code.NOT_YET, detail=f"group {command.group} has been placed anew meanwhile")
     goal = tuple(sorted(set(command.goal)))
@@ -222,12 +220,10 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
 
 def apply_placed(machine: Machine, command: GroupPlaced, place: int) -> Reply:
     """The group has committed that these are its voters. NOT_YET: it is to have others by now."""
-    now = machine.map
-    if now is None:
-        return _no_map()
-    before = now.groups.get(command.group)
-    if before is None:
-        return Reply(Code.NOT_FOUND)
+    found = _placed(machine, command.group)
+    if isinstance(found, Reply):
+        return found
+    _, before = found
     if before.epoch != command.epoch:
         return Reply(Code.NOT_YET)
     if before.voters != tuple(command.voters):
@@ -248,6 +244,15 @@ def _done(machine: Machine, code: int = Code.OK) -> Reply:
     """Detail: the map's epoch by now."""
     assert machine.map is not None
     return Reply(code, detail=machine.map.epoch)
+
+
+def _placed(machine: Machine, group: int) -> tuple[Map, Placement] | Reply:
+    """The map, and where it has the group; or why there is none."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    before = now.groups.get(group)
+    return Reply(Code.NOT_FOUND, detail=f"there is no group {group}") if before is None else (now, before)
 
 
 def _no_map() -> Reply:

@@ -59,13 +59,33 @@ _STREAMS = Image.__struct_fields__.index("streams")
 
 def encode(machine: Machine) -> bytes:
     """The snapshot's bytes: a function of the state alone."""
+    image = _whole_image_of(machine)
+    image.streams = [without_payload(stream) for stream in machine.streams.values()]
+    return _ENCODER.encode(image)
+
+
+def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
+    """What comes before the so many streams of a snapshot, which may be encoded one by one, and behind them."""
+    parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
+    before = b"".join([_array(len(parts)), *parts[:_STREAMS], _array(streams)])
+    return before, b"".join(parts[_STREAMS + 1 :])
+
+
+def _array(count: int) -> bytes:
+    """The head of a msgpack array."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+
+
+def _whole_image_of(machine: Machine) -> Image:
+    """All but the streams. To be encoded at once."""
     image = image_of(machine)
     image.outbox = outbox_of(machine)
     image.attempts, image.released = list(machine.attempts), list(machine.released)
     image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
-    image.streams = [without_payload(stream) for stream in machine.streams.values()]
     image.subscriptions = subscriptions_links.encode_image(machine.subscriptions)
-    return _ENCODER.encode(image)
+    return image
 
 
 def image_of(machine: Machine) -> Image:

@@ -1,0 +1,23 @@
+"""What the simulation says of many seeds: written by tests/sim_run.py, read for the page."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Simulation(msgspec.Struct, kw_only=True):
+    """Totals of all seeds. `faults` by class: mishaps, what the network and the store did, and deaths by a disk."""
+
+    first_seed: int = 0
+    seeds: int = 0
+    failed: list[int] = []
+    events: int = 0
+    messages: int = 0
+    simulated_hours: float = 0.0
+    acknowledged: int = 0
+    unknown: int = 0
+    reads: int = 0
+    tailed: int = 0
+    terms: int = 0
+    seconds: float = 0.0
+    faults: dict[str, int] = {}

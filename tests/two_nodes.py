@@ -1,0 +1,133 @@
+"""Two nodes in one loop over real TCP, and a proxy between them that cuts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from polynya.base.errors import Unavailable
+from polynya.node.ports import shared_listener, take_port
+from polynya.transport import Transport, address
+from polynya.transport.dialing import PeerTls
+from polynya.transport.transport import Cluster
+
+ECHO, HOLD = 1, 2
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Turn the loop until something is so."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Node:
+    """The cores of one node. `heard`: (core, sender, messages); `seen`: lost and found, with the node."""
+
+    def __init__(self, directory: Path, number: int, cores: int = 1) -> None:
+        self.number, self.cores = number, cores
+        self.directory = directory / f"run-{number}"
+        self.directory.mkdir(exist_ok=True)
+        self.held = take_port("127.0.0.1", 0, name="peers")
+        self.port: int = self.held.getsockname()[1]
+        self.transports: list[Transport] = []
+        self.heard: list[tuple[int, int, list[bytes]]] = []
+        self.seen: list[str] = []
+
+    async def start(
+        self, others: dict[int, int], *, life: str = "first", tls: PeerTls | None = None, groups: int = 4, name: str = "c"
+    ) -> None:
+        places = {number: ("127.0.0.1", port) for number, port in others.items()}
+        for core in range(self.cores):
+            cluster = Cluster(name, 1, self.number, groups, places, shared_listener("127.0.0.1", self.port), tls)
+            made = Transport(core, self.cores, str(self.directory), start_id=life, cluster=cluster)
+            made.on(ECHO, lambda body, reply, sender, core=core: reply(b"%d.%d: " % (sender >> 8, core) + body))
+            assert made.raft is not None
+            made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
+            made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
+            made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
+            self.transports.append(made)
+        for made in self.transports:
+            await made.start()
+
+    async def stop(self) -> None:
+        for made in self.transports:
+            await made.close()
+        self.transports.clear()
+
+    @property
+    def raft(self) -> Any:
+        return self.transports[0].raft
+
+
+async def answer_of(asking: Node, body: bytes) -> bytes:
+    """Of core 0 of node 2, which has just been found: the connection for calls may need a moment more."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await asking.transports[0].call(address(2, 0), ECHO, body)
+            except Unavailable:
+                await asyncio.sleep(0.002)
+
+
+class Proxy:
+    """Stands between two nodes. `stopped`: nothing passes, and nobody is told."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.stopped = False
+        self.pipes: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        self.server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        port: int = self.server.sockets[0].getsockname()[1]
+        return port
+
+    def cut(self) -> None:
+        for pair in self.pipes:
+            for writer in pair:
+                writer.transport.abort()
+        self.pipes.clear()
+
+    async def stop(self) -> None:
+        self.server.close()
+        self.cut()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        self.pipes.append((writer, back))
+        self.tasks += [asyncio.ensure_future(self._copy(reader, back)), asyncio.ensure_future(self._copy(there, writer))]
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            while self.stopped:
+                await asyncio.sleep(0.005)
+            sink.write(data)
+            await sink.drain()
+
+
+@asynccontextmanager
+async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any) -> AsyncIterator[tuple[Node, Node, Proxy]]:
+    """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
+    one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)
+    proxy = Proxy(two.port)
+    port = await proxy.start() if proxied else two.port
+    await two.start({1: one.port}, **more)
+    await one.start({2: port}, **more)
+    try:
+        await until(lambda: one.seen.count("found 2") == cores and two.seen.count("found 1") == cores)
+        yield one, two, proxy
+    finally:
+        await one.stop()
+        await two.stop()
+        if proxied:
+            await proxy.stop()
+        one.held.close()
+        two.held.close()
