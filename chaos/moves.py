@@ -15,7 +15,8 @@ from chaos.nodes import GROUPS, NUMBERS_MAX, Cluster
 from chaos.wire import Connection, Lost, Unsent
 
 MEMBERS_MAX = 5
-ASK_SECONDS = 20.0
+ASK_SECONDS = 6.0  # then it is left
+UNKNOWN = "perhaps not taken"
 Asked = tuple[str, list[int]]  # what was asked for, and the nodes that it is about
 
 
@@ -49,7 +50,8 @@ def possible(cluster: Cluster) -> list[str]:
 
 
 async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random) -> str:
-    """By any node that is up; why it was refused, empty when it was not. Raises Failed for an answer that says neither."""
+    """By any node that is up; why it was refused, empty when it was not, `UNKNOWN …` when nobody knows. Raises Failed for an answer that says none
+    of that."""
     deadline = asyncio.get_running_loop().time() + ASK_SECONDS
     said = "nobody could be asked"
     while asyncio.get_running_loop().time() < deadline:
@@ -71,7 +73,7 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
             finally:
                 connection.close()
         await asyncio.sleep(0.1)
-    return f"not taken: {said}"
+    return f"{UNKNOWN}: {said}"
 
 
 def _told(what: str, refused: str) -> str:
@@ -86,16 +88,45 @@ async def _placed(cluster: Cluster, draw: Random, most: int = GROUPS) -> tuple[i
     return group, view["groups"][group]["voters"], view["groups"][group]["leader"]
 
 
+async def _insist(cluster: Cluster, path: str, body: dict[str, Any], draw: Random, end: Callable[[bool], None]) -> str:
+    """For what must be known before the cluster can be called well: what has no certain answer now is asked for again once all is healed. `end` is
+    told whether it was taken."""
+    refused = await order(cluster, path, body, draw)
+    if refused.startswith(UNKNOWN):
+        cluster.unsure.append((path, body, end))
+    else:
+        end(not refused)
+    return refused
+
+
+async def ask_again(cluster: Cluster, draw: Random) -> str:
+    """After healing, for what had no certain answer. What stands in the way, if anything does."""
+    while cluster.unsure:
+        path, body, end = cluster.unsure[0]
+        refused = await order(cluster, path, body, draw)
+        if refused.startswith(UNKNOWN):
+            return f"{path} with {body} is not answered: {refused}"
+        view = await cluster.look()
+        there = view is not None and any(node["id"] == body.get("id") for node in view["nodes"])
+        end(not refused or there)
+        del cluster.unsure[0]
+    return ""
+
+
 async def _add(cluster: Cluster, draw: Random, replaces: int) -> tuple[int, str]:
-    """The number of a new node, which runs when it was taken, and why it was not."""
+    """The number of a new node, and why it was not taken."""
     node = await cluster.join()
     body = {"id": node.number, "peer": cluster.peer_of(node.number), "http": cluster.http_of(node.number), "replaces": replaces}
-    refused = await order(cluster, "nodes", body, draw)
-    if refused:
-        cluster.let_go(node.number)
-    else:
-        node.start()
-    return node.number, refused
+
+    def end(taken: bool) -> None:
+        if not taken:
+            cluster.let_go(node.number)
+        elif replaces:
+            cluster.let_go(replaces)
+        if taken and not node.is_alive:
+            node.start()
+
+    return node.number, await _insist(cluster, "nodes", body, draw, end)
 
 
 @act("a node joins")
@@ -146,10 +177,13 @@ async def rebalance(cluster: Cluster, draw: Random) -> Asked:
 @act("a node is removed", members=4)
 async def remove(cluster: Cluster, draw: Random) -> Asked:
     number = draw.choice(cluster.numbers)
-    cluster.leaving.add(number)
-    refused = await order(cluster, f"nodes/{number}/remove", {}, draw)
-    if refused:
-        cluster.leaving.discard(number)
+    cluster.leaving[number] = cluster.nodes[number].starts
+
+    def end(taken: bool) -> None:
+        if not taken:
+            cluster.leaving.pop(number, None)
+
+    refused = await _insist(cluster, f"nodes/{number}/remove", {}, draw, end)
     return _told(f"node {number} is removed", refused), [number, await cluster.controller()]
 
 
@@ -159,8 +193,6 @@ async def replace(cluster: Cluster, draw: Random) -> Asked:
     old = draw.choice(cluster.numbers)
     await cluster.nodes[old].kill()
     number, refused = await _add(cluster, draw, old)
-    if not refused:
-        cluster.let_go(old)
     return _told(f"node {old} is lost, and node {number} takes its place", refused), [number, await cluster.controller()]
 
 

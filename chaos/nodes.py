@@ -34,7 +34,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
     "COLD_FLUSH_BYTES": str(32 << 10),
     "COLD_FLUSH_MIN_HOT_BYTES": str(8 << 10),
     "COLD_FLUSH_INTERVAL_MS": "500",
-    "COLD_FLUSH_MAX_AGE_MS": "20000",
+    "COLD_FLUSH_MAX_AGE_MS": "8000",
     "COLD_DELETE_GRACE_MS": "3000",
 }
 
@@ -152,7 +152,8 @@ def _is_there(process: psutil.Process) -> bool:
 class Cluster:
     """Those that belong to it, their network and their wires. `disk_at` makes the disk of a node at a path.
 
-    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who ends by itself once it was removed.
+    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who ends by itself once it was removed, and how
+    often it had been started when that was asked for.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.addresses: dict[int, Place] = {}  # where those serve that clients may ask
         self.aims: list[int] = []
-        self.leaving: set[int] = set()
+        self.leaving: dict[int, int] = {}
+        self.unsure: list[
+            tuple[str, dict[str, Any], Callable[[bool], None]]
+        ] = []  # what was asked for, and nobody knows whether it was taken
         self.cold = [f'root = "{folder}/objects"']  # settings of the object store
         self.last = 0  # the highest number that was given
         self.all: list[Node] = []  # also those that belong no more
@@ -220,7 +224,7 @@ class Cluster:
         """It belongs no more, and has ended."""
         del self.nodes[number]
         self.addresses.pop(number, None)
-        self.leaving.discard(number)
+        self.leaving.pop(number, None)
 
     async def run(self, *words: str) -> str:
         """A command of the product, and what it says."""
@@ -298,7 +302,7 @@ class Cluster:
 
     async def unwell(self) -> str:
         """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing moves, and the wires carry everything."""
-        staying = set(self.nodes) - self.leaving
+        staying = set(self.nodes) - set(self.leaving)
         for number in sorted(staying):
             view = await self.view(number)
             if view is None:

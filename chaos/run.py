@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
+from collections.abc import Container
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -45,7 +46,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     soak: bool = False  # nothing may grow, and there are quiet times
     s3: bool = False  # a real S3 server as object store, which fails too
     lose_all: bool = False  # in the end all disks are lost, and what had reached the store must be there
-    moves: bool = False  # nodes come and go, and groups move, in every episode
+    acts: float = 0.0  # the share of episodes in which nodes come and go, or groups move
+    pace: float = 1.0  # how long faults last, of what they last otherwise
 
 
 class Episode(msgspec.Struct):
@@ -58,7 +60,8 @@ class Episode(msgspec.Struct):
     lasted: float = 0.0
     well: float = 0.0
     trouble: str = ""
-    beside: str = ""  # what operators had asked for
+    act: str = ""  # what operators asked for
+    store: str = ""  # what the object store was like
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -88,6 +91,7 @@ class Run:
         self.options, self.folder, self.name = options, folder, name
         self.draw = Random(f"chaos {options.seed}")
         self.store = objects.Store(options.seed)
+        self._acted = False
         self._acts: list[str] = []  # those that come next, where groups move
         self.began = time.monotonic()
 
@@ -95,12 +99,13 @@ class Run:
         options = self.options
         lacking = {"namespaces": "not wanted" if not options.namespaces else own_network.why_not(), "power": own_disks.why_not(self.folder)}
         library, lacking["shim"] = shim.build(self.folder)
-        lacking["the same disk"] = "groups move: who lost a disk is replaced by a node with another number" if options.moves else ""
+        lacking["the same disk"] = ""
         network = Loopback(FIRST, self.name) if lacking["namespaces"] else Namespaces(FIRST, self.name)
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
         cluster = Cluster(self.folder, network, Wires(options.seed), Folder if lacking["power"] else Disk, cores=options.cores)
-        with objects.server() if options.s3 else nullcontext({}) as settings:
+        store: AbstractContextManager[dict[str, str]] = objects.server() if options.s3 else nullcontext({})
+        with store as settings:
             try:
                 await cluster.prepare(library, partial(self._open_store, network.outside, settings))
                 await self._drive(cluster, faults, outcome)
@@ -155,18 +160,25 @@ class Run:
         deck: list[Fault] = []
         while self._now() < deadline and len(outcome.episodes) < most:
             if not deck:
-                deck = self.draw.sample(faults, len(faults))
+                deck = self._deck(faults)
             episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
             outcome.episodes.append(episode)
             said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
-            beside = f"; {episode.beside}" if episode.beside else ""
-            print(f"  {episode.began:6.1f} s  {episode.number:3}  {episode.fault}: {episode.what}{beside}; {said}", flush=True)
+            parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said))
+            print(f"  {episode.began:6.1f} s  {episode.number:3}  {'; '.join(parts)}", flush=True)
             if episode.trouble:
                 outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
                 return
             await asyncio.sleep(self.draw.uniform(*(QUIET_SECONDS if self.options.soak else REST_SECONDS)))
             for node in cluster.nodes.values() if self.options.soak else ():
                 outcome.samples.append(measure(self._now(), node.number, node.processes(), node.data, self.folder / "objects"))
+
+    def _deck(self, faults: list[Fault]) -> list[Fault]:
+        """The next is the last. Once nodes have come and gone, one that lost its disk would be replaced by one with another number: before that only
+        it comes back as who it was."""
+        able = [each for each in faults if "the same disk" not in each.needs or not self._acted]
+        deck = self.draw.sample(able, len(able))
+        return sorted(deck, key=lambda each: "the same disk" in each.needs) if self.options.acts else deck
 
     async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
         episode = Episode(number, fault.name, "", self._now())
@@ -178,16 +190,20 @@ class Run:
         except Failed as failed:
             episode.trouble = str(failed)
             return episode
-        await asyncio.sleep(draw.uniform(*fault.seconds))
+        await asyncio.sleep(draw.uniform(*fault.seconds) * self.options.pace)
         if mend is not None:
             await mend()
+        if cluster.unsure:
+            self._heal(cluster, but={number for number in cluster.nodes if not cluster.nodes[number].starts})
+            episode.trouble = await self._answered(cluster, draw)
+            if episode.trouble:
+                return episode
         self._heal(cluster)
-        if self.options.s3:
-            episode.beside = "; ".join(filter(None, (episode.beside, weather.name)))
+        episode.store = weather.name if self.options.s3 else ""
         healed = self._now()
         episode.lasted = healed - episode.began
-        episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self.options.moves else WELL_SECONDS)
-        if self.options.moves and not episode.trouble:
+        episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self._acted else WELL_SECONDS)
+        if self._acted and not episode.trouble:
             episode.trouble = await moves.settle(cluster, draw) or await self._until_well(cluster, MOVED_SECONDS)
         episode.well = self._now() - healed
         cluster.aims = []
@@ -195,8 +211,9 @@ class Run:
 
     async def _happen(self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random) -> Inflicted:
         """The fault; where groups move, something of that has been asked for shortly before, or is asked for while the fault is there."""
-        if not self.options.moves:
+        if "the same disk" in fault.needs or draw.random() >= self.options.acts:
             return await fault.inflict(cluster, draw)
+        self._acted = True
         if not self._acts or not set(self._acts) & set(moves.possible(cluster)):
             self._acts += draw.sample([each.name for each in moves.ACTS], len(moves.ACTS))
         able = set(moves.possible(cluster))
@@ -206,29 +223,45 @@ class Run:
         if draw.random() < FAULT_FIRST:
             inflicted = await fault.inflict(cluster, draw)
             await asyncio.sleep(draw.uniform(0.0, 1.0))
-            episode.beside, _ = await act.do(cluster, draw)
+            episode.act, _ = await act.do(cluster, draw)
             return inflicted
-        episode.beside, cluster.aims = await act.do(cluster, draw)
+        episode.act, cluster.aims = await act.do(cluster, draw)
         await asyncio.sleep(draw.uniform(0.0, 1.0))
         return await fault.inflict(cluster, draw)
 
-    def _heal(self, cluster: Cluster) -> None:
+    async def _answered(self, cluster: Cluster, draw: Random) -> str:
+        """Once it is known of everything that was asked for whether it was taken."""
+        deadline = self._now() + WELL_SECONDS
+        while (trouble := await moves.ask_again(cluster, draw)) and self._now() < deadline:
+            await asyncio.sleep(0.2)
+        return trouble
+
+    def _heal(self, cluster: Cluster, but: Container[int] = ()) -> None:
         self.store.turn(objects.FAIR)
         cluster.network.heal()
         cluster.wires.heal()
         for node in cluster.nodes.values():
             if node.orders is not None:
                 node.orders.heal()
-            if not node.is_alive and not node.was_removed:
+            if not node.is_alive and not node.was_removed and node.number not in but:
                 node.start()
+
+    async def _bury(self, cluster: Cluster) -> None:
+        """Who was removed has ended. One that was down meanwhile does not hear of it when it starts again: the others do not let it in."""
+        for number, starts in list(cluster.leaving.items()):
+            node = cluster.nodes[number]
+            if node.starts > starts:
+                await node.kill()
+            if not node.is_alive:
+                cluster.let_go(number)
 
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
         """What is wrong after that time; empty as soon as nothing is, and those that were removed have ended."""
         deadline = self._now() + seconds
         while True:
             unwell = await cluster.unwell()
-            for number in [each for each in cluster.leaving if cluster.nodes[each].was_removed and not cluster.nodes[each].is_alive]:
-                cluster.let_go(number)
+            if not unwell:
+                await self._bury(cluster)
             ended = [node for node in cluster.nodes.values() if not node.is_alive]
             if not unwell and not cluster.leaving:
                 return ""
@@ -236,7 +269,7 @@ class Run:
                 assert ended[0].process is not None
                 return f"node {ended[0].number} ended with {ended[0].process.returncode}:\n{ended[0].said()[-3000:]}"
             if self._now() > deadline:
-                return f"{unwell or f'{sorted(cluster.leaving)} were removed and have not ended'} after {seconds:.0f} s"
+                return f"{unwell or f'{list(cluster.leaving)} were removed and have not ended'} after {seconds:.0f} s"
             await asyncio.sleep(0.1)
 
     async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
