@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-NEEDS_PEERS = {"clusters", "compare", "nats"}  # other servers and a load generator, which its first lines name
+NEEDS_PEERS = {"clusters", "compare", "nats", "wrk"}  # other servers and a load generator, which its first lines name
 
 
 def benchmarks() -> dict[str, str]:

@@ -13,11 +13,12 @@ from time import perf_counter, process_time
 import uvloop
 
 from bench.core import GROUPS, NAMES, append_of
+from polynya.base.levels import LEVEL
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.storage import open_storage
-from polynya.stream.commands import Create, Encoding
+from polynya.stream.commands import Create, Encoding, SetLevel
 from polynya.stream.replies import Reply
 
 VOTERS = (1, 2, 3)
@@ -54,6 +55,10 @@ async def start(folder: Path) -> dict[int, Engine]:
         engines[node].local.hot_bytes_max = 1 << 40
     while any(leader_of(engines, group) is not engines[membership.first_of(group)] for group in range(GROUPS + 1)):
         await asyncio.sleep(0.05)  # until each is where it will stay
+    for group in range(GROUPS + 1):  # as nodes do that know each other
+        leader = leader_of(engines, group)
+        assert leader is not None
+        await leader.core.call(group, SetLevel(LEVEL))
     return engines
 
 

@@ -38,6 +38,9 @@ class CoreWorld:
     def machines(self) -> dict[int, Machine]:
         return self._machines
 
+    def turns(self) -> int:
+        return self._place
+
     def term(self, group: int) -> int:
         return 1
 

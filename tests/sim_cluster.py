@@ -14,15 +14,17 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import Links, SimMap, SimWriter, Stream
+from sim_parts import Links, SimMap, SimWriter, Stream, placeless
 from sim_store import SimStore
 from sim_tier import SimTier
 
+from polynya.base import levels
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.folding import fold_here
+from polynya.node.levels import Levels
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
@@ -32,9 +34,7 @@ from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream import snapshots
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Producer
-from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 from polynya.transport import address
 from polynya.transport.hello import PROTOCOL_MAX
@@ -127,6 +127,7 @@ class Node:
         self.faults: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.stamps: dict[int, int] = {}
+        self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.wall_ms = 0  # by which its wall's clock is wrong
         self._log_ms = 0
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
@@ -197,7 +198,7 @@ class Node:
         self.engine.service.join(self.forwarding)
         self.forwarding.start()
         assert self.engine.residence is not None
-        self.core.on_dropped += [self.forwarding.gone, lambda group: self.stamps.pop(group, None)]
+        self.core.on_dropped += [self.forwarding.gone, self._forget]
         self.steering = Steering(self.engine.service, self.core)
         self.placing = Placing(self.core, self.engine.residence, self.steering, self.forwarding.whereabouts, range(GROUPS + 1))
         self.spawn(self.placing.run())
@@ -206,8 +207,9 @@ class Node:
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
-        self.lost, self.lives, self.stamps = set(), {}, {}
+        self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
         self._keeps_its_word()
+        self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         if world.store is not None:
             self.tasks.update(SimTier(self.engine, world.store).tasks())
         self._pulse(self.life)
@@ -263,8 +265,15 @@ class Node:
         stamp = getattr(command, "now_ms", 0)
         assert not stamp or stamp >= self.stamps.get(group, 0), "log time goes back"
         self.stamps[group] = max(stamp, self.stamps.get(group, 0))
-        self.world.applied(group, self.core.members[group].group.applied_index, command, reply)
+        index = self.core.members[group].group.applied_index
+        before, number = self.parts.get(group, (0, 0))
+        self.parts[group] = (index, number + 1 if before == index else 0)
+        self.world.applied(group, (index, self.parts[group][1]), command, reply)
         self.engine.local.applied(group, command, reply)
+
+    def _forget(self, group: int) -> None:
+        self.stamps.pop(group, None)
+        self.parts.pop(group, None)
 
     def _led(self, group: int) -> None:
         status = self.core.members[group].raft
@@ -283,6 +292,7 @@ class Node:
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
                     self.core.peer_lost(other.number, self.ms_of(self.heard[other.number]))
+        self.levels.look()
         loop.call_later(PULSE_SECONDS, self._pulse, life)
 
     def hear(self, peer: int, life: int) -> None:
@@ -354,7 +364,7 @@ class Node:
 
     def state(self) -> dict[int, bytes]:
         """Of all groups, places in the own journal aside."""
-        return {number: _placeless(machine) for number, machine in self.engine.local.machines.items()}
+        return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
 
 
 class World:
@@ -369,6 +379,7 @@ class World:
         if replicas:
             self.placed = {group: tuple(sorted(self.born[(group + n) % count] for n in range(replicas))) for group in range(GROUPS + 1)}
         voters = {group: self.placed.get(group, self.born) for group in range(GROUPS + 1)}
+        self.release = levels.LEVEL if seed % 4 else 1  # what all nodes announce; with 1 the rules of the first release stay in force
         self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
         self.open: list[Stream] = []
         self.segment_bytes = 1 << 14
@@ -378,7 +389,9 @@ class World:
         self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
         self.clogged: dict[tuple[int, int], float] = {}  # (from, to) that nothing passes before that time
         self.loss = self.copies = 0.0
-        self.told: dict[tuple[int, int], int] = {}  # (group, index) -> what was applied there, and answered
+        self.told: dict[
+            tuple[int, tuple[int, int]], int
+        ] = {}  # (group, (index, number in that entry)) -> what was applied there, and answered
         self.sent = 0
         self.delay = (0.0005, 0.002)
         self.disk_delay = (0.0005, 0.002)
@@ -507,7 +520,7 @@ class World:
         for other in self.voters:
             self.cut |= {(number, other), (other, number)}
 
-    def applied(self, group: int, index: int, command: Command, reply: Reply) -> None:
+    def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
         """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
         what = crc32c(encode_command(command) + msgspec.msgpack.encode(reply))
         assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
@@ -562,7 +575,7 @@ class World:
                 if not node.core.has(number):
                     continue
                 group = node.core.shard.groups[number]
-                state = _placeless(group.machine)
+                state = placeless(group.machine)
                 same = states.setdefault(group.applied_index, state) == state
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
 
@@ -575,14 +588,6 @@ class World:
             await node.core.drain()
             await node.engine.stop()
             node.engine.close()
-
-
-def _placeless(machine: Machine) -> bytes:
-    image = msgspec.msgpack.decode(machine.snapshot(), type=snapshots.Image)
-    for stream in image.streams:
-        for batch in stream.hot or ():
-            batch.place = 0
-    return msgspec.msgpack.encode(image)
 
 
 __all__ = ["GROUPS", "Node", "World", "json_batch", "raw_batch"]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polynya.base.errors import Unavailable
+from polynya.stream import snapshots
+from polynya.stream.machine import Machine
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
@@ -127,3 +129,12 @@ class Links:
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
         """On another connection: it may overtake, and be overtaken."""
         self.send(node, messages)
+
+
+def placeless(machine: Machine) -> bytes:
+    """The state of a group, places in the own journal aside."""
+    image = msgspec.msgpack.decode(machine.snapshot(), type=snapshots.Image)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            batch.place = 0
+    return msgspec.msgpack.encode(image)

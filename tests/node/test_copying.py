@@ -34,7 +34,7 @@ class Led:
         self.snapshotter = SimpleNamespace(encoding=asyncio.Lock())
         self.sent: list[tuple[int, Any]] = []
         led = {1: self.world.machines[1]}
-        self.local = SimpleNamespace(led=led, machines=led)
+        self.local = SimpleNamespace(led=led, machines=led, turns=0)
         self.service: Any = SimpleNamespace(now_ms=lambda: 99, local=self.local, propose_to=self._propose)
         self.settler = Settler(self.service)
         self.storage = SimpleNamespace(shard=SimpleNamespace(groups={1: self.group}))
@@ -44,6 +44,7 @@ class Led:
 
     def apply(self, command: Any) -> Any:
         self.group.applied_index += 1
+        self.local.turns += 1
         return self.world.apply(1, command)
 
     def a_stream_in_a_pack_goes(self) -> None:

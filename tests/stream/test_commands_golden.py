@@ -97,6 +97,10 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
     (c.SetBalancing(True, 5), "9358c305"),
     (c.SetLevel(7), "925a07"),
+    (
+        c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
+        "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polynya.base.errors import ConfigError
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import Journal, JournalEntry, JournalLocked
 
 SMALL = 4096
@@ -36,6 +36,17 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     journal, entries = reopen(tmp_path)
     assert [(e.index, e.payload) for e in entries] == payloads and [e.place for e in entries] == places
     assert journal.cuts == () and journal.take_mark() is None  # the close left a mark
+    journal.close()
+
+
+def test_an_entry_is_found_from_a_place_inside_it(tmp_path: Path) -> None:
+    journal, _ = reopen(tmp_path)
+    places = write(journal, [(index, bytes([index]) * 40) for index in range(1, 80)])
+    for place in (*places[:3], *places[-3:]):
+        found = [journal.read_entry(place + number, within=64) for number in range(64)]
+        assert all((entry.place, entry.payload) == (place, journal.read(place)) for entry in found)
+        with pytest.raises(CorruptData, match="checksum"):
+            journal.read_entry(place + 10, within=10)
     journal.close()
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from polynya.base.errors import ConfigError
 
-LEVEL = 1  # that this release knows: 1 is that of the first release with clusters
-LEVELS: dict[str, int] = {}  # of commands that came later: name -> the level that a group must have reached before one is logged
+LEVEL = 2  # that this release knows: 1 is that of the first release with clusters
+LEVELS: dict[str, int] = {"Bundle": 2}  # of commands that came later: name -> the level that a group must have reached before one is logged
 
 
 def check_level(level: int, group: int) -> None:

@@ -73,6 +73,7 @@ class Flusher:
         self._wake = asyncio.Event()
         self._failures = 0  # passes in a row with a pack that failed
         self._age_scan_ms = 0
+        self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and they
 
     async def run(self) -> None:
         """Flush what is due, for ever. Faults of store and log are met with patience; damage in memory (CorruptData) is raised."""
@@ -268,7 +269,10 @@ class Flusher:
         self._wake.clear()
 
     def _hot_bytes(self) -> int:
-        return sum(machine.hot_bytes for machine in self._groups.machines().values())
+        turns = self._groups.turns()
+        if self._hot[0] != turns:
+            self._hot = (turns, sum(machine.hot_bytes for machine in self._groups.machines().values()))
+        return self._hot[1]
 
 
 def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> tuple[list[bytes], list[ColdSlice]]:

@@ -17,6 +17,10 @@ class Groups(Protocol):
         """By group number."""
         ...
 
+    def turns(self) -> int:
+        """Grows whenever something was applied: no machine has changed since it was the same."""
+        ...
+
     def term(self, group: int) -> int: ...
 
     async def propose(self, group: int, command: Command) -> Reply:

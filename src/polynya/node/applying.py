@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polynya.raft import Kind
+from polynya.raft import Entry, Kind
 from polynya.replica.log import decode_command
-from polynya.replica.member import Member, Proposal
-from polynya.stream.commands import Command
+from polynya.replica.member import Bundled, Member, Proposal
+from polynya.stream.commands import Bundle, Command
 from polynya.stream.replies import Reply
 
 _COMMAND = Kind.COMMAND
@@ -23,14 +23,35 @@ def apply_committed(member: Member, on_applied: Callable[[int, Command, Reply], 
         group.applied_index, group.term = entry.index, entry.term
         if entry.kind != _COMMAND:
             continue
-        count += 1
-        command = None
-        if type(entry) is Proposal:
-            command, entry.command = entry.command, None  # the log keeps the entry, which needs it no more
-        if command is None:
-            command = decode_command(entry.payload)
+        command, parts = _taken(entry)
         reply = apply(command, entry.place)
-        on_applied(number, command, reply)
         if member.proposals and member.proposals[0] is entry:
-            answer(member.proposals.popleft(), reply)
+            member.proposals.popleft()
+        else:
+            parts = []
+        if type(command) is not Bundle:
+            count += 1
+            on_applied(number, command, reply)
+            if parts:
+                answer(parts[0], reply)
+            continue
+        count += len(command.commands)
+        replies: list[Reply] = reply.detail
+        for append, reply in zip(command.commands, replies, strict=True):
+            on_applied(number, append, reply)
+        for part, reply in zip(parts, replies, strict=False):
+            answer(part, reply)
     return count
+
+
+def _taken(entry: Entry) -> tuple[Command, list[Proposal]]:
+    """What an entry says, and who proposed it here, if it was: the log keeps the entry, which needs neither any more."""
+    if type(entry) is Bundled:
+        parts, entry.parts = entry.parts, []
+        if parts:
+            return Bundle([part.command for part in parts]), parts  # type: ignore[misc]
+    elif type(entry) is Proposal:
+        command, entry.command = entry.command, None
+        if command is not None:
+            return command, [entry]
+    return decode_command(entry.payload), []

@@ -57,6 +57,7 @@ class Copier:
         self._indexes: dict[int, int] = {}  # of the newest copies that this core wrote
         self._written: dict[int, float] = {}  # when
         self._covered: dict[int, int] = {}  # the last message that the copy contains
+        self._turns, self._behind = -1, list[int]()  # the turn at which the groups were found whose copies are not of now, and they
         self._packs: dict[int, int] = {}  # the machine's count of packs in it
         self._marked = False
         self._loop = asyncio.get_running_loop()
@@ -81,8 +82,12 @@ class Copier:
         if not self._marked:
             await copies.mark(self._store, self._whole)
             self._marked = True
-        for number in list(self._engine.local.led):
-            machine = self._engine.local.led.get(number)  # it may be led elsewhere by now
+        local, shard = self._engine.local, self._engine.storage.shard
+        if self._turns != local.turns or self._behind:  # what is not due yet will be
+            self._turns = local.turns
+            self._behind = [number for number in local.led if self._indexes.get(number) != shard.groups[number].applied_index]
+        for number in self._behind:
+            machine = local.led.get(number)  # it may be led elsewhere by now
             if machine is not None and self._is_due(number, machine):
                 await asyncio.sleep(await self._copy(number, machine))
 

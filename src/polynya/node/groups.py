@@ -23,6 +23,9 @@ class CoreGroups:
     def machines(self) -> Mapping[int, Machine]:
         return self._service.local.led
 
+    def turns(self) -> int:
+        return self._service.local.turns
+
     async def propose(self, group: int, command: Command) -> Reply:
         return await self._service.call(group, command)
 

@@ -26,8 +26,14 @@ class Leads:
         self._core, self._writes = core, writes
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> when it was last tried
+        self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
+        core.on_leadership.append(self._strays.add)
         self._stalled_at = float("-inf")  # when leaderships last went because of the disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
+
+    def placed_anew(self) -> None:
+        """Other nodes are to lead some groups."""
+        self._strays.update(self._core.led)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -68,8 +74,12 @@ class Leads:
         """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
         core = self._core
         left = 1 + len(core.members) // GIVE_BACK_PART
-        for number in list(core.led):
-            member, first = core.members[number], core.first_of(number)
+        for number in sorted(self._strays):
+            first = core.first_of(number)
+            if number not in core.led or first == core.node:
+                self._strays.discard(number)
+                continue
+            member = core.members[number]
             peer = member.raft.peers.get(first)
             if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
                 continue

@@ -35,6 +35,7 @@ class Placing:
         self._whereabouts.map = newest
         for group, member in self._core.members.items():
             member.raft.settings = self._core.settings_of(group)
+        self._core.leadership.placed_anew()
         for hear in self.on_map:
             hear(newest)
         self._news.set()

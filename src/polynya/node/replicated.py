@@ -1,8 +1,9 @@
 """The turn loop of a core whose groups have replicas on other nodes: what came in since the last turn goes through Raft, and what that leads
 to for all groups is gathered into one message to each peer and one write with one fsync (docs/decisions/0010).
 
-A turn does not wait for the write before it: entries leave for the peers while the disk still works, and what is to be written gathers
-behind the write in flight. An entry is applied once it is committed *and* durable here.
+What peers say is dealt with at once; what is to be written gathers behind the write in flight, and so do proposals: they leave for the peers
+with the write of their own, so that a group has few and large entries (bundles) when there is much to do. An entry is applied once it is
+committed *and* durable here.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from polynya.raft import (
 )
 from polynya.replica import Group
 from polynya.replica.log import encode_command
-from polynya.replica.member import Member, Proposal
+from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
@@ -53,6 +54,7 @@ from polynya.stream.replies import Code, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
+_BUNDLE_LEVEL = LEVELS["Bundle"]
 Shared = Callable[[int], bool]
 
 
@@ -347,8 +349,8 @@ class ReplicatedCore:
 
     async def wait_applied(self) -> None:
         """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
-        pending = [entry for member in self.members.values() for entry in (*member.proposals, *member.queue)]
-        while any(isinstance(entry, Proposal) and entry.token is not None for entry in pending):
+        pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
+        while any(part.token is not None for part in pending):
             await self._wait_turn()
 
     async def drain(self) -> None:
@@ -407,6 +409,11 @@ class ReplicatedCore:
 
     # --- what the writes tell --------------------------------------------------------------------------------------------------
 
+    def gather(self) -> None:
+        """What was proposed while the disk worked goes with the next write."""
+        if self._dead is None and self._queued:
+            self._turn()
+
     def synced(self, tickets: list[tuple[Raft, int]]) -> None:
         if self._dead is None:
             now_ms = self._now_ms()
@@ -457,7 +464,8 @@ class ReplicatedCore:
 
     def _turn(self) -> None:
         now_ms = self._now_ms()
-        self._hand_in(now_ms)
+        if not self._writes.busy:
+            self._hand_in(now_ms)
         ready = self._ready
         while ready:
             rafts = ready[:]
@@ -482,6 +490,10 @@ class ReplicatedCore:
         queued, self._queued = self._queued, []
         for member in queued:
             entries, member.queue = member.queue, []
+            if not entries:
+                continue
+            if len(entries) > 1 and member.group.machine.level >= _BUNDLE_LEVEL:
+                entries = bundled(entries)
             refusal = member.raft.propose(entries, now_ms)
             if refusal is None:
                 member.proposals.extend(entries)  # type: ignore[arg-type]
@@ -529,6 +541,8 @@ class ReplicatedCore:
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
+                queued, member.queue = member.queue, []  # what waited for the disk: another takes it
+                self._answer_all(queued, NotLeader(self.leader_of(number)))
         lost = member.lost()
         if lost:
             self._answer_all(lost, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
@@ -537,12 +551,12 @@ class ReplicatedCore:
 
     def _answer_all(self, entries: Sequence[Entry], reply: Reply | BaseException) -> None:
         for entry in entries:
-            self._answer(entry, reply)
+            for part in parts_of(entry):
+                self._answer(part, reply)
 
-    def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
-        assert isinstance(entry, Proposal)
-        token, entry.token = entry.token, None
-        self.inflight_bytes -= len(entry.payload)
+    def _answer(self, proposal: Proposal, reply: Reply | BaseException) -> None:
+        token, proposal.token = proposal.token, None
+        self.inflight_bytes -= len(proposal.payload)
         try:
             token(reply)
         except Exception as fault:

@@ -14,6 +14,7 @@ from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node.birth import FILE, Birth, journal_id_of, sync_folder, write_json
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
+from polynya.replica.log import count_of
 from polynya.stream.snapshots import places_of, with_places
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
 from polynya.wal.errors import is_full
@@ -100,14 +101,14 @@ class _Shares:
         alone = self._birth.node == 0
         moved: dict[int, int] = {}
         for entry in entries:
-            wanted = entry.place in named
+            wanted = [number for number in range(count_of(entry.payload)) if entry.place + number in named]
             covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group]
             if not wanted and (covered or entry.kind == KIND_COPY):
                 continue
             journal = self._journals[entry.group % self._cores]
             place = journal.stage(entry.group, entry.term, entry.index, entry.kind, entry.payload)
-            if wanted:
-                moved[entry.place] = place
+            for number in wanted:
+                moved[entry.place + number] = place + number
             if journal.pending_bytes >= WRITE_BYTES:
                 _write(journal)
         for journal in self._journals:

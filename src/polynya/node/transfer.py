@@ -13,9 +13,9 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.node.chains import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
-from polynya.replica.log import decode_command
+from polynya.replica.log import decode_part
 from polynya.stream import deltas
-from polynya.stream.commands import Append, Batch, Create
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create
 from polynya.stream.machine import Machine
 from polynya.stream.snapshots import decode_image
 from polynya.wal import Journal
@@ -89,8 +89,9 @@ def _merged(data: Scratch, at: int, links: Sequence[Link]) -> bytes:
 
 
 def payload_at(journal: Journal, place: int, uid: int) -> bytes:
-    """Of the hot batch at a place. Raises CorruptData."""
-    command = decode_command(journal.read(place))
+    """Of the hot batch at a place, which may be one of those in a bundle. Raises CorruptData."""
+    entry = journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+    command = decode_part(entry.payload, place - entry.place)
     batch = command.batch if isinstance(command, Append | Create) else None
     if not isinstance(batch, Batch):
         raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot says so of the stream {uid}")

@@ -34,6 +34,10 @@ class Writer(Protocol):
 class Turns(Protocol):
     """What is told of writes."""
 
+    def gather(self) -> None:
+        """A write has ended: what waited for that may go with the next one."""
+        ...
+
     def synced(self, tickets: list[tuple[Raft, int]]) -> None:
         """These are durable; the next write is on its way."""
         ...
@@ -176,6 +180,7 @@ class Writes:
 
     def _synced(self, batch: WriteBatch, write: Write) -> None:
         self._journal.synced(batch)
+        self._turns.gather()
         self.flush()  # what gathered meanwhile: the disk works while others apply and answer
         for hot, place in write.moves:
             hot.place = place

@@ -55,6 +55,9 @@ _decode_block: Callable[[bytes], list[int | bytes]] = msgspec.msgpack.Decoder(li
 
 def encode_block(entries: list[Entry]) -> bytes:
     """The entries of an append. Once for all members that get the same list."""
+    if len(entries) == 1:  # a turn's appends, bundled
+        entry = entries[0]
+        return _encode((entry.term, entry.kind, entry.payload))
     return _encode(list(chain.from_iterable((entry.term, entry.kind, entry.payload) for entry in entries)))
 
 
@@ -92,6 +95,10 @@ def decode_message(data: bytes) -> Message:
 
 
 def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
+    if len(block) == 3:
+        term, kind, payload = block
+        if type(term) is int and type(kind) is int and type(payload) is bytes and term <= frame.term:
+            return [Entry(payload, kind, term, frame.prev_index + 1, frame.group)]
     terms, kinds, payloads = block[::3], block[1::3], block[2::3]
     sound = len(terms) == len(payloads) and _all(terms, int) and _all(kinds, int) and _all(payloads, bytes)
     if not sound or list(terms) != sorted(terms) or (terms and terms[-1] > frame.term):  # type: ignore[operator]

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import election, membership, sleeping
-from polynya.raft.messages import Message, Recall, RecallAnswer
+from polynya.raft import election, leading, membership, sleeping
+from polynya.raft.effects import Role
+from polynya.raft.messages import Append, Heartbeat, Message, Recall, RecallAnswer, SnapshotChunk
 from polynya.raft.settings import NEVER
 
 if TYPE_CHECKING:
     from polynya.raft.raft import Raft
+
+PATIENCE = 2  # election times
 
 
 def start(raft: Raft) -> None:
@@ -21,6 +24,7 @@ def start(raft: Raft) -> None:
     raft.recalled = set(raft.unheard)
     raft.recalled_term = raft.term
     raft.recall_ms = raft.now_ms
+    raft.patient_ms = 0
     raft.all_blank = is_blank(raft)
 
 
@@ -30,11 +34,14 @@ def is_blank(raft: Raft) -> bool:
 
 
 def deadline_ms(raft: Raft) -> int:
-    return raft.recall_ms if raft.unheard else NEVER
+    return raft.recall_ms if raft.unheard else raft.patient_ms or NEVER
 
 
 def tick(raft: Raft) -> None:
-    """Ask those again who have not answered."""
+    """Ask those again who have not answered; end every older lead by ourselves if its leader has not."""
+    if raft.patient_ms and raft.now_ms >= raft.patient_ms:
+        raft.patient_ms = 0
+        election.become_follower(raft, raft.recalled_term + 1, 0)
     if raft.unheard and raft.now_ms >= raft.recall_ms:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(raft.unheard):
@@ -50,6 +57,7 @@ def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
         raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft)))
         sleeping.recalled(raft, message.sender)
+        _make_way(raft, message.sender)
         if message.blank:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):
@@ -78,8 +86,28 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
         return
     if raft.all_blank:  # a new group: there is nothing to remember
         raft.remember()
-    else:
-        election.become_follower(raft, raft.recalled_term + 1, 0)
+    else:  # a leader that was asked hands over, which costs its clients nothing; to enter that term ourselves costs them an election
+        raft.patient_ms = raft.now_ms + PATIENCE * raft.settings.election_ms
+
+
+def keeps_out(raft: Raft, message: Message) -> bool:
+    """Of a forgetful member: whether it takes no notice, until it hears who leads in a term above all that it was told of."""
+    if raft.unheard:
+        return True
+    if raft.patient_ms:
+        if message.term <= raft.recalled_term or not isinstance(message, Append | Heartbeat | SnapshotChunk):
+            return True
+        raft.patient_ms = 0
+    return False
+
+
+def _make_way(raft: Raft, sender: int) -> None:
+    """A leader: whoever has forgotten what it promised us needs a term that it promised nothing in, so another voter is to lead in one."""
+    if raft.role is not Role.LEADER or not raft.configuration.votes(sender):
+        return
+    fit = [node for node, peer in raft.peers.items() if node != sender and not peer.lost and node in raft.configuration.voters]
+    if fit:
+        leading.transfer(raft, max(fit, key=lambda node: raft.peers[node].match))
 
 
 def try_learn(raft: Raft) -> None:
@@ -91,5 +119,5 @@ def try_learn(raft: Raft) -> None:
 
 def try_remember(raft: Raft) -> None:
     """All that was committed before is here, by the word of a leader that was elected without us."""
-    if not raft.unheard and raft.commit <= raft.durable and raft.commit and raft.log.term(raft.commit) == raft.term:
+    if not raft.unheard and not raft.patient_ms and raft.commit <= raft.durable and raft.commit and raft.log.term(raft.commit) == raft.term:
         raft.remember()

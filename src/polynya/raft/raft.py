@@ -99,6 +99,7 @@ class Raft:
         "node",
         "now_ms",
         "own_term_index",  # the no-op of the leader's term
+        "patient_ms",  # a forgetful member that has heard all: so long it waits for a leader of a newer term
         "peers",
         "queued",
         "random_state",
@@ -191,7 +192,7 @@ class Raft:
         self.heard_commit = 0
         self.unheard: set[int] = set()
         self.recalled: set[int] = set()
-        self.recalled_term = self.recall_ms = 0
+        self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
         forgetting.start(self)
         if membership.is_alone(self):
@@ -218,7 +219,7 @@ class Raft:
         if forgetting.concerns(message):
             forgetting.on_message(self, message)
             return
-        if self.unheard:
+        if self.forgetful and forgetting.keeps_out(self, message):
             return
         peer = self.peers.get(message.sender)
         if peer is not None:

@@ -185,6 +185,8 @@ def tick(raft: Raft) -> None:
 
 def deadline_ms(raft: Raft) -> int:
     reads = raft.reads
+    if not reads.asked and not reads.fresh:
+        return NEVER
     again_ms = raft.asked_ms + raft.settings.heartbeat_ms if reads.asked else NEVER
     give_up_ms = min(waiting.since_ms for waiting in reads.fresh) + 2 * raft.settings.election_ms if reads.fresh else NEVER
     return min(again_ms, give_up_ms)

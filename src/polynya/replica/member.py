@@ -7,9 +7,14 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from polynya.raft import Entry, Raft, Role
+from polynya.replica.log import encode_bundle
 from polynya.replica.shard import Group
-from polynya.stream.commands import Command
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Command
+
+BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: a batch of it is read back with all of them
 
 
 class Proposal(Entry, gc=False):
@@ -17,6 +22,47 @@ class Proposal(Entry, gc=False):
 
     command: Command | None = None
     token: Any = None
+
+
+class Bundled(Entry, gc=False):
+    """Several that were proposed here, as one entry."""
+
+    parts: list[Proposal] = msgspec.field(default_factory=list)
+
+
+Proposed = Proposal | Bundled
+
+
+def parts_of(entry: Entry) -> list[Proposal]:
+    """What was proposed here with it, and may not be answered yet."""
+    return entry.parts if type(entry) is Bundled else [entry] if type(entry) is Proposal else []
+
+
+def bundled(queue: list[Entry]) -> list[Entry]:
+    """The same proposals with as few entries as may be: appends that follow each other are one (`Bundle`)."""
+    found: list[Entry] = []
+    run: list[Proposal] = []
+    size = 0
+    for entry in queue:
+        length = len(entry.payload)
+        fits = type(entry) is Proposal and type(entry.command) is Append and length <= BUNDLE_BYTES
+        if run and not (fits and size + length <= BUNDLE_BYTES and len(run) < BUNDLE_COMMANDS_MAX):
+            found.append(_joined(run))
+            run, size = [], 0
+        if fits:
+            run.append(entry)  # type: ignore[arg-type]
+            size += length
+        else:
+            found.append(entry)
+    if run:
+        found.append(_joined(run))
+    return found
+
+
+def _joined(run: list[Proposal]) -> Entry:
+    if len(run) == 1:
+        return run[0]
+    return Bundled(encode_bundle([part.payload for part in run]), parts=run)
 
 
 class Member:
@@ -32,8 +78,8 @@ class Member:
         self.first = entries[0].index if entries else raft.log.last + 1  # the index of places[0]
         self.places = array("Q", [entry.place for entry in entries])
         self.committed: deque[Entry] = deque()  # not applied yet: not durable here
-        self.queue: list[Entry] = []  # proposals of this turn
-        self.proposals: deque[Proposal] = deque()  # in the log, not answered
+        self.queue: list[Entry] = []  # proposals of this turn, one by one
+        self.proposals: deque[Proposed] = deque()  # in the log, not answered
         self.reading: list[Any] | None = None  # who waits for the read that leaves with this turn
         self.leads = False  # elected, and all of the terms before is applied
 
@@ -72,20 +118,20 @@ class Member:
         raft = self.raft
         return raft.role is Role.LEADER and self.group.applied_index >= raft.own_term_index
 
-    def emptied(self) -> tuple[list[Entry], list[Proposal]]:
+    def emptied(self) -> tuple[list[Entry], list[Proposed]]:
         """What was queued, and what is in the log and not answered: nothing of it is the member's any more."""
         queued, proposals = self.queue, list(self.proposals)
         self.queue = []
         self.proposals.clear()
         return queued, proposals
 
-    def cut(self, index: int) -> list[Proposal]:
+    def cut(self, index: int) -> list[Proposed]:
         """The proposals from this index on, which are in the log no more."""
         gone = [proposal for proposal in self.proposals if proposal.index >= index]
         self.proposals = deque(proposal for proposal in self.proposals if proposal.index < index)
         return gone
 
-    def lost(self) -> list[Proposal]:
+    def lost(self) -> list[Proposed]:
         """The proposals whose outcome this member does not learn in time, or never: those of a term in which it led and leads no more."""
         raft = self.raft
         if raft.role is Role.LEADER and all(proposal.term == raft.term for proposal in self.proposals):

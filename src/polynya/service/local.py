@@ -99,6 +99,7 @@ class LocalGroups:
         self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
         self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
         self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
+        self.turns = 0  # grows with each turn that applied something: what has seen it need not look at all groups again
         self.hot_refused = 0
         self.trims = TrimCounters()
         self._proposer = proposer
@@ -390,6 +391,7 @@ class LocalGroups:
 
     def turned(self) -> None:
         """After each turn."""
+        self.turns += 1
         self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()])
 
     def sweep(self) -> None:

@@ -1,7 +1,7 @@
 """The commands of a group's log. The command type is the wire and journal type (F10).
 
 msgspec structs, array-like, integer tags; fields are only appended, and with defaults; golden bytes are in the tests. Numbers in
-use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-89 cluster.
+use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 60-79 tables, 80-90 cluster, 99 the log itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import msgspec
 
 class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The common shape."""
+
+
+BUNDLE_COMMANDS_MAX = 64  # fewer than any entry has bytes in the journal: so a place in one entry is never another entry's
 
 
 class Encoding:
@@ -498,6 +501,13 @@ class SetLevel(Command, tag=90, frozen=True, gc=False):
     level: int
 
 
+class Bundle(Command, tag=99, frozen=True, gc=False):
+    """Appends of one turn as one entry of the log, at most `BUNDLE_COMMANDS_MAX`: each is judged and answered as if it were alone, in order. The
+    place of what one of them brings is the entry's, plus its number here. The reply's detail has their replies."""
+
+    commands: list[Append]
+
+
 AnyCommand = (
     Create
     | Append
@@ -541,4 +551,5 @@ AnyCommand = (
     | SetBalancing
     | MetaChange
     | SetLevel
+    | Bundle
 )

@@ -26,6 +26,7 @@ from polynya.stream.commands import (
     Acknowledge,
     Append,
     BucketRetention,
+    Bundle,
     ClaimRanges,
     Command,
     ConfirmPin,
@@ -213,6 +214,7 @@ def _remember(known: dict[str, None], key: str) -> bool:
 _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Create: writes.apply_create,
     Append: writes.apply_append,
+    Bundle: writes.apply_bundle,
     Delete: lifetimes.apply_delete,
     Expire: lifetimes.apply_expire,
     Touch: lifetimes.apply_touch,

@@ -6,7 +6,7 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from polynya.base.offsets import format_token
-from polynya.stream.commands import Append, Create, Fork
+from polynya.stream.commands import Append, Bundle, Create, Fork
 from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
 from polynya.stream.model import HotBatch, Stream
 from polynya.stream.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
@@ -64,6 +64,16 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     if last < 0:
         last = producer.sequence
     return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
+
+
+def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
+    """Each as if it were alone."""
+    replies, log_ms = [], machine.log_ms
+    for number, command in enumerate(bundle.commands, place):
+        replies.append(apply_append(machine, command, number))
+        if command.now_ms > log_ms:
+            machine.log_ms = log_ms = command.now_ms
+    return Reply(Code.OK, detail=replies)
 
 
 def _judge_state(stream: Stream, command: Append) -> Reply | None:

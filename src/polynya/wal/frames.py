@@ -21,6 +21,7 @@ _SEGMENT = Struct("<8sIIQQQ20x")
 _CRC = Struct("<I")
 _SEED = Struct("<QIQ")
 _FRAME = Struct("<IIHBxQQI")
+_PAD_AT = 11  # a byte that is 0 in each header
 pack_frame_head = Struct("<IIHBxQQ").pack  # all but the header's CRC
 
 
@@ -78,6 +79,13 @@ def pack_mark(*, seed: int, segment: int, offset: int, synced: int) -> bytes:
     """A mark at `offset` of `segment` that says: everything below the place `synced` is on disk."""
     head = pack_frame_head(len(MARK_MAGIC), _MARK_CRC, 0, Kind.MARK, segment << 32 | offset, synced)
     return b"".join((head, _CRC.pack(extend(seed ^ offset, head)), MARK_MAGIC))
+
+
+def is_head(data: bytes, seed: int) -> bool:
+    """Whether a frame begins here; `seed` has the offset mixed in."""
+    if len(data) < FRAME_HEADER_BYTES or data[_PAD_AT]:
+        return False
+    return bool(extend(seed, data[: FRAME_HEADER_BYTES - 4]) == _CRC.unpack_from(data, FRAME_HEADER_BYTES - 4)[0])
 
 
 def parse_frame(data: bytes, offset: int, seed: int, limit: int) -> Frame | str:

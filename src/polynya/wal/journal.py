@@ -22,6 +22,7 @@ from polynya.wal.frames import (
     Frame,
     Kind,
     SegmentHeader,
+    is_head,
     pack_frame_head,
     pack_mark,
     parse_frame,
@@ -242,8 +243,8 @@ class Journal:
         """The payload of the entry at a place that was written. Raises `CorruptData` when it is damaged or not there."""
         return self.read_entry(place).payload
 
-    def read_entry(self, place: int) -> JournalEntry:
-        """All of it."""
+    def read_entry(self, place: int, *, within: int = 1) -> JournalEntry:
+        """All of it; or of the one whose frame begins less than `within` bytes before the place, if none begins there: `place` tells where."""
         segment = self._segments.get(place >> 32)
         offset = place & OFFSET_MASK
         if segment is None:
@@ -252,6 +253,9 @@ class Journal:
         fd = self._files.open(path)
         try:
             data = self._files.read(fd, _READ_AHEAD_BYTES, offset)
+            if within > 1 and not is_head(data, segment.seed ^ offset):
+                offset -= self._distance(fd, offset, within, segment.seed)
+                data = self._files.read(fd, _READ_AHEAD_BYTES, offset)
             needed = FRAME_HEADER_BYTES + int.from_bytes(data[:4], "little")
             if len(data) < needed <= FRAME_HEADER_BYTES + PAYLOAD_BYTES_MAX:
                 data += self._files.read(fd, needed - len(data), offset + len(data))
@@ -259,8 +263,15 @@ class Journal:
             self._files.close(fd)
         frame = parse_frame(data, 0, segment.seed ^ offset, len(data))
         if isinstance(frame, Frame) and frame.kind != Kind.MARK:
-            return JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, place)
+            return JournalEntry(frame.group, frame.term, frame.index, frame.kind, frame.payload, segment.number << 32 | offset)
         raise corrupt(path, offset, frame if isinstance(frame, str) else "there is no entry here")
+
+    def _distance(self, fd: int, offset: int, within: int, seed: int) -> int:
+        """From the frame that begins at most so few bytes before to the offset; 0: none does. The seed is random: no payload looks like a head."""
+        back = min(within - 1, offset - SEGMENT_HEADER_BYTES)
+        data = self._files.read(fd, back + FRAME_HEADER_BYTES, offset - back)
+        distances = (distance for distance in range(1, back + 1) if is_head(data[back - distance :], seed ^ (offset - distance)))
+        return next(distances, 0)
 
     def segments(self) -> list[tuple[int, int]]:
         """(number, bytes) of each written segment, oldest first."""

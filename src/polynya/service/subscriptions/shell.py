@@ -147,12 +147,14 @@ class Subscriptions:
 
     async def _keep(self) -> None:
         ticks = 0
-        led: set[int] = set()
+        turns, led = -1, set[int]()
         while True:
             self._wakes.tend()
-            news = self._machines.keys() - led  # what was under way at the leader before this one is looked for at once
-            led = set(self._machines)
-            if ticks % SWEEP_TICKS == 0 or news:
+            news = set[int]()
+            if turns != self._service.local.turns:  # a lead comes with a turn
+                turns, news = self._service.local.turns, self._machines.keys() - led
+                led = set(self._machines)
+            if ticks % SWEEP_TICKS == 0 or news:  # what was under way at the leader before this one is looked for at once
                 await self._sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)

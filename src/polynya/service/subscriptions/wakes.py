@@ -49,6 +49,7 @@ class Wakes:
         self.counters = WakeCounters()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._issuing: dict[str, asyncio.Task[None]] = {}
+        self._turns, self._awake = -1, list[int]()  # the turn at which the groups with something that is not idle were found, and they
         self._announced: dict[str, int] = {}  # id -> times that the wake in flight was announced
         self._completing: dict[str, asyncio.Lock] = {}
 
@@ -137,12 +138,12 @@ class Wakes:
 
     def tend(self) -> None:
         """Start what is due of the subscriptions that are not idle."""
-        now_ms = self.service.now_ms()
-        for machine in self.service.local.led.values():
-            state = machine.subscriptions
-            if state.awake:  # of most groups nothing is
-                for key in tuple(state.awake):
-                    self._tend_one(state.homes[key], now_ms)
+        local = self.service.local
+        if self._turns != local.turns:
+            self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
+        for machine in [local.led[group] for group in self._awake if group in local.led]:
+            for key in tuple(machine.subscriptions.awake):
+                self._tend_one(machine.subscriptions.homes[key], self.service.now_ms())
 
     def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
         if subscription.id in self._busy:

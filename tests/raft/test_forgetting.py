@@ -1,0 +1,65 @@
+"""A member that has lost its disk comes back: it costs a hand-over, and an election only where nobody hands over."""
+
+from __future__ import annotations
+
+import pytest
+from raft_world import Disk, World, commands
+
+from polynya.raft import Configuration, HardState, Role, forgetting
+
+
+def with_a_lost_disk() -> tuple[World, int, int]:
+    """A group of three that has a leader, one entry, and a follower of which the disk is gone; the leader, and that follower."""
+    world = World(Configuration((1, 2, 3)))
+    for node in (1, 2, 3):
+        world.add(node)
+    world.pass_time(3 * world.settings.election_ms)
+    leader = world.leader()
+    assert leader is not None
+    leader.live.propose(commands("a"), leader.now_ms)
+    world.pass_time(100)
+    lost = world.members[leader.node % 3 + 1]
+    lost.crash()
+    world.pass_time(50)
+    lost.disk = Disk()
+    lost.disk.frames.append(("hard", HardState(forgetful=True)))
+    lost.disk.sync(1)
+    lost.start()
+    return world, leader.node, lost.node
+
+
+def leads(world: World) -> bool:
+    return any(member.raft is not None and member.raft.role is Role.LEADER for member in world.members.values())
+
+
+def test_the_leader_hands_over_and_the_group_is_never_without_one() -> None:
+    world, leader, number = with_a_lost_disk()
+    term = world.members[leader].live.term
+    for _ in range(300):
+        world.pass_time(1)
+        assert leads(world)
+    lost = world.members[number].live
+    assert not lost.forgetful and lost.commit == lost.log.last >= 2
+    assert {member.live.term for member in world.members.values()} == {term + 1}, "one election, which nobody had to wait for"
+
+
+def test_where_nobody_hands_over_it_ends_the_old_leads_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "_make_way", lambda raft, sender: None)  # as in releases before
+    world, leader, number = with_a_lost_disk()
+    term, lost = world.members[leader].live.term, world.members[number]
+    world.pass_time(forgetting.PATIENCE * world.settings.election_ms - 10)
+    assert lost.live.forgetful and lost.live.commit == 0, "it takes nothing of an older term"
+    world.pass_time(5 * world.settings.election_ms)
+    assert leads(world) and not lost.live.forgetful
+    assert min(member.live.term for member in world.members.values()) > term + 1
+
+
+def test_a_leader_that_has_nobody_else_stays() -> None:
+    world, number, lost = with_a_lost_disk()
+    (other,) = {1, 2, 3} - {number, lost}
+    world.members[other].crash()
+    leader = world.members[number]
+    leader.live.peer_lost(other, leader.now_ms, leader.now_ms)
+    term = leader.live.term
+    world.pass_time(100)
+    assert leader.live.transferee == 0 and leader.live.term == term

@@ -1,0 +1,94 @@
+"""Appends of one turn are one entry of the log: its bytes, which appends go together, and that each is found again, whatever happens to the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sim_cluster import Node, World, raw_batch
+from sim_loop import run_simulated
+
+from polynya.raft import Entry
+from polynya.replica.log import count_of, decode_command, decode_part, encode_bundle, encode_command
+from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Bundle, Command, Delete, Producer
+from polynya.stream.replies import Code
+
+A = "test/a"
+
+
+def append_of(number: int, size: int = 4) -> Append:
+    return Append(A, number, "text/plain", raw_batch(b"x" * size), Producer("p", 0, number))
+
+
+def proposal(command: Command) -> Proposal:
+    return Proposal(encode_command(command), command=command, token=lambda reply: None)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, BUNDLE_COMMANDS_MAX])
+def test_a_bundle_has_the_bytes_of_its_commands(count: int) -> None:
+    commands = [append_of(number) for number in range(count)]
+    data = encode_bundle([encode_command(command) for command in commands])
+    assert data == encode_command(Bundle(commands))
+    assert decode_command(data) == Bundle(commands) and count_of(data) == count
+    assert [decode_part(data, number) for number in range(count + 1)] == [*commands, None]
+
+
+def test_a_command_alone_is_its_own_first_part() -> None:
+    data = encode_command(append_of(1))
+    assert (decode_part(data, 0), decode_part(data, 1), count_of(data)) == (append_of(1), None, 1)
+
+
+def test_what_goes_together() -> None:
+    queue: list[Entry] = [proposal(append_of(number)) for number in range(BUNDLE_COMMANDS_MAX + 3)]
+    queue.append(proposal(Delete(A, 1)))
+    queue.append(proposal(append_of(1)))
+    queue.append(proposal(append_of(2, BUNDLE_BYTES)))
+    queue += [proposal(append_of(number, BUNDLE_BYTES // 3)) for number in range(4)]
+    entries = bundled(queue)
+    assert [len(parts_of(entry)) for entry in entries] == [BUNDLE_COMMANDS_MAX, 3, 1, 1, 1, 2, 2]
+    assert [part for entry in entries for part in parts_of(entry)] == queue, "in their order"
+    assert all(len(entry.payload) <= BUNDLE_BYTES + 8 for entry in entries if type(entry) is Bundled)
+
+
+async def _at_once(node: Node, count: int) -> None:
+    """Appends of a pass of the loop: of producers, one twice and one too early, and of nobody."""
+    producers = [Producer("p", 0, sequence) for sequence in range(count)]
+    asked = [node.append(A, b"%d," % producer.sequence, producer) for producer in producers]
+    asked += [node.append(A, b"0,", producers[0]), node.append(A, b"9,", Producer("p", 0, count + 5)), node.append(A, b"n,")]
+    replies = await asyncio.gather(*asked)
+    assert [reply.code for reply in replies] == [Code.OK] * count + [Code.DUPLICATE, Code.PRODUCER_GAP, Code.OK]
+    assert [reply.record for reply in replies[:count]] == list(range(1, count + 1))
+
+
+def test_each_append_of_a_bundle_is_judged_answered_and_found_again() -> None:
+    run_simulated(_story())
+
+
+async def _story() -> None:
+    world = World(seed=1)
+    await world.start()
+    group = world.group_of(A)
+    await world.wait(lambda: all(node.core.shard.groups[group].machine.level == 2 for node in world.alive()))
+    leader = world.leader(group)
+    assert leader is not None
+    await leader.create(A)
+    before = leader.core.shard.groups[group].applied_index
+    await _at_once(leader, 40)
+    assert leader.core.shard.groups[group].applied_index - before < 10, "40 appends are a few entries"
+    await world.wait_equal()
+    expected = b"".join(b"%d," % sequence for sequence in range(40)) + b"n,"
+    for node in world.alive():
+        await node.snapshot()
+    for node in list(world.nodes.values()):  # the hot payload is read back from the places that the snapshots name
+        node.kill(power=1.0)
+        node.start()
+    await world.wait_leaders()
+    assert await world.nodes[2].read(A) == expected
+    lost = world.nodes[3]
+    lost.kill()
+    lost.lose_disk()
+    lost.start()
+    await world.wait_equal()
+    assert await lost.read(A) == expected
+    await world.stop()
