@@ -14,15 +14,17 @@ from typing import Any
 
 from bench.core import append_of
 from polynya.base.errors import Unavailable
-from polynya.replica.log import decode_command, encode_command
+from polynya.replica.log import decode_command
 from polynya.service import messages
-from polynya.service.bundles import Bundles, handler_of
+from polynya.service.bundles import handler_of
+from polynya.service.forwarding import Forwarding, Place
+from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.replies import Reply
 from polynya.transport.door import Guest, House
 from polynya.transport.link import Link
 from polynya.transport.peer import Peer
 
-TARGET, PASSES = 2 << 8, 400
+PASSES = 400
 
 
 class Socket:
@@ -60,7 +62,25 @@ class World:
         self.here.connection_made(self.asked)  # type: ignore[arg-type]
         self.peer._begin(self.here)
         self._protocol = protocol
-        self.bundles = Bundles(self)
+        self.others: list[int] = []
+        self.led: set[int] = set()
+        where = Whereabouts(1, BirthMap((1, 2)), lambda node: True)
+        self.forwarding = Forwarding(
+            Place(1, 0, 1, 1), self, self, _nobody, stamped=_nobody, address=lambda node, core: node << 8 | core, whereabouts=where
+        )
+        self.forwarding.led(1)
+
+    def leader_of(self, group: int) -> int:
+        return 2
+
+    def fit(self, group: int) -> bool:
+        return True
+
+    def on(self, kind: int, handler: Any) -> None:
+        """Nobody tells who leads."""
+
+    def send(self, core: int, kind: int, body: bytes) -> bool:
+        return True
 
     def protocol(self, core: int) -> int:
         return self._protocol
@@ -80,6 +100,10 @@ async def _never() -> Link:
     raise Unavailable("it is there already")
 
 
+def _nobody(*_: Any) -> Any:
+    raise AssertionError("nothing is led here")
+
+
 async def cost(protocol: int, count: int) -> float:
     world, best = World(protocol), 1e9
     commands = [append_of(number, 1) for number in range(count)]
@@ -88,8 +112,8 @@ async def cost(protocol: int, count: int) -> float:
     for _ in range(PASSES):
         begin = thread_time()
         for command in commands:
-            world.bundles.propose(TARGET, 1, command, encode_command(command), came.append)
-        world.bundles._leave_all()
+            world.forwarding.propose(1, command, came.append)
+        world.forwarding._bundles._leave_all()
         world.here.flush()
         world.asked.empty_into(world.there.link)
         proposed, world.proposed = world.proposed, []

@@ -9,7 +9,7 @@ drop [A>B …]                            or is lost
 cut A>B … | heal                        from now on all of a link is lost
 sync N                                  what N has written becomes durable
 full N                                  or is undone, for want of room
-crash N [KEPT] | start N                what was not synced is lost, KEPT frames of it aside
+crash N [KEPT] | wipe N | start N       what was not synced is lost, KEPT frames of it aside; or all, of a member that never votes
 propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] | found N M
 change N voters=1,2 [learners=3] [readers=4]
 show N …                                part, term, log, peers
@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import msgspec
 from raft_checks import show_configuration
-from raft_world import SETTINGS, Member, World, commands, text_of
+from raft_world import SETTINGS, Disk, Member, World, commands, text_of
 
 from polynya.raft import Configuration, Message
 
@@ -139,6 +139,11 @@ class Story:
     def crash(self, plain: list[str], named: dict[str, str]) -> None:
         self.member(plain[0]).crash(int(plain[1]) if len(plain) > 1 else 0)
 
+    def wipe(self, plain: list[str], named: dict[str, str]) -> None:
+        member = self.member(plain[0])
+        member.crash()
+        member.disk = Disk()
+
     def start(self, plain: list[str], named: dict[str, str]) -> None:
         self.member(plain[0]).start()
 
@@ -219,6 +224,7 @@ COMMANDS: dict[str, Callable[[Story, list[str], dict[str, str]], None]] = {
     "sync": Story.sync,
     "full": Story.full,
     "crash": Story.crash,
+    "wipe": Story.wipe,
     "start": Story.start,
     "propose": Story.propose,
     "read": Story.read,

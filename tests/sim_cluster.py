@@ -242,6 +242,7 @@ class Node:
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
+        self.engine.exchange.arriving._arrivals.clear()
         for task in (*self.engine.exchange._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
@@ -328,9 +329,9 @@ class Node:
     async def delete(self, name: str) -> Reply:
         return await self.propose(name, Delete(name, self.engine.service.now_ms()))
 
-    async def read(self, name: str) -> bytes:
-        """All of the stream, linearizable. Raises Unavailable, and NotThere."""
-        page = await self.engine.service.read(ReadQuery(name, bytes_max=1 << 22))
+    async def read(self, name: str, *, local: bool = False) -> bytes:
+        """All of the stream, linearizable, or what is here. Raises Unavailable, and NotThere."""
+        page = await self.engine.service.read(ReadQuery(name, bytes_max=1 << 22, local=local))
         if not isinstance(page, Page):
             raise NotThere(f"{name} is not there on node {self.number}")
         return b"".join(bytes(span.payload) for span in page.spans)
@@ -394,6 +395,7 @@ class World:
         ] = {}  # (group, (index, number in that entry)) -> what was applied there, and answered
         self.sent = 0
         self.delay = (0.0005, 0.002)
+        self.far: dict[int, float] = {}  # node -> seconds that it is away from all others
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
         self.nodes = {number: Node(self, number) for number in self.born}
@@ -430,12 +432,12 @@ class World:
         """The group is to have these voters."""
         self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
 
-    def add_node(self) -> Node:
+    def add_node(self, *, reader: bool = False) -> Node:
         """A new one, with a number of its own."""
         number = max(self.nodes) + 1
         node = self.nodes[number] = Node(self, number)
         node.start()
-        self.redraw(members=(*self.map.members, number))
+        self.redraw(members=(*self.map.members, number), readers=(*self.map.readers, *([number] if reader else [])))
         return node
 
     async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
@@ -446,7 +448,7 @@ class World:
         known = status.configuration
         if goal != self.map.goals[group] or not status.settled or not still():
             return False
-        readers = tuple(sorted(set(self.map.members) - set(goal))) if group == 0 else ()
+        readers = tuple(sorted(set(self.map.members if group == 0 else self.map.readers) - set(goal)))
         if (known.voters, known.learners, known.readers) == (goal, (), readers):
             if self.map.voters[group] != goal:
                 self.redraw(voters={**self.map.voters, group: goal})
@@ -514,7 +516,8 @@ class World:
 
         loop = asyncio.get_running_loop()
         clogged = max(0.0, self.clogged.get((sender.number, to), 0.0) - loop.time()) if self.clogged else 0.0
-        loop.call_later(clogged + self.random.uniform(*self.delay), arrive)
+        far = self.far.get(sender.number, 0.0) + self.far.get(to, 0.0) if self.far else 0.0
+        loop.call_later(clogged + far + self.random.uniform(*self.delay), arrive)
 
     def isolate(self, number: int) -> None:
         for other in self.voters:
@@ -590,4 +593,4 @@ class World:
             node.engine.close()
 
 
-__all__ = ["GROUPS", "Node", "World", "json_batch", "raw_batch"]
+__all__ = ["GROUPS", "Node", "NotThere", "World", "json_batch", "raw_batch"]

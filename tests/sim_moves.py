@@ -115,13 +115,17 @@ class Moves(Episode):
         if node.life == life and node.alive:
             node.engine.service.detach(facts.uid, ear)
 
+    def able(self) -> list[int]:
+        """Nodes that may have a vote."""
+        return [number for number in self.world.map.members if not self.world.nodes[number].gone]
+
     # --- mishaps
 
     def aim(self) -> None:
         """A group is to have other voters: one more, one less, another, or all others."""
         world = self.world
         group = self.random.randrange(GROUPS + 1)
-        able = [number for number in world.map.members if not world.nodes[number].gone]
+        able = self.able()
         goal = self.random.sample(able, min(len(able), self.random.choice((1, 2, 3, 3, 3, 5))))
         self.note(f"group {group} goes from {world.map.goals[group]} to {sorted(goal)}")
         self.moved += 1
@@ -138,7 +142,7 @@ class Moves(Episode):
         whole = all(map_.goals[group] == map_.voters[group] and len(map_.goals[group]) > 2 for group in range(GROUPS + 1))
         if not whole or any(world.nodes[number].gone for number in map_.members) or len(world.nodes) >= NODES_MAX:
             return
-        node = self.random.choice([world.nodes[number] for number in map_.members])
+        node = self.random.choice([world.nodes[number] for number in self.able()])
         if node.alive:
             node.kill(power=0.0)
         node.gone = True

@@ -68,19 +68,23 @@ class Stream:
 
 
 class SimMap(msgspec.Struct, frozen=True):
-    """As the meta group has it: of each group the voters, and those that are to be."""
+    """As the meta group has it: of each group the voters, those that are to be, and the read replicas of all."""
 
     epoch: int
     members: tuple[int, ...]
     voters: dict[int, tuple[int, ...]]
     goals: dict[int, tuple[int, ...]]
     nodes: dict[int, Any] = {}
+    readers: tuple[int, ...] = ()
 
     def placed_on(self, group: int) -> tuple[int, ...]:
         return tuple(sorted({*self.voters[group], *self.goals[group]}))
 
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        return self.members if group == 0 else self.placed_on(group)
+        return self.members if group == 0 else tuple(sorted({*self.placed_on(group), *self.readers}))
+
+    def readers_of(self, group: int) -> tuple[int, ...]:
+        return tuple(sorted(set(self.members if group == 0 else self.readers) - set(self.placed_on(group))))
 
     def learners_of(self, group: int) -> tuple[int, ...]:
         return tuple(sorted(set(self.goals[group]) - set(self.voters[group])))

@@ -17,6 +17,7 @@ import msgspec
 from sim_chaos import Episode
 from sim_loop import run_simulated
 from sim_moves import Moves
+from sim_readers import Readers
 from sim_shrink import as_test, shrunk
 from sim_swarm import SwarmEpisode
 from sim_tier import chance_of
@@ -61,6 +62,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that one on")
     parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
+    parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
     parser.add_argument("--quiet", action="store_true", help="no line for each seed")
@@ -71,7 +73,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         _run(seed, options, totals)
     totals.seconds = perf_counter() - began
-    if not (options.plain or options.moves):
+    if not (options.plain or options.moves or options.readers):
         print(totals.told())
     if options.report is not None:
         options.report.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
@@ -79,7 +81,7 @@ def main() -> int:
 
 
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
-    kind = Moves if options.moves else Episode if options.plain else SwarmEpisode
+    kind = Readers if options.readers else Moves if options.moves else Episode if options.plain else SwarmEpisode
     episode = kind(seed, options.mishaps)
     began = perf_counter()
     try:
@@ -89,7 +91,10 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
         totals.failed.append(seed)
         print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
         traceback.print_exc()
-        print(f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--moves' if options.moves else ''}", flush=True)
+        print(
+            f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--readers' if options.readers else ' ARGS=--moves' if options.moves else ''}",
+            flush=True,
+        )
         if isinstance(episode, SwarmEpisode):
             print(as_test(seed, *shrunk(seed)), flush=True)
         return

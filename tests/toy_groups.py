@@ -102,7 +102,11 @@ class Toy:
             for side in (before.voters, target.voters):
                 assert len(set(side) & ready) > len(side) // 2, "both majorities are there"
             assert set(target.voters) - set(before.voters) <= ready
-        assert set(target.voters) | set(target.learners) <= set(self.map.replicas_of(group)), "a replica is there because the map says so"
+        assert set(target.voters) | set(target.learners) <= set(self.map.placed_on(group)), "a replica is there because the map says so"
+        silent = {number for number, record in self.map.nodes.items() if record.reader}
+        assert silent.isdisjoint({*target.voters, *target.learners}), "a read replica never votes"
+        came = set(target.readers) - set(before.members)
+        assert group == META_GROUP or came <= self.map.readers & self.up, "nothing reads that is not to, or is not there"
         self.configurations[group] = target
         self.caught_up[group] &= set(target.members)
         if leader not in target.voters:

@@ -209,6 +209,18 @@ async def test_a_tar_file_is_the_same_backup(tmp_path: Path) -> None:
 
 
 @run
+async def test_what_is_put_into_a_tar_file_at_the_same_time_lies_one_behind_the_other(tmp_path: Path) -> None:
+    objects = {f"objects/{number}": bytes([number]) * 300_000 for number in range(30)}
+    with (tmp_path / "b.tar").open("wb") as out:
+        tar = TarWriter(out)
+        await asyncio.gather(*(tar.put(key, [data[:70_000], data[70_000:]]) for key, data in objects.items()))
+        await tar.close()
+    reader = TarReader(tmp_path / "b.tar")
+    assert {info.key: await reader.get(info.key) async for info in reader.list("")} == objects
+    await reader.close()
+
+
+@run
 async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
     tier, shelf = await half_cold(), MemoryStore()
     first, _ = await taken(FakeSource(tier), shelf)

@@ -13,6 +13,7 @@ from scripted_server import DROP, scripted
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
+from polynya.cli.cluster import _look_again
 from polynya.cli.cluster_dev import _connections_from, _free_ports, is_running, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
@@ -47,11 +48,33 @@ def test_status_shows_nodes_and_groups():
     assert "! node 2 does not answer" in shown.output
 
 
+def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
+    looks = []
+    monkeypatch.setattr("polynya.cli.cluster.WATCH_SECONDS", 0)
+    with scripted(said("node 2 does not answer"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
+
+        def again(client: Any) -> Any:
+            if sum(told is not None for told in looks) == 2:
+                raise KeyboardInterrupt
+            looks.append(look(client))
+            return looks[-1]
+
+        look = _look_again
+        monkeypatch.setattr("polynya.cli.cluster._look_again", again)
+        shown = run("status", "--watch", "--server", server.url)
+    assert None in looks
+    assert "! node 2 does not answer" in shown.output and "does not answer: " in shown.output
+    assert "note: zone a has most replicas" in shown.output
+
+
 def test_health_ends_with_what_it_found():
     with scripted(said("node 2 does not answer")) as server:
         sick = run("health", "--server", server.url, "--json")
     assert sick.exit_code == exits.REFUSED
-    assert json.loads(sick.stdout) == {"healthy": False, "problems": ["node 2 does not answer"]}
+    assert json.loads(sick.stdout) == {"healthy": False, "problems": ["node 2 does not answer"], "notes": []}
+    with scripted(said(notes=["read replica 4 does not answer"])) as server:
+        noted = run("health", "--server", server.url)
+    assert (noted.exit_code, noted.stdout) == (0, "healthy\n") and noted.stderr == "note: read replica 4 does not answer\n"
     with scripted(said()) as server:
         well = run("health", "--server", server.url)
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
@@ -150,6 +173,8 @@ def nodes_of(answer: tuple[int, dict[str, str], bytes]) -> list[dict[str, Any]]:
         (("drain", "3"), "nodes/3/drain", {"replicas": False}),
         (("drain", "3", "--replicas"), "nodes/3/drain", {"replicas": True}),
         (("remove", "3"), "nodes/3/remove", {}),
+        (("promote", "4"), "nodes/4/promote", {"rebalance": True}),
+        (("promote", "4", "--no-rebalance"), "nodes/4/promote", {"rebalance": False}),
         (("move", "7", "--from", "1", "--to", "4"), "groups/7/move", {"from": 1, "to": 4}),
         (("transfer", "7", "--to", "2"), "groups/7/transfer", {"to": 2}),
         (("rebalance", "--replicas", "5"), "rebalance", {"replicas": 5}),
@@ -191,6 +216,39 @@ def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
     config = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config
     cluster = config.cluster
     assert config.groups == 6 and cluster.join and cluster.own.zone == "z" and [node.id for node in cluster.others] == [1]
+
+
+def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    reader = {**nodes_of(view())[0], "id": 4, "role": "reader", "replicas": 1, "behind_entries": 0}
+    told = {**ADDED, "node": {**ADDED["node"], "role": "reader"}, "peers": [{**ADDED["peers"][0], "role": "voter"}]}
+    views = [view(nodes=[reader | more]) for more in ({"there": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})]
+    with scripted(_json(told), *views) as server:
+        added = run("add", "--reader", "--peer", "h4:1", "--http", "http://h4", "--wait", "--server", server.url)
+    assert added.exit_code == 0, added.output
+    assert json.loads(server.said[0].body) == {"id": 0, "peer": "h4:1", "http": "http://h4", "zone": "", "rebalance": False, "reader": True}
+    assert added.stderr.splitlines() == [
+        "node 4 belongs to the cluster as a read replica; start it with the settings below",
+        "  node 4 is not there yet: start it",
+        "  node 4 has 1 of 2 groups",
+        "  node 4: 7 entries behind",
+        "done",
+    ]
+    file = tmp_path / "polynya.toml"
+    file.write_text(added.stdout + '\n[cold]\nbackend = "none"\n')
+    cluster = load({"--cluster-unsafe-no-tls": "true"}, environ={}, path=str(file)).config.cluster
+    assert cluster.own.reader and cluster.own.zone == "z" and [node.id for node in cluster.voting] == [1]
+
+
+def test_status_shows_who_is_a_read_replica():
+    nodes = nodes_of(view())
+    nodes[1]["role"] = "voter"
+    nodes[2]["role"] = "reader"
+    with scripted(view(nodes=nodes, notes=["read replica 3 does not answer"])) as server:
+        shown = run("status", "--server", server.url)
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert lines[0].startswith("node http role state") and lines[2].startswith("2 http://h:2 there")
+    assert lines[3].startswith("3 http://h:3 read replica there") and shown.stderr == "note: read replica 3 does not answer\n"
 
 
 def test_a_replaced_disk_names_who_it_was():

@@ -40,6 +40,9 @@ class Acts:
     async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
         return self._note(act, node, replicas)
 
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
+        return self._note("promote", node, rebalance)
+
     async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
         return self._note("move", group, source, target)
 
@@ -62,6 +65,9 @@ def ask(acts: Acts, path: str, body: Any = None, *, method: str = "POST", header
     [
         ("nodes", {"peer": "h:1", "http": "http://h:2", "zone": "a"}, ("add", NewNode(0, "h:1", "http://h:2", "a"))),
         ("nodes", {"replaces": 2, "rebalance": False}, ("add", NewNode(replaces=2, rebalance=False))),
+        ("nodes", {"peer": "h:1", "http": "http://h:2", "reader": True}, ("add", NewNode(0, "h:1", "http://h:2", reader=True))),
+        ("nodes/3/promote", {}, ("promote", 3, True)),
+        ("nodes/3/promote", {"rebalance": False}, ("promote", 3, False)),
         ("nodes/3/cordon", {}, ("cordon", 3, False)),
         ("nodes/3/uncordon", None, ("uncordon", 3, False)),
         ("nodes/3/drain", {}, ("drain", 3, False)),

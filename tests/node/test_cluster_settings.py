@@ -46,6 +46,7 @@ http = "http://127.0.0.1:5000/"
 id = 2
 peer = "[::1]:5012"
 http = "https://[::1]:5010"
+role = "voter"
 
 [cold]
 backend = "none"
@@ -90,6 +91,7 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_node": "3"}, "cluster.node (--cluster-node): 3 is not in cluster.nodes"),
         ({"cluster_nodes": TWO.replace("2=127", "1=127")}, "two nodes have the id 1"),
         ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
+        ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is where clients reach node 1"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
         ({"cluster_nodes": "1=127.0.0.1:5002"}, "expected ID=HOST:PORT=URL"),
         ({"cluster_ca": "ca.crt"}, "cluster.ca, cluster.cert and cluster.key go together"),
@@ -99,6 +101,8 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_replicas": "4"}, "4: an odd number of at most five"),
         ({"cluster_nodes": "1=127.0.0.1:5002=http://127.0.0.1:5000", "cluster_join": "true"}, "name nodes of the cluster to be joined"),
         ({"cluster_nodes": TWO + "=a b"}, "a zone's name has letters, digits"),
+        ({"cluster_nodes": TWO + "=a=leader"}, "'leader': a node's role is reader (a read replica) or voter"),
+        ({"cluster_nodes": TWO.replace(",", "==reader,") + "==reader"}, "all of them are read replicas"),
     ],
 )
 def test_what_does_not_go_together_is_said(tmp_path, flags, said):
@@ -139,6 +143,19 @@ def test_a_node_that_joins_was_not_there_at_the_birth(tmp_path):
     config = loaded(tmp_path, cluster_join="true").config
     made = birth_of(config)
     assert made.nodes == () and map_at_birth(made, config.cluster).members == ()
+
+
+def test_a_read_replica_is_not_born_with_the_cluster_and_the_others_know_that_it_comes(tmp_path):
+    text = f"{TWO}=east=reader"
+    nodes = parse_nodes(text)
+    assert [node.reader for node in nodes] == [False, True] and ",".join(map(str, nodes)) == text
+    assert parse_nodes(f"{TWO}==voter") == parse_nodes(TWO)
+    for number, born in (("1", ((1,), (2,))), ("2", ((), ()))):
+        (tmp_path / number).mkdir()
+        config = loaded(tmp_path, cluster_nodes=text, cluster_node=number, data=str(tmp_path / number)).config
+        made = birth_of(config)
+        assert (made.nodes, made.readers) == born
+        assert map_at_birth(made, config.cluster).members == born[0]
 
 
 def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems
+from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems, reader_notes
 from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, Placement
 from polynya.stream.placement import Map, born
@@ -37,6 +37,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "http": "http://h:2",
         "peer": "h:2",
         "zone": "",
+        "role": "voter",
         "state": "active",
         "there": True,
         "release": "9.9",
@@ -46,6 +47,8 @@ def test_a_cluster_that_is_well_has_no_problems():
         "replicas": 3,
         "lost": [],
         "votes": 3,
+        "behind_entries": 0,
+        "behind_seconds": 0.0,
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []
 
@@ -63,6 +66,26 @@ def test_what_is_wrong_is_named():
         f"node 3 is more than {LAG_ENTRIES} entries behind: group 0",
         "under-replicated, as node 2 is away: groups 0, 1",
     ]
+
+
+def test_what_a_read_replica_lacks_is_told_and_is_no_problem():
+    now = a_map(1)
+    far = NodeRecord(4, "h:4", "http://h:4", "far", reader=True)
+    now = msgspec.structs.replace(now, nodes={**now.nodes, 4: far})
+    said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in range(2))) for node in (1, 2, 3)}
+    nodes, groups = described(now, 1, said)
+    assert (nodes[4]["role"], nodes[4]["there"], groups[1]["readers"], groups[0]["readers"]) == ("reader", False, [4], [4])
+    assert list(problems(now, nodes, groups)) == [] and list(reader_notes(now, nodes, 1)) == ["read replica 4 does not answer"]
+    said[4, 0] = told(replica(0, "follower"))
+    nodes, groups = described(now, 1, said)
+    assert list(reader_notes(now, nodes, 1)) == ["read replica 4 has 1 of 2 groups so far"]
+    said[4, 0] = told(replica(0, "follower"), replica(1, "follower", applied=0))
+    said[2, 0] = msgspec.structs.replace(said[2, 0], lags={4: (LAG_ENTRIES + 1, 12.3456)})
+    said[3, 0] = msgspec.structs.replace(said[3, 0], lags={4: (3, 0.5)})
+    nodes, groups = described(now, 1, said)
+    assert (nodes[4]["behind_entries"], nodes[4]["behind_seconds"]) == (LAG_ENTRIES + 1, 12.346)
+    assert list(reader_notes(now, nodes, 1)) == [f"read replica 4 is {LAG_ENTRIES + 1} entries behind, and 12 s"]
+    assert list(problems(now, nodes, groups)) == []
 
 
 def test_of_two_that_think_they_lead_the_later_term_counts():
@@ -116,5 +139,5 @@ def test_two_replicas_in_one_zone_are_a_problem_only_where_another_node_could_ha
 
 def test_a_zone_that_is_missing_is_a_note():
     now = in_zones("a", "", "b", "", voters=(1, 2, 3))
-    assert list(zones.notes(now)) == ["node 2, 4: no zone in its settings; zones are kept apart by themselves once every node has one"]
+    assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; zones are kept apart by themselves once every node has one"]
     assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []

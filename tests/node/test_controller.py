@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from toy_groups import ROUNDS_MAX, Toy, node
 
@@ -29,10 +30,13 @@ BIRTH = Birth(cluster_id="c", node=1, nodes=(1, 2, 3), zones=("", "", ""), repli
 class World:
     """A toy cluster behind the surface that a controller has. `trouble`: how many of a hundred asks fail, before or after they had effect."""
 
-    def __init__(self, trouble: int = 0, **settings: Any) -> None:
+    def __init__(self, trouble: int = 0, readers: tuple[int, ...] = (), **settings: Any) -> None:
         self.toy = Toy([""] * 3, groups=6, seed=7)
         self.trouble = trouble
-        self.cluster = ClusterConfig(id="0" * 32, node=1, nodes=NODES, **settings)
+        self.birth = msgspec.structs.replace(BIRTH, readers=readers)
+        nodes = (*NODES, *(ClusterNode(number, f"n{number}:1", f"http://n{number}", reader=True) for number in readers))
+        self.level = 2
+        self.cluster = ClusterConfig(id="0" * 32, node=1, nodes=nodes, **settings)
         self.maps = Maps(BIRTH, self.cluster, None, core=0)
         self.leading = True
         self.gathered = 0
@@ -40,12 +44,15 @@ class World:
 
     def another(self) -> Controller:
         """Who leads the meta group from now on."""
-        start: Any = SimpleNamespace(birth=BIRTH, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster))
+        start: Any = SimpleNamespace(birth=self.birth, cores=1, core=0, config=SimpleNamespace(cluster=self.cluster))
         return Controller(start, self.maps, self, self, self, lambda: self.leading)  # type: ignore[arg-type]
 
     def _fail(self) -> None:
         if self.toy.random.randrange(100) < self.trouble:
             raise Unavailable("lost on the way")
+
+    def works_at(self) -> int:
+        return self.level
 
     async def gather(self) -> ByCore:
         self.gathered += 1
@@ -106,6 +113,24 @@ def test_a_node_comes_and_another_goes_whatever_is_lost_on_the_way(trouble):
     world.toy.down.add(2)
     asyncio.run(world.settle())
     world.toy.check_rest()
+
+
+def test_read_replicas_of_the_birth_are_let_in_once_all_nodes_know_what_they_are():
+    world = World(readers=(4, 5))
+    world.level = 1
+    world.maps.take(world.toy.machine.map)
+    assert asyncio.run(world.controller._round()) == WAIT_SECONDS and world.toy.map.members == (1, 2, 3)
+    world.level = 2
+    asyncio.run(world.settle())
+    assert world.toy.map.readers == {4, 5} and all(each.readers == (4, 5) for each in world.toy.configurations.values())
+    world.toy.check_rest()
+    world.toy.apply(NodeSet(5, NodeState.LEAVING))
+    asyncio.run(world.settle())
+    world.toy.down.add(5)
+    asyncio.run(world.settle())
+    assert world.toy.map.members == (1, 2, 3, 4), "one that was removed does not come back"
+    before = world.gathered
+    assert asyncio.run(world.controller._round()) == IDLE_SECONDS and world.gathered == before
 
 
 def test_while_nothing_is_to_do_nobody_is_asked():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sim_chaos import run_episode
 from sim_moves import run_moves
+from sim_readers import run_readers
 
 TESTS = Path(__file__).parent.parent
 
@@ -28,6 +29,11 @@ FOUND_MOVING = (
 )
 
 
+FOUND_READING = (
+    154,  # what a read replica had said before its disk was lost was believed by the leader for ever
+)
+
+
 @pytest.mark.parametrize("seed", [*FOUND, *range(1, 10)])
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run_episode(seed)
@@ -36,6 +42,11 @@ def test_nothing_acknowledged_is_lost(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*FOUND_MOVING, 0, 1, 3])
 def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(seed: int) -> None:
     run_moves(seed)
+
+
+@pytest.mark.parametrize("seed", [*FOUND_READING, 2, 4])
+def test_nothing_is_lost_beside_read_replicas_that_are_far_and_lose_their_disks(seed: int) -> None:
+    run_readers(seed, 25)
 
 
 def test_moves_of_a_seed_are_the_same_run_again() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.replica import zones
-from polynya.replica.planner import MOVES_AT_ONCE, may_have_work, moving, plan
-from polynya.stream.commands import NodeAdd, NodeAnnounce, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.replica.planner import MOVES_AT_ONCE, READS_AT_ONCE, Change, is_read_as_it_should, may_have_work, moving, plan
+from polynya.stream.commands import NodeAdd, NodeAnnounce, NodePromote, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
 from polynya.stream.placement import META_GROUP
 
 
@@ -214,9 +214,84 @@ def test_more_cores_hold_more() -> None:
     assert toy.holds()[4] == 16 and max(toy.holds()[each] for each in (1, 2, 3)) - min(toy.holds()[each] for each in (1, 2, 3)) <= 1
 
 
+def reading(toy: Toy, number: int) -> list[int]:
+    return [group for group, configuration in toy.configurations.items() if number in configuration.readers]
+
+
+def test_a_read_replica_follows_every_group_a_few_at_a_time_and_nothing_else_changes() -> None:
+    toy = Toy([""] * 3, groups=30)
+    before = dict(toy.map.groups)
+    toy.down.add(4)
+    toy.apply(ReaderAdd(node(4)))
+    for _ in range(5):
+        toy.round()
+    assert reading(toy, 4) == [META_GROUP], "it is let in, and waited for with the rest"
+    toy.down.clear()
+    toy.round()
+    assert len(reading(toy, 4)) == 1 + READS_AT_ONCE
+    toy.settle()
+    toy.check_rest()
+    assert len(reading(toy, 4)) == 31 and toy.map.groups == before and is_read_as_it_should(toy.map, toy.observe())
+    toy.apply(SetBalancing(True, 5))
+    toy.settle()
+    assert toy.holds()[4] == 0 and toy.map.leads(4) == 0 and {len(each.voters) for each in toy.map.groups.values()} == {3}
+
+
+def test_a_read_replica_that_is_away_is_nothing_to_do() -> None:
+    toy = Toy([""] * 3)
+    toy.apply(ReaderAdd(node(4)))
+    toy.settle()
+    toy.down.add(4)
+    toy.lost.add(4)
+    assert plan(toy.map, toy.observe()) == [] and not may_have_work(toy.map)
+
+
+def test_a_read_replica_is_removed_when_no_group_has_it_any_more_also_one_that_is_away() -> None:
+    for away in (False, True):
+        toy = Toy([""] * 3)
+        toy.apply(ReaderAdd(node(4)))
+        toy.settle()
+        if away:
+            toy.down.add(4)
+        toy.apply(NodeSet(4, NodeState.LEAVING))
+        toy.round()
+        assert toy.map.nodes[4].state == NodeState.LEAVING and reading(toy, 4) == [META_GROUP]
+        toy.round()
+        assert toy.map.nodes[4].state == NodeState.REMOVED
+        toy.down.add(4)
+        toy.settle()
+        toy.check_rest()
+
+
+def test_a_read_replica_that_is_promoted_votes_in_groups_that_it_has_had() -> None:
+    toy = Toy([""] * 3)
+    toy.apply(ReaderAdd(node(4)))
+    toy.settle()
+    toy.apply(NodePromote(4, balance=True))
+    for _ in range(ROUNDS_MAX):
+        read = set(reading(toy, 4))
+        steps = toy.round()
+        for step in steps:
+            if isinstance(step, Change) and 4 in step.configuration.learners:
+                assert step.group in read, "what it has is not made anew"
+        if not steps:
+            break
+    toy.check_rest()
+    assert toy.holds()[4] == 6 and reading(toy, 4) == [META_GROUP]
+
+
+def test_a_read_replica_does_not_hide_that_zones_are_known() -> None:
+    toy = Toy(["a", "b", "c"])
+    toy.apply(ReaderAdd(node(4)))
+    assert zones.are_known(toy.map) and not zones.crowded(toy.map)
+
+
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move", "zone"]), st.integers(1, 9)
+        st.sampled_from(
+            ["add", "reader", "promote", "cordon", "drain", "empty", "leave", "active", "balance", "down", "up", "move", "zone"]
+        ),
+        st.integers(1, 9),
     ),
     max_size=12,
 )
@@ -252,10 +327,14 @@ def _act(toy: Toy, act: str, number: int) -> None:
     states = {"cordon": 1, "drain": 2, "empty": 3, "leave": 4, "active": 0}
     known = sorted(toy.map.members)
     target = known[number % len(known)]
-    able = [each for each in known if toy.map.nodes[each].state == NodeState.ACTIVE]
+    able = [each for each in toy.map.voting if toy.map.nodes[each].state == NodeState.ACTIVE]
     if act == "add" and len(toy.map.nodes) < 12:
         toy.apply(NodeAdd(node(max(toy.map.nodes) + 1, "abc"[number % 3]), balance=number % 2 == 0))
-    elif act in states and (act == "active" or len(able) > 3):
+    elif act == "reader" and len(toy.map.nodes) < 12:
+        toy.apply(ReaderAdd(node(max(toy.map.nodes) + 1)))
+    elif act == "promote" and toy.map.readers:
+        toy.apply(NodePromote(min(toy.map.readers), balance=number % 2 == 0))
+    elif act in states and (act == "active" or len(able) > 3 or toy.map.nodes[target].reader):
         toy.apply(NodeSet(target, states[act]))
     elif act == "zone":
         toy.apply(zoned(toy, target, "abc"[toy.random.randrange(3)]))

@@ -8,7 +8,7 @@ import pytest
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import Observed, Seen
-from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup
+from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd
 from polynya.stream.machine import Machine
 from polynya.stream.placement import Map, born
 
@@ -159,3 +159,25 @@ def test_replicas_are_one_three_or_five_and_no_more_than_nodes() -> None:
     assert refusals.balancing(town.map, 0) == refusals.balancing(town.map, 1) == refusals.balancing(town.map, 3) == ""
     assert refusals.balancing(town.map, 2) == "2 replicas: 1, 3 or 5 can be had"
     assert refusals.balancing(town.map, 5) == "5 replicas need 5 nodes; there are 4"
+
+
+def test_a_read_replica_gets_no_vote_by_a_detour_and_nobody_counts_on_it() -> None:
+    town = Town(3).apply(ReaderAdd(node(4)))
+    now, seen = town.map, town.seen
+    assert "node 4 is a read replica: it has the group, and no vote; 'polynya cluster promote 4'" in refusals.moving(now, seen, 1, 1, 4)
+    assert "node 4 is a read replica: what it has counts for nothing" in refusals.moving(now, seen, 1, 4, 1)
+    assert refusals.transferring(now, seen, 1, 4) == "node 4 is a read replica: it leads nothing"
+    assert "node 4 is a read replica: start it on its new disk" in refusals.replacing(now, seen, 4, 5)
+    assert "need 3 nodes, and without node 1 there are 2" in refusals.emptying(now, seen, 1), "it takes over nothing"
+    assert refusals.balancing(now, 5) == "5 replicas need 5 nodes; there are 3"
+    assert refusals.cordoning(now, 4) == refusals.draining(now, seen, 4) == refusals.emptying(now, seen, 4) == ""
+
+
+def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
+    town = Town(3).apply(ReaderAdd(node(4)))
+    assert refusals.promoting(town.map, town.seen, 4) == "" == refusals.promoting(town.map, town.seen, 1)
+    assert refusals.promoting(town.map, town.seen, 5) == "there is no node 5; the nodes are 1, 2, 3, 4"
+    town.down.add(4)
+    assert refusals.promoting(town.map, town.seen, 4) == "node 4 does not answer"
+    town.apply(NodeSet(4, NodeState.LEAVING))
+    assert "node 4 is leaving already; 'polynya cluster uncordon 4' first" in refusals.promoting(town.map, town.seen, 4)

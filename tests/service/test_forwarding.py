@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
@@ -13,8 +14,9 @@ from polynya.replica.log import decode_command
 from polynya.service import forwarding, messages
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream.commands import Acknowledge
+from polynya.stream.commands import Acknowledge, AnyCommand, Append, Command
 from polynya.stream.replies import Code, Reply
+from polynya.transport.errors import encode_error
 
 OK = Reply(Code.OK)
 
@@ -35,7 +37,7 @@ class World:
             Place(1, 0, 2, 4),
             self,
             self,
-            lambda group, command, done: self.here.append((group, command.message, done)),
+            lambda group, command, done: self.here.append((group, _number_of(command), done)),
             stamped=lambda command: command,
             address=lambda node, core: node << 8 | core,
             whereabouts=Whereabouts(1, BirthMap((1, 2, 3)), lambda node: node not in self.gone),
@@ -66,10 +68,20 @@ class World:
         return True
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        if kind == messages.PROPOSE_ALL:
+            rest = msgspec.msgpack.decode(body[2:], type=list[AnyCommand])
+            self.asked.append((core, [_number_of(command) for command in rest], done))
+            return
         assert kind == messages.PROPOSE
-        command = decode_command(body[2:])
-        assert isinstance(command, Acknowledge)
-        self.asked.append((core, command.message, done))
+        self.asked.append((core, _number_of(decode_command(body[2:])), done))
+
+    def protocol(self, core: int) -> int:
+        return 2
+
+    def append(self, group: int, number: int) -> list[Any]:
+        answers: list[Any] = []
+        self.forwarding.propose(group, Append(str(number), 1, "", None), answers.append)
+        return answers
 
     def propose(self, group: int, number: int) -> list[Any]:
         answers: list[Any] = []
@@ -80,9 +92,12 @@ class World:
         return [(place, number) for place, number, _ in self.asked]
 
 
-def messages_decode(body: bytes) -> Any:
-    import msgspec
+def _number_of(command: Command) -> int:
+    assert isinstance(command, Acknowledge | Append)
+    return command.message if isinstance(command, Acknowledge) else int(command.name)
 
+
+def messages_decode(body: bytes) -> Any:
     return msgspec.msgpack.decode(body, strict=False)
 
 
@@ -204,6 +219,55 @@ def test_what_is_under_way_to_an_old_leader_keeps_its_place():
         for _, _, done in world.here:
             done(OK)
         assert first == second == [OK]
+
+    story(work)
+
+
+def test_appends_of_a_pass_go_together_and_those_refused_again_in_their_order_before_later_ones():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        answers = [world.append(2, number) for number in range(4)]
+        assert not world.asked and world.forwarding.forwarded == 4
+        await turns()
+        assert world.places() == [(3 << 8, [0, 1, 2, 3])]
+        reply = messages.encode(([OK, None, OK, None], {1: encode_error(NotLeader(2)), 3: encode_error(NotLeader(2))}))
+        later = world.append(2, 4)
+        world.asked[0][2](reply)
+        assert answers == [[OK], [], [OK], []]
+        world.lead(2, 2)
+        last = world.append(2, 5)
+        assert len(world.asked) == 1, "4 is on its way to the old leader"
+        await turns()
+        assert world.places()[1:] == [(3 << 8, 4)]
+        world.asked[1][2](NotLeader(2))
+        await until(lambda: len(world.asked) == 3)
+        assert world.places()[2] == (2 << 8, [1, 3, 4, 5])
+        world.asked[2][2](messages.encode(([OK] * 4, {})))
+        assert answers == [[OK]] * 4 and later == last == [OK] and world.forwarding.retried == 3
+
+    story(work)
+
+
+def test_only_one_append_looks_for_an_unknown_leader():
+    async def work(world: World) -> None:
+        answers = [world.append(1, number) for number in range(3)]
+        await turns()
+        assert [number for _, number in world.places()] == [0]
+        world.asked[0][2](messages.encode(OK))
+        await turns()
+        assert [number for _, number in world.places()] == [0, [1, 2]]
+        world.asked[1][2](OutcomeUnknown("lost"))
+        assert answers[0] == [OK] and all(isinstance(found[0], OutcomeUnknown) for found in answers[1:])
+
+    story(work)
+
+
+def test_what_is_no_append_does_not_overtake_appends_nor_they_it():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        world.append(2, 0), world.append(2, 1), world.propose(2, 2), world.append(2, 3)
+        await turns()
+        assert [number for _, number in world.places()] == [[0, 1], 2, 3]
 
     story(work)
 

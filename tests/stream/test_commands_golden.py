@@ -11,6 +11,7 @@ FORK = c.Fork("ab" * 16, "docs/a", 1 << 48 | 7, 3, 9, "0000000000000003_00000000
 SLICE = c.ColdSlice(0, 0, 2, 5, "packs/20260101-00/1-ff", 24, 61, 0xE3069283, 8)
 CONFIG = c.SubscriptionConfig(1, "docs/*", ["docs/a"], "", "default/wake", 30000, "d")
 NODE = c.NodeRecord(4, "h:1", "http://h", "z", 2, c.NodeState.CORDONED, 3)
+READER = c.NodeRecord(5, "h:2", "http://i", "far", reader=True)
 
 GOLDEN: list[tuple[c.Command, str]] = [
     (
@@ -88,15 +89,17 @@ GOLDEN: list[tuple[c.Command, str]] = [
     (c.BucketRetention("docs", c.Retention(None, 1000), 9), "9451a4646f637392c0cd03e809"),
     (
         c.ClusterBorn([NODE], [c.Placement((1, 2, 3), (1, 2, 4), 2, 7)], 3),
-        "9452919704a3683a31a8687474703a2f2f68a17a02010391949301020393010204020703",
+        "9452919804a3683a31a8687474703a2f2f68a17a020103c291949301020393010204020703",
     ),
-    (c.NodeAdd(NODE, True), "93539704a3683a31a8687474703a2f2f68a17a020103c3"),
+    (c.NodeAdd(NODE, True), "93539804a3683a31a8687474703a2f2f68a17a020103c2c3"),
     (c.NodeSet(4, c.NodeState.LEAVING), "93540404"),
     (c.NodeAnnounce(4, "h:1", "http://h", "z", 2), "965504a3683a31a8687474703a2f2f68a17a02"),
     (c.PlaceGroup(1, (1, 2, 4), 2, 7), "955601930102040207"),
     (c.GroupPlaced(1, (1, 2, 4), 8), "9457019301020408"),
     (c.SetBalancing(True, 5), "9358c305"),
     (c.SetLevel(7), "925a07"),
+    (c.ReaderAdd(READER), "925b9805a3683a32a8687474703a2f2f69a3666172000000c3"),
+    (c.NodePromote(4, True), "935c04c3"),
     (
         c.Bundle([c.Append("a", 2, "t", BATCH), c.Append("b", 3, "", None, close=True)]),
         "9263929902a16102a174980102c405312c32322ccee3069283c4080200000003000000000007c0c0c2009902a16203a0c0c0c0c300",
@@ -110,6 +113,11 @@ def test_bytes_are_golden(command: c.Command, golden: str) -> None:
     decoded = msgspec.msgpack.decode(bytes.fromhex(golden), type=c.AnyCommand)
     assert decoded == command
     assert type(decoded) is type(command)
+
+
+def test_a_node_of_the_release_before_is_no_read_replica() -> None:
+    before = bytes.fromhex("93539704a3683a31a8687474703a2f2f68a17a020103c3")
+    assert msgspec.msgpack.decode(before, type=c.AnyCommand) == c.NodeAdd(NODE, True) and not NODE.reader
 
 
 def test_every_command_has_golden_bytes() -> None:

@@ -10,10 +10,12 @@ from polynya.stream.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
+    NodePromote,
     NodeRecord,
     NodeSet,
     NodeState,
     PlaceGroup,
+    ReaderAdd,
     SetBalancing,
 )
 from polynya.stream.machine import Machine
@@ -164,3 +166,40 @@ def test_a_snapshot_keeps_the_map_and_one_without_it_opens() -> None:
     assert again.map == meta.map and again.snapshot() == meta.machine.snapshot()
     older = msgspec.msgpack.decode(meta.machine.snapshot())[:18]
     assert Machine.restore(msgspec.msgpack.encode(older), lambda place, uid: b"").map is None
+
+
+def test_a_read_replica_follows_every_group_and_is_counted_for_none() -> None:
+    meta = Meta(3)
+    assert meta.apply(ReaderAdd(node(4, "far"))).code == Code.CREATED and meta.apply(ReaderAdd(node(4))).code == Code.EXISTS
+    cluster = meta.map
+    assert cluster.nodes[4].reader and cluster.readers == {4} and cluster.voting == (1, 2, 3) and cluster.members == (1, 2, 3, 4)
+    assert all(cluster.replicas_of(group) == (1, 2, 3, 4) and cluster.readers_of(group) == (4,) for group in range(7))
+    assert all(cluster.placed_on(group) == (1, 2, 3) and cluster.wanted(group) == 3 for group in range(7))
+    assert Machine.restore(meta.machine.snapshot(), lambda place, uid: b"").map == cluster
+    assert meta.refusal(PlaceGroup(1, (1, 2, 4), 1)) == "node 4 is a read replica, and votes in no group"
+    assert meta.refusal(NodeAdd(node(4))) == "node 4 is there already, as a read replica"
+    assert meta.refusal(ReaderAdd(node(3))) == "node 3 is there already, as a node that votes"
+    assert "start it on its new disk" in meta.refusal(NodeAdd(msgspec.structs.replace(node(5), replaces=4)))
+    meta.apply(NodeAnnounce(4, "10.9.9.4:4439", "http://10.9.9.4:4437", "far", 2))
+    assert meta.map.nodes[4].reader and meta.map.nodes[4].peer == "10.9.9.4:4439"
+
+
+def test_a_read_replica_that_is_to_go_reads_nothing_and_is_removed() -> None:
+    meta = Meta(3)
+    meta.apply(ReaderAdd(node(4)))
+    for state, readers in ((NodeState.DRAINING, (4,)), (NodeState.EMPTYING, ()), (NodeState.ACTIVE, (4,)), (NodeState.LEAVING, ())):
+        assert meta.apply(NodeSet(4, state)).code == Code.OK
+        assert meta.map.readers_of(1) == readers and meta.map.readers_of(0) == (4,)
+    assert "node 4 is leaving" in meta.refusal(NodePromote(4))
+    assert meta.apply(NodeSet(4, NodeState.REMOVED)).code == Code.OK and meta.map.readers_of(0) == ()
+    assert meta.apply(NodePromote(4)).code == Code.NOT_FOUND == meta.apply(NodePromote(9)).code
+
+
+def test_a_promoted_read_replica_is_a_node_like_the_others() -> None:
+    meta = Meta(3)
+    meta.apply(ReaderAdd(node(4)))
+    assert meta.apply(NodePromote(4, balance=True)).code == Code.OK and meta.map.balancing
+    assert not meta.map.readers and meta.map.voting == (1, 2, 3, 4) and meta.map.replicas_of(1) == (1, 2, 3)
+    before = meta.map
+    assert meta.apply(NodePromote(4)).code == Code.OK and meta.map is before
+    assert meta.apply(PlaceGroup(1, (1, 2, 4), 1)).code == Code.OK

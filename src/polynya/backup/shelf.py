@@ -41,17 +41,19 @@ class Shelf(Protocol):
 
 
 class TarWriter:
-    """One backup as one stream: what is put is written behind what was put before."""
+    """One backup as one stream: what is put is written behind what was put before, one after the other, whoever puts at the same time."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self._turn = asyncio.Lock()
         self._tar = tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by `close`)
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
         pieces = [parts] if isinstance(parts, bytes) else parts
         info = tarfile.TarInfo(key)
         info.size, info.mode, info.mtime = sum(map(len, pieces)), 0o600, int(time.time())
-        await asyncio.to_thread(self._tar.addfile, info, _Joined(pieces))
+        async with self._turn:
+            await asyncio.to_thread(self._tar.addfile, info, _Joined(pieces))
         return ""
 
     async def close(self) -> None:

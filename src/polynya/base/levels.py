@@ -10,7 +10,8 @@ from __future__ import annotations
 from polynya.base.errors import ConfigError
 
 LEVEL = 2  # that this release knows: 1 is that of the first release with clusters
-LEVELS: dict[str, int] = {"Bundle": 2}  # of commands that came later: name -> the level that a group must have reached before one is logged
+# Of commands that came later: name -> the level that a group must have reached before one is logged.
+LEVELS: dict[str, int] = {"Bundle": 2, "ReaderAdd": 2, "NodePromote": 2}
 
 
 def check_level(level: int, group: int) -> None:

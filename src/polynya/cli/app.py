@@ -45,6 +45,7 @@ VERBS = {  # name: (module, what --help says), in the order of the list
     "backup": ("backup", "Copy a cluster, or a node by itself, while it runs."),
     "verify": ("backup", "Look through a backup."),
     "restore": ("backup", "Begin a node or a cluster from a backup, or from its object store."),
+    "recover": ("recover", "Bring single streams back out of a backup into a server that runs."),
     "store": ("store", "Check and clean the object store."),
     "demo": ("demo", "Play the main job on real input, from streams to tables."),
 }

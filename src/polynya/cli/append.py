@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import click
 
@@ -31,6 +31,7 @@ BAR_BYTES = 4 << 20  # a smaller file is in before a bar could be read
 LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
 RETRY_PAUSE_SECONDS = 0.1
 RETRY_PAUSE_SECONDS_MAX = 2.0
+T = TypeVar("T")
 
 
 @click.command("append")
@@ -69,7 +70,7 @@ def append_command(
     if content_type is not None and not create:
         raise click.UsageError("--content-type is that of the stream that --create makes; give both")
     wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
-    content_type = _patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
+    content_type = patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
     producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
     try:
         with _bar(stream, records) as bar:
@@ -103,8 +104,8 @@ def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> 
     return wanted
 
 
-def _patiently(ask: Callable[[], str], seconds: float) -> str:
-    """What is asked before the first record, again while the server is busy; where there is none, that is said at once."""
+def patiently(ask: Callable[[], T], seconds: float) -> T:
+    """What is asked, again while the server is busy; where there is none, that is said at once."""
     deadline = time.monotonic() + seconds
     pause = RETRY_PAUSE_SECONDS
     while True:
@@ -136,10 +137,14 @@ class Producer:
         self.bytes = 0
         self.offset = ""
 
+    def headers(self, sequence: int) -> dict[str, str]:
+        """Those of the batch of this number."""
+        return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
+
     def append(self, lines: Sequence[bytes]) -> None:
         """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`, `exits.Unknown`."""
         body = b"[%s]" % b",".join(line.strip() for line in lines) if self.lines_are_records else b"".join(lines)
-        headers = {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(self.batches), "content-type": self._content_type}
+        headers = self.headers(self.batches) | {"content-type": self._content_type}
         answer = self._sent(body, headers)
         if not answer.is_success:
             raise self._refused(answer, lines)

@@ -52,7 +52,7 @@ def backup_command(client: Client, place: str, keep: int | None, listing: bool, 
     if listing:
         _list(place, file, as_json)
         return
-    manifest, done = _carry_out(place, lambda: _take(client, place, file, keep))
+    manifest, done = carried_out(place, lambda: _take(client, place, file, keep))
     if as_json:
         counts = {"copied": done.objects, "copied_bytes": done.bytes, "kept": done.kept, "damaged": done.damaged}
         output.json_line({"place": place, **_summary(manifest), **counts})
@@ -104,7 +104,7 @@ def _list(place: str, file: str | None, as_json: bool) -> None:
         async with backup_places.to_read(place, file) as shelf:
             return await backups_on(shelf)
 
-    found = _carry_out(place, look)
+    found = carried_out(place, look)
     if as_json:
         for manifest in found:
             output.json_line(_summary(manifest))
@@ -130,7 +130,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
     polynya verify /backups/polynya
     polynya verify polynya.tar --json | jq .damages
     """
-    manifest, found = _carry_out(place, lambda: _verify(place, backup, file, as_json))
+    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json))
     if as_json:
         damages = [{"name": each.name, "what": each.what, "streams": _spelled(each.streams)} for each in found.damages]
         counts = {"objects": found.objects, "read_bytes": found.bytes}
@@ -203,10 +203,10 @@ def restore_command(
         raise click.UsageError("--backup goes with the PLACE of a backup")
     configs = [loaded_config(file, values).config for file in files or (None,)]
     if from_store:
-        _say_restored(configs, _carry_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
+        _say_restored(configs, carried_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
     else:
         work = lambda: _restore(place, backup, files[0] if files else None, configs, take_over)  # noqa: E731
-        _say_restored(configs, _carry_out(place, work), report=report, as_json=as_json)
+        _say_restored(configs, carried_out(place, work), report=report, as_json=as_json)
 
 
 class _Outcome(NamedTuple):
@@ -219,7 +219,7 @@ class _Outcome(NamedTuple):
 
 def restore_into(place: str, configs: list[Config]) -> None:
     """The data of these nodes from the newest backup. Raises `exits.Ended`."""
-    outcome = _carry_out(place, lambda: _restore(place, "", None, configs, False))
+    outcome = carried_out(place, lambda: _restore(place, "", None, configs, False))
     _say_restored(configs, outcome, report=False, as_json=False)
 
 
@@ -309,7 +309,7 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
 # --- all of them -----------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(place: str, work: Callable[[], Awaitable[T]]) -> T:
+def carried_out(place: str, work: Callable[[], Awaitable[T]]) -> T:
     """Raises `exits.Ended` for what can go wrong."""
     from polynya.base.errors import Unavailable
     from polynya.objectstore import StoreUnavailable

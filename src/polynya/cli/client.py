@@ -75,7 +75,8 @@ def is_json(content_type: str) -> bool:
 class Client:
     """One server, or the nodes of a cluster. Calls block; failures are `exits.Ended`."""
 
-    def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server") -> None:
+    def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server", quiet: bool = False) -> None:
+        """`quiet`: what is to be said of the servers was said."""
         from polynya.client.compass import Compass
 
         self.compass = Compass(server_urls(server, origin), with_token=bool(token))
@@ -83,7 +84,7 @@ class Client:
         self.token = token
         self.ca_file = ca_file
         self.origin = origin
-        for url in self.compass.servers if token else ():
+        for url in self.compass.servers if token and not quiet else ():
             if not is_loopback(url) and url.startswith("http://"):
                 output.notice(f"the token goes to {url} unencrypted: whoever is on the way can read and use it")
         self._http = self.connections()
@@ -110,6 +111,10 @@ class Client:
     @classmethod
     def of(cls, target: Target) -> Client:
         return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
+
+    def another(self) -> Client:
+        """For the same servers, with connections of its own: one for each thread."""
+        return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
 
     def admin(self) -> Client:
         """For the node's admin port, which it tells, on the same host. Raises `exits.Ended`."""

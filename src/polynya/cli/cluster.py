@@ -31,22 +31,48 @@ for _command in (dev_command, *COMMANDS):
 @click.option(
     "--groups", "with_groups", is_flag=True, help="Also each group: where it is, its leader, its term, and how far each replica is behind."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON.")
-def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
+@click.option(
+    "--watch", is_flag=True, help="Look again every second, until Ctrl-C; a node that does not answer for a while does not end it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON; with --watch one line for each look.")
+def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
     """Show the nodes, which of them are there, how many groups each leads and how many replicas it has, and what is on the move. Any node can
     be asked.
 
     \b
     polynya cluster status
     polynya cluster status --groups --server http://127.0.0.1:4447
+    polynya cluster status --watch
     """
-    told = _look(client)
-    if as_json:
-        output.json_line(told)
-        return
-    zones = any(node.get("zone") for node in told["nodes"])
-    heads = ("node", "http", *(("zone",) if zones else ()), "state", "release", "cores", "leads", "replicas")
-    output.table(heads, [_row(node, zones=zones) for node in told["nodes"]])
+    while True:
+        told = _look_again(client) if watch else _look(client)
+        if watch and not as_json:
+            click.clear()  # of a terminal alone
+            click.echo(f"{time.strftime('%H:%M:%S')}, as {client.server} says")
+        if as_json and told is not None:
+            output.json_line(told)
+        elif told is not None:
+            _show(told, with_groups=with_groups)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _look_again(client: Client) -> dict[str, Any] | None:
+    """None, and said why, while the server does not answer."""
+    import httpx
+
+    try:
+        return _look(client)
+    except (exits.Unreachable, httpx.TransportError) as error:
+        output.notice(f"! {client.server} does not answer: {error}")
+        return None
+
+
+def _show(told: dict[str, Any], *, with_groups: bool) -> None:
+    more = [head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))]
+    heads = ("node", "http", *more, "state", "release", "cores", "leads", "replicas")
+    output.table(heads, [_row(node, more) for node in told["nodes"]])
     releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
     newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
     if len(releases) > 1 or newest > told.get("level", 1):
@@ -71,9 +97,10 @@ def status_command(client: Client, with_groups: bool, as_json: bool) -> None:
 @server_option
 @click.option("--watch", is_flag=True, help="Look again every second, and say what changes, until Ctrl-C.")
 @click.option("--exit-when-healthy", is_flag=True, help="With --watch: leave once all is well.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems, notes.")
 def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
-    """Say whether all is well: every node there, every group led, every replica up to date. Exit code 1 says no, and why.
+    """Say whether all is well: every node there, every group led, every replica up to date. Exit code 1 says no, and why. What only read
+    replicas lack is noted, and all is well without it.
 
     \b
     polynya cluster health
@@ -81,14 +108,16 @@ def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json
     """
     if exit_when_healthy and not watch:
         raise exits.Misused("--exit-when-healthy goes with --watch")
-    known: list[str] | None = None
+    known: tuple[list[str], list[str]] | None = None
     while True:
-        problems = _problems(client, patient=watch)
+        problems, notes = found = _health(client, patient=watch)
         if as_json:
-            output.json_line({"healthy": not problems, "problems": problems})
-        elif problems != known:
+            output.json_line({"healthy": not problems, "problems": problems, "notes": notes})
+        elif found != known:
             click.echo("\n".join(f"! {problem}" for problem in problems) or "healthy")
-        known = problems
+            for note in notes:
+                output.notice(f"note: {note}")
+        known = found
         if not watch or (exit_when_healthy and not problems):
             break
         time.sleep(WATCH_SECONDS)
@@ -126,14 +155,22 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
         raise exits.Refused(f"{folder}: {error}") from None
 
 
-def _row(node: dict[str, Any], *, zones: bool) -> tuple[object, ...]:
-    zone = (node.get("zone", ""),) if zones else ()
+def _zone(node: dict[str, Any]) -> str:
+    return str(node.get("zone", ""))
+
+
+def _role(node: dict[str, Any]) -> str:
+    return "read replica" if node.get("role") == "reader" else ""
+
+
+def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
+    beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
     state = (
         ("" if node["there"] else "away")
         if node.get("state", "active") == "active"
         else node["state"] + ("" if node["there"] else ", away")
     )
-    return node["id"], node["http"], *zone, state or "there", node["release"], node["cores"] or None, node["leads"], node.get("replicas")
+    return node["id"], node["http"], *beside, state or "there", node["release"], node["cores"] or None, node["leads"], node.get("replicas")
 
 
 def _show_groups(told: dict[str, Any]) -> None:
@@ -172,8 +209,8 @@ def _alone(client: Client) -> exits.Refused:
     )
 
 
-def _problems(client: Client, *, patient: bool) -> list[str]:
-    """`patient`: a server that does not answer is a problem like others."""
+def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
+    """Problems and notes. `patient`: a server that does not answer is a problem like others."""
     import httpx
 
     try:
@@ -183,8 +220,8 @@ def _problems(client: Client, *, patient: bool) -> list[str]:
         told = answer.json()
         if not told["nodes"]:
             raise _alone(client)
-        return list(told["problems"])
+        return list(told["problems"]), list(told.get("notes", ()))
     except (exits.Unreachable, httpx.TransportError) as error:
         if not patient:
             raise
-        return [f"{client.server} does not answer: {error}"]
+        return [f"{client.server} does not answer: {error}"], []

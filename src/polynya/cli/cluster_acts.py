@@ -18,6 +18,7 @@ from polynya.cli.cluster_wait import (
     drain_left,
     lead_left,
     move_left,
+    reading_left,
     removal_left,
     wait_until,
 )
@@ -50,6 +51,7 @@ _dev = click.option(
 @click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it.")
 @click.option("--http", metavar="URL", default="", help="Where clients find it.")
 @click.option("--zone", default="", help="What fails together with it, such as a rack: replicas of a group are kept in different ones.")
+@click.option("--reader", is_flag=True, help="A read replica: it follows every group, answers reads, and has no vote.")
 @click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
 @_dev
 @waiting
@@ -60,6 +62,7 @@ def add_command(  # noqa: PLR0913
     peer: str,
     http: str,
     zone: str,
+    reader: bool,
     no_rebalance: bool,
     dev: Path | None,
     wait: bool,
@@ -70,14 +73,32 @@ def add_command(  # noqa: PLR0913
 
     \b
     polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
+    polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 --zone far > cluster.toml
     polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
     """
-    wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not no_rebalance}
-    told, place = _new_node(client, number, wanted, dev)
+    wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
+    told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
     node = int(told["node"]["id"])
-    said = f"node {node} belongs to the cluster{_start_of(place)}"
-    left = arrival_left(node, balanced=not no_rebalance)
+    said = f"node {node} belongs to the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+    left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
     _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
+
+
+@click.command("promote")
+@server_option
+@click.argument("node", type=_number)
+@click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@waiting
+@output.as_json
+def promote_command(client: Client, node: int, no_rebalance: bool, wait: bool, timeout: float, as_json: bool) -> None:
+    """Make a read replica a node like the others: it gets its share of the groups, with votes and leads, and drops the rest.
+
+    \b
+    polynya cluster promote 4 --wait
+    """
+    told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
+    left = arrival_left(node, balanced=not no_rebalance)
+    _finish(client, told, f"node {node} is to vote like the others", (left, wait, timeout), as_json=as_json)
 
 
 @click.command("replace-disk")
@@ -223,6 +244,7 @@ def rebalance_command(client: Client, replicas: int, wait: bool, timeout: float,
 
 COMMANDS = (
     add_command,
+    promote_command,
     cordon_command,
     uncordon_command,
     drain_command,
@@ -241,6 +263,7 @@ def _new_node(
     place = None
     if dev is not None:
         place = cluster_dev.next_place(dev, number)
+        place.reader = wanted.get("reader", False)
         number, wanted = place.number, {**wanted, "peer": wanted["peer"] or place.peer, "http": wanted["http"] or place.url}
     told = _act(client, "nodes", {"id": number or 0, **wanted})
     if place is not None and dev is not None:
@@ -257,7 +280,8 @@ def settings_of(told: dict[str, Any]) -> str:
     lines = [f"groups = {told['groups']}", "", "[cluster]", f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
     for node in (told["node"], *told["peers"]):
         lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
-        lines += [f'zone = "{node["zone"]}"', ""] if node["zone"] else [""]
+        lines += [f'zone = "{node["zone"]}"'] if node["zone"] else []
+        lines += ['role = "reader"', ""] if node.get("role") == "reader" else [""]
     return "\n".join(lines)
 
 

@@ -49,6 +49,7 @@ class DevNode:
     process: subprocess.Popen[bytes] | None = None
     down: bool = field(default=False)
     joins: bool = False
+    reader: bool = False
 
     @property
     def url(self) -> str:
@@ -61,7 +62,8 @@ class DevNode:
     @property
     def entry(self) -> str:
         """Of `[[cluster.nodes]]`."""
-        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n'
+        role = 'role = "reader"\n' if self.reader else ""
+        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n{role}'
 
     @property
     def was_removed(self) -> bool:
@@ -80,10 +82,13 @@ class Laid(msgspec.Struct):
 
 @click.command("dev")
 @click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
+@click.option(
+    "--readers", type=click.IntRange(0, NODES_MAX), help="Read replicas beside them: nodes with all groups and no vote.  [default: 0]"
+)
 @click.option("--replicas", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="How many nodes have each group.")
 @click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
-def dev_command(count: int | None, replicas: str, place: str | None, **values: str | None) -> None:
+def dev_command(count: int | None, readers: int | None, replicas: str, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
@@ -92,13 +97,14 @@ def dev_command(count: int | None, replicas: str, place: str | None, **values: s
 
     \b
     polynya cluster dev
+    polynya cluster dev --readers 1
     polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
     polynya cluster dev --restore /backups/polynya --data /tmp/restored
     kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
     polynya-cluster/node-2/start.sh                     # and have it again
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
-    nodes = _laid_out(folder, count, values)
+    nodes = _laid_out(folder, (count, readers), values)
     objects = not values["cold_backend"] and not values["cold_root"]
     laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects)
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,18 +143,23 @@ for _option in dev_command.params:
 # --- before the start ------------------------------------------------------------------------------------------------------------
 
 
-def _laid_out(folder: Path, count: int | None, values: Mapping[str, str | None]) -> list[DevNode]:
-    """The nodes with their places. Raises `exits.Misused`."""
+def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]) -> list[DevNode]:
+    """The nodes with their places, read replicas last. `wanted`: how many, and how many of those. Raises `exits.Misused`."""
     from polynya.node.config import split_listen
 
     odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
     if odd:
         raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
     numbers = _numbers(folder)
-    if numbers and count not in (None, len(numbers)):
-        before = len(numbers)
-        raise exits.Misused(f"{folder} holds a cluster of {output.counted(before, 'node')}; give --nodes {before}, or another --data")
-    numbers = numbers or list(range(1, (count or 3) + 1))
+    reading = {number for number in numbers if _reads(folder / f"node-{number}")}
+    for flag, some, before in (("--nodes", wanted[0], len(numbers) - len(reading)), ("--readers", wanted[1], len(reading))):
+        if numbers and some not in (None, before):
+            held = output.counted(before, "node" if flag == "--nodes" else "read replica")
+            raise exits.Misused(f"{folder} holds a cluster of {held}; give {flag} {before}, or another --data")
+    if not numbers:
+        count, readers = wanted[0] or 3, wanted[1] or 0
+        numbers = list(range(1, count + readers + 1))
+        reading = set(numbers[count:])
     try:
         host, port = split_listen(values["listen"] or "127.0.0.1:4437")
     except ValueError as error:
@@ -158,7 +169,11 @@ def _laid_out(folder: Path, count: int | None, values: Mapping[str, str | None])
         raise exits.Misused(f"--listen: {len(numbers)} nodes need ports up to {port + STEP * (max(numbers) - 1) + 2}; choose a lower one")
     spelled = f"[{host}]" if ":" in host else host
     return [
-        DevNode(number, folder / f"node-{number}", spelled, port + STEP * (number - 1), joins=_joins(folder / f"node-{number}"))
+        DevNode(
+            *(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)),
+            joins=_joins(folder / f"node-{number}"),
+            reader=number in reading,
+        )
         for number in numbers
     ]
 
@@ -173,6 +188,15 @@ def _joins(folder: Path) -> bool:
     try:
         return "\njoin = true\n" in (folder / "polynya.toml").read_text()
     except OSError:
+        return False
+
+
+def _reads(folder: Path) -> bool:
+    """Whether the node is a read replica, as its file of settings has it."""
+    try:
+        cluster = tomllib.loads((folder / "polynya.toml").read_text())["cluster"]
+        return any(node["id"] == cluster["node"] and node.get("role") == "reader" for node in cluster["nodes"])
+    except (OSError, KeyError, ValueError):
         return False
 
 
@@ -269,7 +293,7 @@ def _nodes_of(folder: Path) -> list[DevNode]:
         try:
             settings = tomllib.loads((node / "polynya.toml").read_text())
             host, _, port = settings["listen"].rpartition(":")
-            found.append(DevNode(number, node, host, int(port), joins=_joins(node)))
+            found.append(DevNode(number, node, host, int(port), joins=_joins(node), reader=_reads(node)))
         except (OSError, KeyError, ValueError):
             continue
     return found
@@ -333,7 +357,8 @@ def _problems(client: Client) -> list[str]:
     import httpx
 
     try:
-        return list(client.send("GET", "/v1/cluster/health").json()["problems"])
+        told = client.send("GET", "/v1/cluster/health").json()
+        return [*told["problems"], *(note for note in told["notes"] if note.startswith("read replica"))]
     except (httpx.TransportError, ValueError, KeyError):
         return ["node 1 does not answer yet"]
 
@@ -341,7 +366,7 @@ def _problems(client: Client) -> list[str]:
 def _say(nodes: list[DevNode], folder: Path) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}, any of which answers everything:")
     for node in nodes:
-        click.echo(f"  node {node.number}  {node.url}  {node.folder}")
+        click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
     click.echo(f"\n  look    polynya cluster status --server {nodes[-1].url}")
     click.echo(f"  lose    kill -9 $(cat {folder}/node-{nodes[-1].number}/node.pid)")
     click.echo(f"  regain  {folder}/node-{nodes[-1].number}/start.sh")

@@ -94,6 +94,20 @@ def arrival_left(node: int, *, balanced: bool) -> Left:
     return left
 
 
+def reading_left(node: int) -> Left:
+    """Until a read replica is there, and has every group."""
+
+    def left(view: View) -> str:
+        found = node_of(view, node)
+        if found is None or not found["there"]:
+            return f"node {node} is not there yet: start it"
+        if found["replicas"] < len(view["groups"]):
+            return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
+        return f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind" if found["behind_entries"] else ""
+
+    return left
+
+
 def drain_left(node: int, *, replicas: bool) -> Left:
     """Until a node leads nothing (and holds nothing)."""
 

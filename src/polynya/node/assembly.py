@@ -36,6 +36,7 @@ from polynya.node.levels import LOOK_SECONDS, Levels
 from polynya.node.maps import Maps
 from polynya.node.metrics import Samples
 from polynya.node.placing import Placing
+from polynya.node.reader_lag import ReaderLag
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.steering import Steering
 from polynya.node.storage import Storage
@@ -93,6 +94,7 @@ class Assembly:
         self._acts: ClusterActs = NoCluster(self._view)
         self._placing: Placing | None = None
         self._levels: Levels | None = None
+        self._reader_lag: ReaderLag | None = None
         self._controller: Controller | None = None
         if self._joined is not None and self._maps is not None:
             self._take_part(self._joined, self._maps)
@@ -208,6 +210,8 @@ class Assembly:
         if self._joined is not None:
             registry.add(self._joined.samples)
             registry.add(self._placed_samples)
+            if self._reader_lag is not None:
+                registry.add(self._reader_lag.samples)
             for name, check in self._joined.checks():
                 self._health.add(name, check)
         registry.add(sources.counted(self._engine.snapshotter, sources.SNAPSHOTS))
@@ -234,6 +238,8 @@ class Assembly:
         self._view.lost = lambda: sorted(placing.missing)
         self._levels = joined.levels(lambda: maps.now.members)
         self._view.works_at = self._levels.lowest
+        self._reader_lag = joined.reader_lag(lambda: maps.now.readers)
+        self._view.lags = self._reader_lag.lags
         joined.meet(maps.now)
         maps.on_map += [joined.meet, placing.adopt, self._leave]
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
@@ -273,6 +279,8 @@ class Assembly:
     async def _raise_levels(self, levels: Levels) -> None:
         while True:
             levels.look()
+            if self._reader_lag is not None:
+                self._reader_lag.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _follow_map(self, maps: Maps) -> None:
@@ -293,12 +301,16 @@ class Assembly:
                 await self._engine.settler.sweep()
 
     async def _retain(self) -> None:
+        trouble = ""  # said once, not every second until a cluster has met
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self._engine.retainer.run_once()
+                trouble = ""
             except PolynyaError as fault:
-                log.warning("retention is carried out later", extra={"error": str(fault)})
+                if str(fault) != trouble:
+                    trouble = str(fault)
+                    log.warning("retention is carried out later", extra={"error": trouble})
 
     async def _snapshot(self) -> None:
         snapshotter = self._engine.snapshotter

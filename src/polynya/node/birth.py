@@ -29,6 +29,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     node: int = 0  # of the cluster; 0 is a node by itself
     nodes: tuple[int, ...] = ()  # that the cluster was born with; of a node that joined it later none
     zones: tuple[str, ...] = ()  # theirs
+    readers: tuple[int, ...] = ()  # that it was to have as read replicas
     replicas: int = 0  # that were wanted of each group then; 0: all nodes had everything
     history: int = 1
     groups: int
@@ -101,8 +102,9 @@ def new_birth(config: Config, cluster_id: str, groups: int, history: int = 1) ->
     return Birth(
         cluster_id=cluster_id,
         node=cluster.node,
-        nodes=() if cluster.join else tuple(node.id for node in _nodes(config)),
-        zones=() if cluster.join else tuple(node.zone for node in _nodes(config)),
+        nodes=() if cluster.joins else tuple(node.id for node in _nodes(config)),
+        zones=() if cluster.joins else tuple(node.zone for node in _nodes(config)),
+        readers=() if cluster.joins else tuple(sorted(node.id for node in cluster.nodes if node.reader)),
         replicas=cluster.replicas if cluster.is_on else 0,
         history=history,
         groups=groups,
@@ -135,7 +137,7 @@ def _check(birth: Birth, config: Config, path: Path) -> None:
 
 
 def _nodes(config: Config) -> list[ClusterNode]:
-    return sorted(config.cluster.nodes, key=lambda node: node.id)
+    return sorted(config.cluster.voting, key=lambda node: node.id)
 
 
 def _check_cluster(birth: Birth, config: Config, path: Path) -> None:

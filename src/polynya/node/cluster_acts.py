@@ -14,7 +14,7 @@ from polynya.node.maps import Maps
 from polynya.node.steering import Steering
 from polynya.replica import refusals
 from polynya.replica.planner import Observed
-from polynya.stream.commands import Command, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.commands import Command, NodeAdd, NodePromote, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
 from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, Map
 from polynya.stream.replies import Code
 
@@ -36,6 +36,8 @@ class Acts:
     async def add(self, node: NewNode) -> dict[str, Any]:
         """A node more, or one in the place of another."""
         now, seen = await self._see()
+        if node.replaces and node.reader:
+            raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id))
             old = now.nodes[node.replaces]
@@ -49,8 +51,9 @@ class Acts:
             raise ClusterRefused("INVALID_REQUEST", str(error)) from None
         if number > NODE_NUMBER_MAX:
             raise ClusterRefused("CLUSTER_REFUSED", f"all numbers up to {NODE_NUMBER_MAX} have been given")
-        record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces)
-        epoch = await self._write(NodeAdd(record, node.rebalance and not node.replaces))
+        record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
+        command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
+        epoch = await self._write(command)
         peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id != node.replaces]
         return {
             "epoch": epoch,
@@ -72,6 +75,18 @@ class Acts:
         elif act != "uncordon" and now.nodes[node].state != STATES[act]:
             refuse(refusals.emptying(now, seen, node))
         return {"epoch": await self._write(NodeSet(node, NodeState.EMPTYING if replicas else STATES[act])), "node": node}
+
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
+        """A read replica is to be a node like the others."""
+        now, seen = await self._see()
+        unknown = refusals.unknown(now, node)
+        if unknown:
+            raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        refuse(refusals.promoting(now, seen, node))
+        epoch = now.epoch
+        if now.nodes[node].reader:
+            epoch = await self._write(NodePromote(node, rebalance))
+        return {"epoch": epoch, "node": node}
 
     async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
         now, seen = await self._see()
@@ -143,6 +158,9 @@ class NoCluster:
     async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
         raise _alone()
 
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
+        raise _alone()
+
     async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
         raise _alone()
 
@@ -166,4 +184,4 @@ def _alone() -> ClusterRefused:
 
 
 def _shown(record: NodeRecord) -> dict[str, Any]:
-    return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone}
+    return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone, "role": "reader" if record.reader else "voter"}

@@ -13,22 +13,26 @@ import msgspec
 NODE_MAX = 250
 NODES_MAX = 63  # of a list
 NODE_KEYS = ("id", "peer", "http")
-NODE_KEYS_MORE = ("zone",)
+NODE_KEYS_MORE = ("zone", "role")
+ROLES = ("voter", "reader")
 REPLICAS = (1, 3, 5)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _ZONE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it, `zone` what fails with it."""
+    """One node. `peer` is HOST:PORT of its peer port, `http` the URL at which clients reach it, `zone` what fails with it. A `reader` is a read
+    replica: it follows every group and votes in none."""
 
     id: int
     peer: str
     http: str
     zone: str = ""
+    reader: bool = False
 
     def __str__(self) -> str:
-        return f"{self.id}={self.peer}={self.http}" + (f"={self.zone}" if self.zone else "")
+        more = f"={self.zone}=reader" if self.reader else f"={self.zone}" if self.zone else ""
+        return f"{self.id}={self.peer}={self.http}{more}"
 
     @property
     def peer_place(self) -> tuple[str, int]:
@@ -66,6 +70,16 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if node.id != self.node]
 
     @property
+    def voting(self) -> list[ClusterNode]:
+        """The list without its read replicas."""
+        return [node for node in self.nodes if not node.reader]
+
+    @property
+    def joins(self) -> bool:
+        """Whether this node comes to a cluster that others begin."""
+        return self.join or any(node.reader for node in self.nodes if node.id == self.node)
+
+    @property
     def listen_place(self) -> tuple[str, int]:
         """Host and port of this node's peer port."""
         return ClusterNode(0, self.listen, "").peer_place if self.listen else self.own.peer_place
@@ -79,10 +93,10 @@ def parse_cluster_id(text: str) -> str:
 
 
 def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
-    """`ID=HOST:PORT=URL`, and `=ZONE` where nodes are in several, with commas between nodes."""
+    """`ID=HOST:PORT=URL`, `=ZONE` where nodes are in several, and `=reader` behind that of a read replica, with commas between nodes."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        pieces = part.split("=", 3)
+        pieces = part.split("=", 4)
         if len(pieces) < 3:
             raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
         found.append(_node(*(piece.strip() for piece in pieces)))
@@ -120,6 +134,12 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
             yield f"{where}: two nodes have the {what} {twice[0]}"
+    doors = {urlsplit(node.http).netloc: node.id for node in cluster.nodes}
+    for node in cluster.nodes:
+        if node.peer in doors:
+            yield f"{where}: the peer port of node {node.id}, {node.peer}, is where clients reach node {doors[node.peer]} (its http): they are two ports"
+    if not cluster.voting:
+        yield f"{where}: all of them are read replicas; a cluster needs nodes that vote"
     if len(cluster.nodes) > NODES_MAX:
         yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}"
     if cluster.node not in [node.id for node in cluster.nodes]:
@@ -133,7 +153,7 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
 
 
-def _node(number: str, peer: str, http: str, zone: str = "") -> ClusterNode:
+def _node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> ClusterNode:
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
         raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
     if not _is_place(peer):
@@ -143,7 +163,9 @@ def _node(number: str, peer: str, http: str, zone: str = "") -> ClusterNode:
         raise ValueError(f"node {number}: {http!r}: expected the URL that clients reach it at, as http://10.0.0.1:4437")
     if zone and not _ZONE.fullmatch(zone):
         raise ValueError(f"node {number}: {zone!r}: a zone's name has letters, digits, '-', '_' and '.', at most 40")
-    return ClusterNode(int(number), peer, http.rstrip("/"), zone)
+    if role and role not in ROLES:
+        raise ValueError(f"node {number}: {role!r}: a node's role is reader (a read replica) or voter")
+    return ClusterNode(int(number), peer, http.rstrip("/"), zone, role == "reader")
 
 
 def _is_place(text: str) -> bool:
@@ -157,11 +179,12 @@ def _table_text(table: dict[str, Any], number: int) -> str:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             raise ValueError(
-                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer, http, zone")
+                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer, http, zone, role")
             )
     missing = [key for key in NODE_KEYS if key not in table]
     if missing:
         raise ValueError(f"node {number}: {missing[0]} is missing; each has id, peer and http")
     if any("," in str(value) or "=" in str(value) for value in table.values()):
         raise ValueError(f"node {number}: no value has ',' or '=' in it")
-    return "{id}={peer}={http}".format(**table) + (f"={table['zone']}" if table.get("zone") else "")
+    zone, role = table.get("zone", ""), table.get("role", "")
+    return "{id}={peer}={http}".format(**table) + (f"={zone}={role}" if role else f"={zone}" if zone else "")

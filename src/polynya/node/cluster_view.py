@@ -17,7 +17,7 @@ from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import Map
 from polynya.transport import Reply, Transport, address
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
@@ -54,6 +54,7 @@ class Told(msgspec.Struct, frozen=True):
     lost: list[int] = []  # groups that count on a replica there, whose data is gone
     level: int = 1  # of logs, the newest that its release knows
     works_at: int = 1  # the lowest of its groups
+    lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -70,6 +71,7 @@ class ClusterView:
         self._maps = maps
         self.lost: Callable[[], list[int]] = list
         self.works_at: Callable[[], int] = lambda: LEVEL
+        self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -89,16 +91,18 @@ class ClusterView:
         found = (
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
-        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": list(zones.notes(now))}
+        found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
+        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups)]
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
-        """`GET /v1/cluster/health`: the problems alone, and how many nodes there are. Anybody may ask, so what was found is told again for a
-        moment."""
+        """`GET /v1/cluster/health`: the problems and notes alone, and how many nodes there are. Anybody may ask, so what was found is told again
+        for a moment."""
         loop = asyncio.get_running_loop()
         if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
             self._asking, self._asked = loop.create_task(self.look()), loop.time()
         told = await asyncio.shield(self._asking)
-        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"]}
+        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"], "notes": told["notes"]}
 
     async def gather(self) -> ByCore:
         """All cores of all nodes are asked; those that do not answer are left out."""
@@ -132,6 +136,7 @@ class ClusterView:
             self.lost(),
             LEVEL,
             self.works_at(),
+            self.lags(),
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -189,8 +194,8 @@ def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, 
 
 
 def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
-    """What keeps the cluster from being well, for people."""
-    away = [number for number in nodes if not nodes[number]["there"]]
+    """What keeps the cluster from being well, for people. Nobody counts on read replicas: what they lack is told by `reader_notes`."""
+    away = [number for number in nodes if not nodes[number]["there"] and not now.nodes[number].reader]
     for number in away:
         yield f"node {number} does not answer"
     leaderless = [group["group"] for group in groups if not group["leader"]]
@@ -198,7 +203,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         yield f"no leader: {_groups(leaderless)}"
     for number, node in nodes.items():
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
-        if behind:
+        if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
     for number, node in nodes.items():
         if node["lost"]:
@@ -209,7 +214,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
         yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
-    able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and nodes[number]["there"]]
+    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
         yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
@@ -222,16 +227,30 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 
 
+def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Iterable[str]:
+    """What read replicas lack, for people: writes do not need them."""
+    for number in sorted(now.readers):
+        node = nodes[number]
+        if not node["there"]:
+            yield f"read replica {number} does not answer"
+        elif node["replicas"] <= groups:
+            yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
+        elif node["behind_entries"] > LAG_ENTRIES:
+            yield f"read replica {number} is {node['behind_entries']} entries behind, and {node['behind_seconds']:.0f} s"
+
+
 def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
     record = now.nodes[number]
     parts = [part for (where, _), part in told.items() if where == number]
     led = sum(replica.role == "leader" for part in parts for replica in part.replicas)
     has = sum(len(part.replicas) for part in parts)
+    lags = [part.lags[number] for part in told.values() if number in part.lags]
     return {
         "id": number,
         "http": record.http,
         "peer": record.peer,
         "zone": record.zone,
+        "role": "reader" if record.reader else "voter",
         "state": NodeState.NAMES[record.state],
         "there": bool(parts),
         "release": parts[0].release if parts else None,
@@ -241,6 +260,8 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "replicas": has if parts else len(now.groups_of(number)),
         "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
+        "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
+        "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
     }
 
 
@@ -260,7 +281,7 @@ def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
         "voters": list(placement.voters) if placement else [],
         "goal": list(placement.goal) if placement else [],
         "first": placement.first if placement else 0,
-        "readers": list(now.readers_of(group)) if group == META_GROUP and placement else [],
+        "readers": list(now.readers_of(group)) if placement else [],
     }
 
 

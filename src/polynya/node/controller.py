@@ -11,13 +11,26 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError
+from polynya.base.levels import LEVELS
 from polynya.node.cluster_view import KNOWS_MAPS, ClusterView, observed
 from polynya.node.maps import Maps, birth_command
 from polynya.node.start import CoreStart
 from polynya.node.steering import Steering
 from polynya.raft import Refusal
-from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_have_work, plan
-from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.replica.planner import (
+    Balanced,
+    Change,
+    Observed,
+    Place,
+    Placed,
+    Remove,
+    Step,
+    Transfer,
+    is_read_as_it_should,
+    may_have_work,
+    plan,
+)
+from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
 from polynya.stream.placement import META_GROUP, Map
 from polynya.stream.replies import Code, Reply
 
@@ -75,6 +88,8 @@ class Controller:
         if not now.epoch:
             return await self._bear()
         await self._announce()
+        if await self._let_in(now):
+            return WAIT_SECONDS
         give_up = self._start.config.cluster.replace_after
         if not give_up and self._rested == now.epoch:
             return IDLE_SECONDS
@@ -87,9 +102,7 @@ class Controller:
             await self._take(step)
         if steps:
             return BUSY_SECONDS
-        meta = seen.groups.get(META_GROUP)
-        told = meta is not None and meta.configuration.readers == now.readers_of(META_GROUP)
-        self._rested = now.epoch if told and not may_have_work(now) else 0
+        self._rested = now.epoch if is_read_as_it_should(now, seen) and not may_have_work(now) else 0
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:
@@ -106,6 +119,16 @@ class Controller:
             await self._propose(birth_command(self._start.birth, self._start.config.cluster))
             log.info("the cluster has its first map", extra={"nodes": len(self._start.birth.nodes)})
         return WAIT_SECONDS
+
+    async def _let_in(self, now: Map) -> bool:
+        """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
+        birth = self._start.birth
+        coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
+        known = coming and self._view.works_at() >= LEVELS[ReaderAdd.__name__]
+        for node in coming if known else ():
+            await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
+            log.info("a read replica belongs to the cluster", extra={"read_replica": node.id})
+        return bool(coming)
 
     async def _announce(self) -> float:
         """This node says where it is now, when the map has it otherwise."""

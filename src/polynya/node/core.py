@@ -11,13 +11,14 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
-from polynya.replica import Entry, Shard
+from polynya.replica import Entry, Run, Shard
 from polynya.replica.log import encode_command
-from polynya.stream.commands import Append, Batch, Command
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull, Journal, Kind, WriteBatch
@@ -53,6 +54,7 @@ class Core:
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._proposals: list[Entry] = []
+        self._runs: dict[int, Run] = {}  # of those, by group, the ones that still grow: what comes next in the group may join them
         self._writing: list[Entry] = []  # of the turn that is on its way to the disk
         self._copies: list[tuple[int, HotBatch]] = []
         self.inflight_bytes = 0  # of commands proposed and not yet applied
@@ -69,7 +71,8 @@ class Core:
 
     def inflight_bytes_of(self, group: int) -> int:
         """Those of one group. Looks at every proposal: for when it matters."""
-        return sum(len(entry.payload) for entry in (*self._proposals, *self._writing) if entry.group == group)
+        entries = (*self._proposals, *self._writing)
+        return sum(entry.size if type(entry) is Run else len(entry.payload) for entry in entries if entry.group == group)
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
@@ -82,10 +85,28 @@ class Core:
             done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
             return
         payload = encode_command(command)
-        self._proposals.append(Entry(group, command, payload, done))
-        self.inflight_bytes += len(payload)
+        size = len(payload)
+        self.inflight_bytes += size
+        run = self._runs.get(group)
+        if run is not None and type(command) is Append and run.size + size <= BUNDLE_BYTES and len(run.tokens) < BUNDLE_COMMANDS_MAX:
+            run.commands.append(command)
+            run.payloads.append(payload)
+            run.tokens.append(done)
+            run.size += size
+        else:
+            self._add(group, command, payload, done)
         if not self._busy and not self._kicked:
             self._kick_soon()
+
+    def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
+        """An entry of its own, which appends may join."""
+        if type(command) is Append:
+            entry: Entry = Run(group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload))
+            self._runs[group] = cast("Run", entry)
+        else:
+            entry = Entry(group, command, payload, done)
+            self._runs.pop(group, None)
+        self._proposals.append(entry)
 
     async def call(self, group: int, command: Command) -> Reply:
         """`propose` for those who may wait."""
@@ -133,10 +154,14 @@ class Core:
 
     def _start_turn(self) -> None:
         entries, self._proposals = self._proposals, []
+        self._runs.clear()
         copies, self._copies = self._copies, []
         self._writing, self._writing_bytes = entries, self.inflight_bytes
         self._busy = True
         self._turns_begun += 1
+        for entry in entries:
+            if type(entry) is Run:
+                entry.join()
         self.shard.number(entries)
         self.journal.stage_all(entries, Kind.COMMAND)
         moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
@@ -192,21 +217,36 @@ class Core:
         self._writing_bytes = 0
 
     def _apply(self, entries: list[Entry]) -> None:
-        self.counters.turns += 1
-        self.counters.entries += len(entries)
         commit, on_applied = self.shard.commit, self.on_applied
+        count = 0
         for entry in entries:
             reply = commit(entry)
-            on_applied(entry.group, entry.command, reply)
-            try:
-                entry.token(reply)
-            except Exception as fault:
-                self._report(fault)
+            group = entry.group
+            if type(entry) is not Run:
+                count += 1
+                on_applied(group, entry.command, reply)
+                self._answer(entry.token, reply)
+                continue
+            replies = reply.detail if len(entry.tokens) > 1 else [reply]
+            count += len(replies)
+            for command, token, answer in zip(entry.commands, entry.tokens, replies, strict=True):
+                on_applied(group, command, answer)
+                try:
+                    token(answer)
+                except Exception as fault:
+                    self._report(fault)
+        self.counters.turns += 1
+        self.counters.entries += count
         self.applied_place = entries[-1].place
 
-    def _answer(self, entry: Entry, reply: Reply | BaseException) -> None:
+    def _answer_all(self, entries: list[Entry], reply: Reply | BaseException) -> None:
+        for entry in entries:
+            for token in entry.tokens if type(entry) is Run else (entry.token,):
+                self._answer(token, reply)
+
+    def _answer(self, token: Done, reply: Reply | BaseException) -> None:
         try:
-            entry.token(reply)
+            token(reply)
         except Exception as fault:
             self._report(fault)
 
@@ -249,8 +289,7 @@ class Core:
         self.shard.retract(entries)
         self._written_off()
         self._busy = False
-        for entry in entries:
-            self._answer(entry, Reply(Code.DISK_FULL))
+        self._answer_all(entries, Reply(Code.DISK_FULL))
         self._end_turn(batch)
 
     def _die(self, error: BaseException, entries: list[Entry]) -> None:
@@ -258,10 +297,9 @@ class Core:
         self._busy = False
         self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0
         waiting, self._proposals = self._proposals, []
-        for entry in entries:
-            self._answer(entry, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
-        for entry in waiting:
-            self._answer(entry, Unavailable("the journal has failed; this core is going down"))
+        self._runs.clear()
+        self._answer_all(entries, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+        self._answer_all(waiting, Unavailable("the journal has failed; this core is going down"))
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from polynya.base.errors import ConfigError
 from polynya.node.authority import peer_tls_of
@@ -16,6 +16,7 @@ from polynya.node.levels import Levels
 from polynya.node.maps import map_at_birth
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
+from polynya.node.reader_lag import ReaderLag
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.raft import group_of_message
@@ -80,7 +81,7 @@ class Joined:
         self._raft: RaftNet = transport.raft
         own = start.birth.node
         local = engine.local
-        nodes = tuple(sorted(node.id for node in start.config.cluster.nodes))  # where a node that joins looks for the cluster
+        nodes = tuple(sorted(node.id for node in start.config.cluster.voting))  # where a node that joins looks for the cluster
         born = map_at_birth(start.birth, start.config.cluster)
         self.forwarding = Forwarding(
             Place(own, start.core, start.cores, start.groups),
@@ -126,6 +127,10 @@ class Joined:
     def levels(self, members: Callable[[], Iterable[int]]) -> Levels:
         """Who raises the levels of the groups here. `members`: the nodes of the cluster."""
         return Levels(self._core, members, self._raft.level_of, self._transport.work_at)
+
+    def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReaderLag:
+        """How far read replicas are behind. `readers`: their nodes."""
+        return ReaderLag(self._core, readers, asyncio.get_running_loop().time)
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""

@@ -61,6 +61,20 @@ METRICS = (
     Metric("polynya_placement_steps_total", "counter", "Steps that this node took to bring groups where they are to be."),
     Metric("polynya_replicas_lost", "gauge", "Groups that count on a replica here whose data was lost: replace the disk."),
     Metric(
+        "polynya_reader_lag_entries",
+        "gauge",
+        "The most entries that a read replica lacks of a group which this node leads.",
+        ("node",),
+        "max",
+    ),
+    Metric(
+        "polynya_reader_lag_seconds",
+        "gauge",
+        "For how long a read replica has lacked what was committed in a group which this node leads.",
+        ("node",),
+        "max",
+    ),
+    Metric(
         "polynya_peers_connected",
         "gauge",
         "Cores of other nodes that this node's cores hear: the other nodes times cores when all is well.",

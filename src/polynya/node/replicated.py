@@ -22,6 +22,7 @@ from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters, Done
 from polynya.node.deadlines import Deadlines
+from polynya.node.fitness import Fitness
 from polynya.node.leads import Leads
 from polynya.node.outbox import Outbox
 from polynya.node.storage import Storage
@@ -105,6 +106,7 @@ class ReplicatedCore:
         self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
+        self._fitness = Fitness(self.node)
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
@@ -159,6 +161,7 @@ class ReplicatedCore:
     def _join(self, number: int, restored: Restored) -> None:
         identity = Identity(number, self.node, self._cluster.seed())
         raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
+        self._fitness.begins(number, restored)
         self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
 
     # --- proposals -------------------------------------------------------------------------------------------------------------
@@ -213,11 +216,7 @@ class ReplicatedCore:
 
     def fit(self, group: int) -> bool:
         """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
-        member = self.members.get(group)
-        if member is None or member.raft.forgetful:
-            return False
-        known = member.raft.configuration
-        return self.node in known.voters or self.node in known.readers
+        return group in self.members and self._fitness.of(self.members[group])
 
     async def linearize(self, group: int) -> None:
         """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,

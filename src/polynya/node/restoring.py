@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,10 +26,11 @@ from polynya.node.config import Config
 from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
 from polynya.node.maps import map_at_birth
-from polynya.objectstore import ObjectStore, open_store, read_root
+from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
 from polynya.stream.machine import Machine
 from polynya.stream.rebirth import Note, Survey, reborn
 from polynya.stream.snapshots import Image, write_image
+from polynya.stream.tables import Table
 from polynya.wal import Journal, SnapshotStore
 
 TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on all nodes
@@ -82,8 +83,10 @@ class Target:
         births.sync_folder(folder)
 
     def write(self, number: int, machine: Machine) -> None:
-        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. For a
-        thread."""
+        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
+        replica learns all from the others. For a thread."""
+        if self.config.cluster.joins:
+            return
         if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
             return
         journal, snapshots = self._core(number % self.birth.cores)
@@ -171,19 +174,53 @@ class Restorer:
         if self._store is not None:
             self.done.doing = "objects"
             await self._states.objects(self._store, self.done)
+        self._survey.kept = await self._tables_that_go_on()
         for group in groups:
             self.done.doing = f"group {group}"
             await self._one(group)
             self.done.groups += 1
         if self._store is not None:
             await copies.mark(self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups))
-        self.done.warnings += [
-            f"the table {name} begins anew; what it had is left under tables/{uid}, as a Delta table"
-            for name, uid in self._survey.tables.items()
-        ]
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done
+
+    async def _tables_that_go_on(self) -> frozenset[int]:
+        """All of them, or none: where two share streams, what one has depends on what the other has. Why not is said."""
+        tables = self._survey.tables
+        why = await self._against(tables.values()) if tables else ""
+        if not why:
+            return frozenset(tables)
+        self.done.warnings += [
+            f"the table {table.name} begins anew ({why}); what it had is left under tables/{uid}, as a Delta table"
+            for uid, table in tables.items()
+        ]
+        return frozenset()
+
+    async def _against(self, tables: Iterable[Table]) -> str:
+        """What keeps the tables from going on with the rows that they have."""
+        if self._store is None or not self._survey.agree_on_tables():
+            return "its groups were copied while it got rows"
+        base = address_of(self._targets[0].config.store)
+        for table in tables:
+            for pointer in (table.main, table.dlq):
+                if pointer and not pointer.startswith(base):
+                    return "its files name another place than this object store"
+                if pointer and not await _is_there(self._store, pointer.removeprefix(base)):
+                    return "its metadata is gone from the object store"
+            if await self._is_ahead(table):
+                return "it has rows of records that came later, and that are lost"
+        return ""
+
+    async def _is_ahead(self, table: Table) -> bool:
+        """Whether a later job than the last that is known to be committed may have been: it left its result."""
+        assert self._store is not None
+        folder = f"tables/{table.uid}/jobs/"
+        async for info in self._store.list(folder):
+            job = info.key.removeprefix(folder).partition("/")[0]
+            if info.key.endswith(".result.json") and (not job.isdigit() or int(job) > table.committed):
+                return True
+        return False
 
     async def _one(self, group: int) -> None:
         state = await self._states.state(group)
@@ -200,6 +237,21 @@ class Restorer:
         for target in self._targets:
             target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
         return body
+
+
+def address_of(store: StoreSettings) -> str:
+    """How the files of tables name the store: what is before a key."""
+    if store.backend == "local":
+        return f"file://{Path(store.root).absolute()}/"
+    return "/".join(filter(None, (f"s3://{store.s3_bucket}", store.root))) + "/"
+
+
+async def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        await store.head(key)
+    except NotFound:
+        return False
+    return True
 
 
 def open_shared(configs: Sequence[Config]) -> ObjectStore | None:

@@ -230,8 +230,9 @@ SETTINGS = (
         parse_nodes,
         (),
         "The nodes that the cluster is born with, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
-        "other nodes), `http` (the URL for clients) and, where there are several, `zone`; elsewhere `ID=PEER=HTTP` or `ID=PEER=HTTP=ZONE` with "
-        "commas between. The same on every node. Later it says where to look for the others first: who belongs, the cluster itself knows.",
+        'other nodes), `http` (the URL for clients), where there are several `zone`, and `role = "reader"` where it is a read replica; elsewhere '
+        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` with commas between. The same on every node. Later it says where to look "
+        "for the others first: who belongs, the cluster itself knows.",
     ),
     Setting(
         "cluster.replicas",

@@ -100,8 +100,8 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
             f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release"
         )
     if entry.index > group.applied_index:
-        command = storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
-        storage.log_ms = max(storage.log_ms, getattr(command, "now_ms", 0))
+        storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
+        storage.log_ms = max(storage.log_ms, group.machine.log_ms)
 
 
 def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:

@@ -163,7 +163,7 @@ def _held(peer: Progress, message: HeartbeatAnswer) -> None:
         peer.asleep = message.asleep
         if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:
             peer.probe(held + 1)
-    if peer.mode is Mode.PROBE:
+    if peer.mode is Mode.PROBE and message.context > peer.probe_context:
         peer.probing = False
         if held >= peer.next - 1:
             peer.replicate()
@@ -174,6 +174,8 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
     stale = message.rejected != peer.next - 1 if peer.mode is Mode.PROBE else message.rejected <= peer.match
     if peer.mode is Mode.SNAPSHOT or stale:
         return
+    if message.rejected == peer.match and not raft.configuration.votes(message.sender):
+        peer.match = 0  # it came back with nothing, and what it had said before was still on its way
     log = raft.log
     index = min(message.hint_index, message.rejected - 1)
     if index >= log.first:
@@ -238,10 +240,11 @@ def open_round(raft: Raft, *, regular: bool) -> None:
         raft.send(Heartbeat(node, raft.node, raft.group, raft.term, commit, raft.context, sleep))
         peer.told = max(peer.told, commit)
         peer.asleep = peer.asleep and sleep
-        if regular:
-            peer.beat_context, peer.beat_next = raft.context, peer.next
-            if not (peer.learned or raft.configuration.votes(node)):
-                _tell_commit(raft, node, peer)
+        late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
+        if regular and (late or peer.context >= peer.beat_context):  # else the one before is still on its way: the member is far
+            peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
+        if regular and not (peer.learned or raft.configuration.votes(node)):
+            _tell_commit(raft, node, peer)
 
 
 def _heard_ms(raft: Raft, node: int) -> int:
@@ -312,7 +315,7 @@ def _send(raft: Raft, node: int, peer: Progress, entries: list[Entry], size: int
     peer.asleep = False
     last = prev_index + len(entries)
     if peer.mode is Mode.PROBE:
-        peer.probing, peer.probed = True, (last, size)
+        peer.probing, peer.probed, peer.probe_context = True, (last, size), raft.context
     else:
         peer.sent(last, size)
         peer.told = max(peer.told, min(last, raft.commit))

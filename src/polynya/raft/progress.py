@@ -20,6 +20,7 @@ class Progress:
     __slots__ = (
         "asleep",
         "beat_context",
+        "beat_ms",
         "beat_next",
         "chunk_acked",
         "chunk_back_ms",
@@ -34,6 +35,7 @@ class Progress:
         "match",
         "mode",
         "next",
+        "probe_context",
         "probed",
         "probing",
         "snapshot",
@@ -45,7 +47,8 @@ class Progress:
         self.next = next_index
         self.mode = Mode.PROBE
         self.probing = False  # an append that nobody has answered yet
-        self.probed = (0, 0)  # its last index and bytes
+        self.probed = (0, 0)  # its last index and bytes …
+        self.probe_context = -1  # … and the heartbeat before it
         self.inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append
         self.inflight_bytes = 0
         self.told = 0  # the commit that it knows of, as far as we know
@@ -53,7 +56,7 @@ class Progress:
         self.heard_ms = now_ms
         self.asleep = self.lost = False
         self.learned = False  # it has said that it may vote, where it was made anew
-        self.beat_context = self.beat_next = 0  # the last regular heartbeat, and what had been sent before it
+        self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat that is waited for, and what had been sent before it
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
 
@@ -79,6 +82,7 @@ class Progress:
     def probe(self, next_index: int) -> None:
         """Find out, from `next_index`, what it has."""
         self._enter(Mode.PROBE)
+        self.beat_next = 0  # heartbeats that left before this say nothing of what is sent from now on
         self.next = max(next_index, self.match + 1)
 
     def replicate(self) -> None:

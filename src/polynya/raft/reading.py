@@ -148,12 +148,13 @@ def _settle(raft: Raft, token: Any, index: int) -> None:
 
 
 def forward(raft: Raft) -> None:
-    """One request for all the reads of a turn."""
+    """One request for all the reads of a turn. One that is asked for again is content with the first answer, too: it may take longer than a
+    heartbeat."""
     reads = raft.reads
     if reads.fresh and raft.leader:
         reads.context += 1
         for waiting in reads.fresh:
-            waiting.context = reads.context
+            waiting.context = waiting.context or reads.context
         reads.asked += reads.fresh
         reads.fresh = []
         raft.asked_ms = raft.now_ms

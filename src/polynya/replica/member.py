@@ -12,9 +12,7 @@ import msgspec
 from polynya.raft import Entry, Raft, Role
 from polynya.replica.log import encode_bundle
 from polynya.replica.shard import Group
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Command
-
-BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: a batch of it is read back with all of them
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Command
 
 
 class Proposal(Entry, gc=False):

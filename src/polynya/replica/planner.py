@@ -19,6 +19,7 @@ from polynya.stream.placement import META_GROUP, Map
 MOVES_AT_ONCE = 4  # groups whose voters change at the same time
 ARRIVALS_AT_ONCE = 2  # of them to the same node
 LEADS_AT_ONCE = 8  # passed on for the sake of balance in one plan
+READS_AT_ONCE = 8  # groups that a new read replica learns at the same time
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -88,21 +89,22 @@ Step = Place | Placed | Change | Transfer | Remove | Balanced
 def plan(now: Map, observed: Observed) -> list[Step]:
     """The next steps, in an order in which they may be taken, at most one for a group."""
     steps: list[Step] = []
+    readers = _Readers(now, observed)
     for group in sorted(now.groups):
-        step = _next(now, observed, group)
+        step = _next(now, observed, group, readers)
         if step is not None:
             steps.append(step)
     busy = {step.group for step in steps if isinstance(step, Placed | Change)}
     steps += _Goals(now, observed, busy).found()
     for number, node in sorted(now.nodes.items()):
-        if node.state == NodeState.LEAVING and not any(number in now.placed_on(group) for group in now.groups):
+        if node.state == NodeState.LEAVING and readers.is_free(number):
             steps.append(Remove(number))
     return steps
 
 
 def may_have_work(now: Map) -> bool:
-    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. A node that is only added or
-    removed changes who reads the meta group, which the map does not show: it is looked at once after each change."""
+    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. Who reads the groups without a
+    vote the map does not show: after each change it is looked at until `is_read_as_it_should`."""
     leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
     if now.balancing or leaving or zones.crowded(now):
         return True
@@ -113,17 +115,23 @@ def may_have_work(now: Map) -> bool:
     )
 
 
+def is_read_as_it_should(now: Map, observed: Observed) -> bool:
+    """Whether each group has the readers that it is to have: new nodes and read replicas, none that was removed."""
+    seen = observed.groups
+    return all(group in seen and seen[group].configuration.readers == now.readers_of(group) for group in now.groups)
+
+
 # --- steps -------------------------------------------------------------------------------------------------------------------------
 
 
-def _next(now: Map, observed: Observed, group: int) -> Change | Placed | Transfer | None:
+def _next(now: Map, observed: Observed, group: int, readers: _Readers) -> Change | Placed | Transfer | None:
     """The next step of a group towards its goal; None when it is there, or something has to be waited for."""
     seen, placement = observed.groups.get(group), now.groups[group]
     if seen is None or not seen.settled:
         return None
     has, goal = seen.configuration, placement.goal
     if has.voters == goal:
-        wanted = Configuration(goal, (), (), _readers(now, observed, group, has, goal))
+        wanted = Configuration(goal, (), (), readers.of(group, has, goal))
         if has != wanted:
             return Change(group, seen.leader, wanted)
         if placement.voters != goal:
@@ -131,15 +139,15 @@ def _next(now: Map, observed: Observed, group: int) -> Change | Placed | Transfe
         return _handing_over(now, observed, seen, group)
     learners = tuple(node for node in goal if node not in has.voters)
     if has.learners != learners:
-        readers = tuple(node for node in has.readers if node not in learners)
-        return Change(group, seen.leader, Configuration(has.voters, (), learners, readers))
+        still = tuple(node for node in has.readers if node not in learners)
+        return Change(group, seen.leader, Configuration(has.voters, (), learners, still))
     if not (set(learners) <= seen.caught_up and _majority(goal, observed.up & seen.caught_up) and _majority(has.voters, observed.up)):
         return None
     if seen.leader not in goal:
         staying = [node for node in has.voters if node in goal and node in seen.caught_up and node in observed.up]
         if staying:
             return Transfer(group, seen.leader, placement.first if placement.first in staying else staying[0])
-    return Change(group, seen.leader, Configuration(goal, (), (), _readers(now, observed, group, has, goal)))
+    return Change(group, seen.leader, Configuration(goal, (), (), readers.of(group, has, goal)))
 
 
 def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Transfer | None:
@@ -153,12 +161,45 @@ def _handing_over(now: Map, observed: Observed, seen: Seen, group: int) -> Trans
     return Transfer(group, seen.leader, first if first in fit else fit[0]) if fit else None
 
 
-def _readers(now: Map, observed: Observed, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the meta group: who votes no more stays, and a node that was removed hears of it before it is left alone."""
-    if group != META_GROUP:
-        return ()
-    told = [node for node in has.readers if node in observed.up and node not in now.members]
-    return tuple(sorted({*now.members, *told} - set(voters)))
+class _Readers:
+    """Of one plan: who is to read without a vote. A read replica gets a few groups at a time, and none before it is there."""
+
+    def __init__(self, now: Map, observed: Observed) -> None:
+        self._now, self._observed = now, observed
+        self._behind = dict.fromkeys(now.readers, 0)
+        for group, seen in observed.groups.items() if now.readers else ():
+            for node in seen.configuration.readers if group != META_GROUP else ():
+                if node in self._behind and node not in seen.caught_up:
+                    self._behind[node] += 1
+
+    def of(self, group: int, has: Configuration, voters: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the meta group: who votes no more stays, and a node that was removed hears of it before it is left alone."""
+        now, up = self._now, self._observed.up
+        if group == META_GROUP:
+            told = [node for node in has.readers if node in up and node not in now.members]
+            return tuple(sorted({*now.members, *told} - set(voters)))
+        if not now.readers and not has.readers:
+            return ()
+        stay = {node for node in has.readers if node in now.readers or self._is_awaiting_its_share(node)}
+        for node in sorted(now.readers - stay):
+            if node in up and self._behind[node] < READS_AT_ONCE:
+                self._behind[node] += 1
+                stay.add(node)
+        return tuple(sorted(stay - set(voters)))
+
+    def is_free(self, node: int) -> bool:
+        """Whether nothing is placed on it; and of a read replica, whether no group of users has it any more."""
+        now, seen = self._now, self._observed.groups
+        if any(node in now.placed_on(group) for group in now.groups):
+            return False
+        if not now.nodes[node].reader:
+            return True
+        return all(group == META_GROUP or (group in seen and node not in seen[group].configuration.members) for group in self._now.groups)
+
+    def _is_awaiting_its_share(self, node: int) -> bool:
+        """A read replica that was promoted keeps what it has until it is known which groups it votes in."""
+        record = self._now.nodes.get(node)
+        return self._now.balancing and record is not None and record.state == NodeState.ACTIVE
 
 
 def _majority(voters: tuple[int, ...], there: Iterable[int]) -> bool:
@@ -209,7 +250,8 @@ class _Goals:
             if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
         ]
         awaited = any(
-            each.state == NodeState.ACTIVE and not each.cores and each.id not in self.observed.up for each in self.now.nodes.values()
+            each.state == NodeState.ACTIVE and not each.reader and not each.cores and each.id not in self.observed.up
+            for each in self.now.nodes.values()
         )
         if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
             steps.append(Balanced())  # a node that was added and never seen is waited for: it is to have its share
@@ -325,7 +367,7 @@ class _Goals:
 
     def _shift(self) -> bool:
         """One replica from a node that has too many to one that has too few; False when there is none."""
-        numbers = [number for number, record in sorted(self.now.nodes.items()) if record.state != NodeState.REMOVED]
+        numbers = [number for number, record in sorted(self.now.nodes.items()) if record.state != NodeState.REMOVED and not record.reader]
         pairs = [(one, two) for one in numbers for two in numbers if one != two and self._may_get(self.now.nodes[two])]
         for one, two in sorted(pairs, key=lambda pair: self._load(pair[1]) - self._load(pair[0])):
             if not _uneven(self._holds(one), _weight(self.now.nodes[one]), self._holds(two), _weight(self.now.nodes[two])):
@@ -343,7 +385,8 @@ class _Goals:
 
     def _shift_lead(self) -> bool:
         """Leads are passed on from a node with too many, over others if need be, to one with too few; False when all is even."""
-        fit = sorted(number for number, node in self.now.nodes.items() if node.state == NodeState.ACTIVE and number in self.observed.up)
+        active = [number for number, node in self.now.nodes.items() if node.state == NodeState.ACTIVE and not node.reader]
+        fit = sorted(self.observed.up.intersection(active))
         for few in sorted(fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)):
             way = self._way_to(few, fit)
             if way:
@@ -395,7 +438,7 @@ class _Goals:
         return record is None or record.state >= NodeState.EMPTYING or node in self.observed.lost
 
     def _may_get(self, record: NodeRecord) -> bool:
-        ready = record.state == NodeState.ACTIVE and record.id in self.observed.up
+        ready = record.state == NodeState.ACTIVE and not record.reader and record.id in self.observed.up
         return ready and self.arrivals[record.id] < ARRIVALS_AT_ONCE
 
     def _holds(self, node: int) -> int:

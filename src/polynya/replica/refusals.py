@@ -21,6 +21,19 @@ def unknown(now: Map, node: int) -> str:
     return f"node {node} was removed" if record.state == NodeState.REMOVED else ""
 
 
+def _silent(now: Map, node: int, why: str) -> str:
+    """What a read replica cannot do."""
+    return f"node {node} is a read replica: {why}" if now.nodes[node].reader else ""
+
+
+def promoting(now: Map, observed: Observed, node: int) -> str:
+    """A read replica that is to be a node like the others."""
+    found = unknown(now, node) or _on_its_way(now, node, NodeState.DRAINING)
+    if found or not now.nodes[node].reader:
+        return found
+    return "" if node in observed.up else f"node {node} does not answer"
+
+
 def cordoning(now: Map, node: int) -> str:
     return unknown(now, node) or _on_its_way(now, node, NodeState.CORDONED)
 
@@ -45,7 +58,9 @@ def emptying(now: Map, observed: Observed, node: int) -> str:
     found = unknown(now, node)
     if found:
         return found
-    able = [number for number, record in now.nodes.items() if record.state in _HOLDING and number != node]
+    if now.nodes[node].reader:
+        return ""  # nobody counts on it
+    able = [number for number in now.voting if now.nodes[number].state in _HOLDING and number != node]
     needed = min(now.replicas, len(able) + (now.nodes[node].state in _HOLDING))
     if len(able) < needed:
         return (
@@ -61,6 +76,11 @@ def moving(now: Map, observed: Observed, group: int, source: int, target: int) -
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
     found = unknown(now, source) or unknown(now, target)
+    if found:
+        return found
+    found = _silent(now, source, "what it has counts for nothing, and stays there; 'polynya cluster remove' takes it out") or _silent(
+        now, target, f"it has the group, and no vote; 'polynya cluster promote {target}' makes it a node like the others"
+    )
     if found:
         return found
     placement = now.groups[group]
@@ -87,6 +107,9 @@ def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
     found = unknown(now, target)
     if found:
         return found
+    found = _silent(now, target, "it leads nothing")
+    if found:
+        return found
     placement = now.groups[group]
     if target not in placement.goal or target not in placement.voters:
         return f"node {target} has no vote in group {group}; nodes {_listed(placement.voters)} have"
@@ -104,6 +127,9 @@ def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
     found = unknown(now, node)
     if found:
         return found
+    found = _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
+    if found:
+        return found
     if heir in now.nodes and now.nodes[heir].replaces != node:
         return f"the number {heir} is taken; a node with a new disk gets a new number, such as {max(now.nodes) + 1}"
     held = [group for group, placement in now.groups.items() if node in placement.goal]
@@ -116,7 +142,7 @@ def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
 
 def balancing(now: Map, replicas: int) -> str:
     """`replicas` 0: as before."""
-    able = [number for number, record in now.nodes.items() if record.state in _HOLDING]
+    able = [number for number in now.voting if now.nodes[number].state in _HOLDING]
     if replicas and replicas not in REPLICAS:
         return f"{replicas} replicas: 1, 3 or 5 can be had"
     if replicas > len(able):
@@ -129,7 +155,7 @@ def _crowding(now: Map, group: int, goal: set[int]) -> str:
     before = now.groups[group].voters
     if not zones.are_known(now) or zones.unevenness(now.nodes, goal) <= zones.unevenness(now.nodes, before):
         return ""
-    able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE]
+    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE]
     mates, targets = zones.better(now.nodes, goal, able)
     if not targets:
         return ""
@@ -147,16 +173,16 @@ def _on_its_way(now: Map, node: int, state: int) -> str:
 
 def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
     """What the groups of a node would lack when it is empty."""
-    able = sum(record.state in _HOLDING for number, record in now.nodes.items() if number != node)
+    able = sum(now.nodes[number].state in _HOLDING for number in now.voting if number != node)
     for group in held:
         placement = now.groups[group]
         after = set(placement.goal) - {node}
-        fit = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE and number not in placement.goal]
+        fit = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and number not in placement.goal]
         there = [number for number in fit if number in observed.up]
         if there:
             after |= {there[0]}
         elif len(after) < voters_wanted(META_VOTERS_MAX if group == META_GROUP else now.replicas, able):
-            why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.members if number not in placement.goal)
+            why = ", ".join(f"{number} {_why(now, observed, number)}" for number in now.voting if number not in placement.goal)
             return f"group {group} has nowhere to go from node {node}" + (f": node {why}" if why else "; add a node first")
         found = _quorum(placement.voters, after, observed, group)
         if found:

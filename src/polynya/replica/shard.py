@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.replica.log import decode_command
-from polynya.stream.commands import Command
+from polynya.replica.log import decode_command, encode_bundle
+from polynya.stream.commands import Append, Bundle, Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply
 
@@ -24,6 +24,22 @@ class Entry(msgspec.Struct, gc=False):
     term: int = 0
     index: int = 0
     place: int = 0
+
+
+class Run(Entry, gc=False):
+    """Appends of one turn and group that are to be one entry, each with its own answer. Command and payload are those of the first until the turn
+    begins; then `join` makes them those of all."""
+
+    commands: list[Append] = msgspec.field(default_factory=list)
+    payloads: list[bytes] = msgspec.field(default_factory=list)
+    tokens: list[Any] = msgspec.field(default_factory=list)
+    size: int = 0  # bytes of the payloads
+
+    def join(self) -> None:
+        if len(self.commands) > 1:
+            self.command = Bundle(self.commands)
+            self.payload = encode_bundle(self.payloads)
+        self.payloads = []
 
 
 class Group:

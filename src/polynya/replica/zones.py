@@ -46,15 +46,15 @@ def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[
 def are_known(now: Map) -> bool:
     """Whether every node says its zone. Until then nothing moves because of them but when asked: while they are being introduced, node after
     node, what fails together is not yet known."""
-    return all(now.nodes[node].zone for node in now.members)
+    return all(now.nodes[node].zone for node in now.voting)
 
 
 def crowded(now: Map, able: Collection[int] | None = None, *, today: bool = False) -> list[int]:
     """Groups of which one zone is to have two replicas more than another, although a node there could have one. `able`: the nodes that count; all
     that take anything new if left out. `today`: as the groups are, not as they are to be. None until all zones are known."""
-    if not now.members or not are_known(now) or len({now.nodes[node].zone for node in now.members}) == 1:
+    if not now.members or not are_known(now) or len({now.nodes[node].zone for node in now.voting}) == 1:
         return []
-    able = [number for number, record in now.nodes.items() if record.state == NodeState.ACTIVE] if able is None else able
+    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE] if able is None else able
     asked: dict[tuple[int, ...], bool] = {}  # groups in the same places have the same answer
     found = []
     for group, placement in now.groups.items():
@@ -68,10 +68,11 @@ def crowded(now: Map, able: Collection[int] | None = None, *, today: bool = Fals
 
 def notes(now: Map) -> Iterable[str]:
     """What is as it has to be with these nodes, and worth knowing; for people."""
-    silent = [node for node in now.members if not now.nodes[node].zone]
-    named = sorted({now.nodes[node].zone for node in now.members} - {""})
+    silent = [node for node in now.voting if not now.nodes[node].zone]
+    named = sorted({now.nodes[node].zone for node in now.voting} - {""})
     if silent and named:
-        yield f"node {', '.join(map(str, silent))}: no zone in its settings; zones are kept apart by themselves once every node has one"
+        which = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
+        yield f"{which}: no zone in the settings; zones are kept apart by themselves once every node has one"
     for zone in named if not silent and len(named) > 1 else ():
         stopped = sum(2 * tally(now.nodes, placement.voters)[zone] > len(placement.voters) for placement in now.groups.values())
         if stopped:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -49,75 +49,111 @@ _raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list
 _encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
 
-class _Bundle:
-    __slots__ = ("bodies", "dones", "size")
+class Bundle:
+    """Appends for one group, in the order of their proposals, and for whom the answers are."""
 
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
+    __slots__ = ("bodies", "commands", "deadline", "dones", "group", "number", "size", "target", "tried")
+
+    def __init__(self, target: int, group: int) -> None:
+        self.target = target
+        self.group = group
+        self.commands: list[Append] = []
+        self.bodies: list[bytes] = []  # the same, encoded
         self.dones: list[Done] = []
         self.size = 0
+        self.number = 0  # these three are the asker's (see `polynya.service.forwarding`)
+        self.deadline = 0.0
+        self.tried: dict[int, Any] = {}
+
+
+Landed = Callable[[Bundle, list[Reply | BaseException]], None]
 
 
 class Bundles:
-    """The asking side. `done` is called as by `call_nowait`: Unavailable, not applied; OutcomeUnknown, perhaps; NotLeader from there."""
+    """The asking side. `done` is called as by `call_nowait`: Unavailable, not applied; OutcomeUnknown, perhaps; NotLeader from there. `landed`
+    gets a bundle's answers, in its order, instead of the `done` of each.
 
-    def __init__(self, way: Way) -> None:
+    Invariant: what is in `open` goes on to grow in this pass of the loop."""
+
+    def __init__(self, way: Way, landed: Landed | None = None) -> None:
+        self.open: dict[int, Bundle] = {}  # by group
         self._way = way
+        self._landed = landed or _hand_out
         self._loop = asyncio.get_running_loop()
-        self._open: dict[tuple[int, int], _Bundle] = {}  # by target and group
 
     def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
         """In the order of the calls. `body`: the command, encoded."""
-        key = (target, group)
-        bundle = self._open.get(key)
-        if type(command) is not Append or self._way.protocol(target) < PROTOCOL:
-            if bundle is not None:
-                self._open[key] = _Bundle()
-                self._leave(key, bundle)
-            self._alone(target, group, body, done)
+        if type(command) is Append:
+            self.add(self.bundle(target, group), command, body, done)
             return
-        if bundle is None:
-            if not self._open:
+        bundle = self.open.pop(group, None)
+        if bundle is not None:
+            self._leave(bundle)
+        self._way.call_nowait(target, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+
+    def bundle(self, target: int, group: int, *, grows: bool = True) -> Bundle:
+        """What an append to this core may be added to; if it does not grow, it leaves with the first."""
+        bundle = self.open.get(group)
+        if bundle is not None and bundle.target == target and grows:
+            return bundle
+        if bundle is not None:
+            del self.open[group]
+            self._leave(bundle)
+        bundle = Bundle(target, group)
+        if grows and self._way.protocol(target) >= PROTOCOL:
+            if not self.open:
                 self._loop.call_soon(self._leave_all)
-            bundle = self._open[key] = _Bundle()
+            self.open[group] = bundle
+        return bundle
+
+    def add(self, bundle: Bundle, command: Append, body: bytes, done: Done) -> None:
+        bundle.commands.append(command)
         bundle.bodies.append(body)
         bundle.dones.append(done)
         bundle.size += len(body)
-        if bundle.size > BUNDLE_BYTES_MAX:
-            self._open[key] = _Bundle()
-            self._leave(key, bundle)
+        if bundle.size > BUNDLE_BYTES_MAX or bundle.group not in self.open:
+            self.open.pop(bundle.group, None)
+            self._leave(bundle)
 
     def _leave_all(self) -> None:
-        open_, self._open = self._open, {}
-        for key, bundle in open_.items():
-            self._leave(key, bundle)
+        bundles = list(self.open.values())
+        self.open.clear()
+        for bundle in bundles:
+            self._leave(bundle)
 
-    def _leave(self, key: tuple[int, int], bundle: _Bundle) -> None:
-        target, group = key
-        if len(bundle.bodies) == 1:
-            self._alone(target, group, bundle.bodies[0], bundle.dones[0])
-        elif bundle.bodies:
-            body = b"".join((group.to_bytes(2, "little"), _head(len(bundle.bodies)), *bundle.bodies))
-            self._way.call_nowait(target, messages.PROPOSE_ALL, body, partial(_came, bundle.dones))
+    def _leave(self, bundle: Bundle) -> None:
+        group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
+        if len(bodies) == 1:
+            self._way.call_nowait(bundle.target, messages.PROPOSE, group + bodies[0], come)
+        elif bodies:
+            self._way.call_nowait(bundle.target, messages.PROPOSE_ALL, b"".join((group, _head(len(bodies)), *bodies)), come)
 
-    def _alone(self, target: int, group: int, body: bytes, done: Done) -> None:
-        self._way.call_nowait(target, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+    def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
+        count = len(bundle.dones)
+        if isinstance(body, BaseException):
+            self._landed(bundle, [body] * count)
+        elif count == 1:
+            self._landed(bundle, [messages.decode(messages.PROPOSE, body)])
+        else:
+            self._landed(bundle, _outcomes(body, count))
+
+
+def _hand_out(bundle: Bundle, outcomes: list[Reply | BaseException]) -> None:
+    for done, outcome in zip(bundle.dones, outcomes, strict=True):
+        done(outcome)
 
 
 def _one_came(done: Done, body: bytes | BaseException) -> None:
     done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
 
 
-def _came(dones: list[Done], body: bytes | BaseException) -> None:
-    if isinstance(body, BaseException):
-        for done in dones:
-            done(body)
-        return
+def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
     answers = _answers.decode(body)
     replies, faults = answers.replies, answers.faults
-    for index, done in enumerate(dones):
-        reply = replies[index] if index < len(replies) else None
-        done(decode_error(*faults.get(index, _MISSING)) if reply is None else reply)
+    if not faults and len(replies) == count and None not in replies:
+        return cast("list[Reply | BaseException]", replies)
+    replies += [None] * (count - len(replies))
+    return [decode_error(*faults.get(i, _MISSING)) if reply is None else reply for i, reply in enumerate(replies[:count])]
 
 
 _MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))

@@ -7,7 +7,7 @@ been taken is never sent again.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import Protocol
@@ -18,9 +18,9 @@ from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica.log import encode_command
 from polynya.service import messages
-from polynya.service.bundles import Bundles
+from polynya.service.bundles import Bundle, Bundles
 from polynya.service.whereabouts import Whereabouts
-from polynya.stream.commands import Command
+from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
@@ -106,7 +106,8 @@ class Forwarding:
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
-        self._bundles = Bundles(way)
+        self._bundles = Bundles(way, self._landed)
+        self._open = self._bundles.open  # by group: to who is known to lead it, in this pass of the loop
         self._led = leading.led
         self._here = here
         self._stamped = stamped
@@ -190,6 +191,11 @@ class Forwarding:
 
     def propose(self, group: int, command: Command, done: Done) -> None:
         """As `LocalGroups.propose`, wherever the group is led. `done` gets OutcomeUnknown when that is lost on the way."""
+        bundle = self._open.get(group)
+        if bundle is not None and type(command) is Append and group not in self._waiting:
+            self.forwarded += 1
+            self._bundles.add(bundle, command, encode_command(command), done)
+            return
         if group not in self._led or self._flying.get(group) or group in self._waiting:
             self._send(self._attempt(group, command, done))
             return
@@ -225,17 +231,17 @@ class Forwarding:
         return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
 
     def _send(self, attempt: _Attempt) -> None:
-        target = self._free_target(attempt.group)
+        target, known = self._free_target(attempt.group)
         if target < 0 or attempt.group in self._waiting:
             self._wait(attempt)
         else:
-            self._go(attempt, target)
+            self._go(attempt, target, known=known)
 
-    def _free_target(self, group: int) -> int:
-        """Where an attempt can go now; -1: it has to wait."""
+    def _free_target(self, group: int) -> tuple[int, bool]:
+        """Where an attempt can go now, as by `_target_of`; -1: it has to wait."""
         target, known = self._target_of(group)
         flying = self._flying.get(group, 0)
-        return -1 if flying and (not known or self._target[group] != target) else target
+        return (-1 if flying and (not known or self._target[group] != target) else target), known
 
     def _target_of(self, group: int) -> tuple[int, bool]:
         """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask. And whether that is
@@ -258,33 +264,66 @@ class Forwarding:
         self._nodes[target] = node
         return target
 
-    def _go(self, attempt: _Attempt, target: int) -> None:
-        group = attempt.group
-        self._flying[group] = self._flying.get(group, 0) + 1
+    def _go(self, attempt: _Attempt, target: int, *, known: bool) -> None:
+        group, command = attempt.group, attempt.command
         self._target[group] = target
+        if target != self.place.core:
+            self.forwarded += 1
+            attempt.body = attempt.body or encode_command(command)
+            if type(command) is Append:
+                self._join(attempt, command, self._bundles.bundle(target, group, grows=known))
+                return
+        self._flying[group] = self._flying.get(group, 0) + 1
 
         def answered(answer: Reply | BaseException) -> None:
             self._flying[group] -= 1
-            if type(answer) is not NotLeader:
-                self._found(group, target)
-                attempt.done(answer)
-            elif self._loop.time() < attempt.deadline:
-                learned = self.learn(group, target, answer.node)
-                self._wait(attempt)
-                attempt.hops += 1
-                if learned and attempt.hops <= HOPS_MAX:
-                    self._loop.call_soon(self._retry, group)
+            if type(answer) is NotLeader:
+                self._again(attempt, target, answer)
             else:
+                self._found(group, target)
                 attempt.done(answer)
 
         if target == self.place.core:
-            self._here(group, self._stamped(attempt.command), answered)
-            return
+            self._here(group, self._stamped(command), answered)
+        else:
+            self._bundles.propose(target, group, command, attempt.body, answered)
 
-        self.forwarded += 1
-        if not attempt.body:
-            attempt.body = encode_command(attempt.command)
-        self._bundles.propose(target, group, attempt.command, attempt.body, answered)
+    def _join(self, attempt: _Attempt, command: Append, bundle: Bundle) -> None:
+        """An append goes with those of its group. A bundle flies as one attempt."""
+        if not bundle.dones:
+            group = attempt.group
+            self._flying[group] = self._flying.get(group, 0) + 1
+            bundle.deadline = attempt.deadline
+        bundle.number = max(bundle.number, attempt.number)
+        bundle.tried[len(bundle.dones)] = attempt
+        self._bundles.add(bundle, command, attempt.body, attempt.done)
+
+    def _landed(self, bundle: Bundle, outcomes: list[Reply | BaseException]) -> None:
+        group, target = bundle.group, bundle.target
+        self._flying[group] -= 1
+        refused: list[tuple[int, NotLeader]] = []
+        for index, outcome in enumerate(outcomes):
+            if type(outcome) is NotLeader:
+                refused.append((index, outcome))
+            else:
+                bundle.dones[index](outcome)
+        if len(refused) < len(outcomes):
+            self._found(group, target)
+        for index, fault in refused:
+            attempt = bundle.tried.get(index)  # one that followed them into the bundle is after all of them
+            more = (bundle.commands[index], bundle.bodies[index], bundle.dones[index])
+            self._again(attempt or _Attempt(bundle.number, group, *more, bundle.deadline), target, fault)
+
+    def _again(self, attempt: _Attempt, target: int, fault: NotLeader) -> None:
+        """The group was not led where the attempt went."""
+        if self._loop.time() >= attempt.deadline:
+            attempt.done(fault)
+            return
+        learned = self.learn(attempt.group, target, fault.node)
+        self._wait(attempt)
+        attempt.hops += 1
+        if learned and attempt.hops <= HOPS_MAX:
+            self._loop.call_soon(self._retry, attempt.group)
 
     def _found(self, group: int, target: int) -> None:
         """Whoever was asked has taken it."""
@@ -316,7 +355,7 @@ class Forwarding:
         self._waiting_bytes += size
         waiting = self._waiting.setdefault(attempt.group, deque())
         if waiting and waiting[-1].number > attempt.number:  # it was on its way when those came
-            waiting.insert(bisect_left(waiting, attempt.number, key=_number), attempt)
+            waiting.insert(bisect_right(waiting, attempt.number, key=_number), attempt)
         else:
             waiting.append(attempt)
         if self._looking is None:
@@ -327,13 +366,13 @@ class Forwarding:
         waiting, now = self._waiting.get(group, deque()), self._loop.time()
         for _ in range(len(waiting)):  # what comes back at once waits for the next look
             attempt = waiting[0]
-            target = self._free_target(group)
+            target, known = self._free_target(group)
             if target < 0 and attempt.deadline > now:
                 return
             waiting.popleft()
             self._waiting_bytes -= len(attempt.body) or 1024
             if target >= 0:
-                self._go(attempt, target)
+                self._go(attempt, target, known=known)
             else:
                 self.refused += 1
                 attempt.done(NotLeader(0))

@@ -14,6 +14,7 @@ class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 BUNDLE_COMMANDS_MAX = 64  # fewer than any entry has bytes in the journal: so a place in one entry is never another entry's
+BUNDLE_BYTES = 64 * 1024  # of the commands in one entry: a batch of it is read back with all of them
 
 
 class Encoding:
@@ -419,6 +420,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cores: int = 0  # 0: it has not said
     state: int = NodeState.ACTIVE
     replaces: int = 0  # the node whose replicas it takes over
+    reader: bool = False  # a read replica: it follows every group, and votes in none
 
 
 class Placement(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -501,6 +503,19 @@ class SetLevel(Command, tag=90, frozen=True, gc=False):
     level: int
 
 
+class ReaderAdd(Command, tag=91, frozen=True, gc=False):
+    """In the meta group: a node more, which is a read replica."""
+
+    node: NodeRecord
+
+
+class NodePromote(Command, tag=92, frozen=True, gc=False):
+    """In the meta group: a read replica is a node like the others from now on. `balance`: and it gets its share."""
+
+    node: int
+    balance: bool = False
+
+
 class Bundle(Command, tag=99, frozen=True, gc=False):
     """Appends of one turn as one entry of the log, at most `BUNDLE_COMMANDS_MAX`: each is judged and answered as if it were alone, in order. The
     place of what one of them brings is the entry's, plus its number here. The reply's detail has their replies."""
@@ -551,5 +566,7 @@ AnyCommand = (
     | SetBalancing
     | MetaChange
     | SetLevel
+    | ReaderAdd
+    | NodePromote
     | Bundle
 )

@@ -8,6 +8,7 @@ each command leaves a map that the next leader can go on from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,11 +19,13 @@ from polynya.stream.commands import (
     GroupPlaced,
     NodeAdd,
     NodeAnnounce,
+    NodePromote,
     NodeRecord,
     NodeSet,
     NodeState,
     PlaceGroup,
     Placement,
+    ReaderAdd,
     SetBalancing,
 )
 from polynya.stream.replies import Code, Reply
@@ -36,11 +39,11 @@ NODE_NUMBER_MAX = 250
 META_GROUP = 0
 
 
-class Map(msgspec.Struct, array_like=True, frozen=True):
+class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """The newest that a node knows; a new one for each change, with the next `epoch`.
 
-    Invariants: every node in a placement is in `nodes` and not removed; `first` is in `goal`; a removed node stays in `nodes`, so that its
-    number is never given again.
+    Invariants: every node in a placement is in `nodes`, not removed, and no read replica; `first` is in `goal`; a removed node stays in `nodes`,
+    so that its number is never given again.
     """
 
     epoch: int
@@ -54,12 +57,25 @@ class Map(msgspec.Struct, array_like=True, frozen=True):
         """The nodes that belong to the cluster."""
         return tuple(sorted(number for number, node in self.nodes.items() if node.state != NodeState.REMOVED))
 
+    @property
+    def voting(self) -> tuple[int, ...]:
+        """Those of them that may have a vote: all but read replicas."""
+        return tuple(number for number in self.members if not self.nodes[number].reader)
+
+    @cached_property
+    def readers(self) -> frozenset[int]:
+        """The read replicas that are to have every group."""
+        return frozenset(number for number, node in self.nodes.items() if node.reader and node.state < NodeState.EMPTYING)
+
     def replicas_of(self, group: int) -> tuple[int, ...]:
-        """The nodes that have to have one: voters, and those on the way to be; of the meta group, all nodes. None while nothing is known."""
-        return self.members if group == META_GROUP else self.placed_on(group)
+        """The nodes that have to have one: voters, those on the way to be, and read replicas; of the meta group, all nodes. None while nothing
+        is known."""
+        if group == META_GROUP:
+            return self.members
+        return tuple(sorted({*self.placed_on(group), *self.readers})) if self.readers else self.placed_on(group)
 
     def placed_on(self, group: int) -> tuple[int, ...]:
-        """As `replicas_of`, without the readers of the meta group."""
+        """As `replicas_of`, without those that never vote."""
         placement = self.groups.get(group)
         return () if placement is None else tuple(sorted({*placement.voters, *placement.goal}))
 
@@ -69,8 +85,8 @@ class Map(msgspec.Struct, array_like=True, frozen=True):
         return () if placement is None else tuple(sorted(set(placement.goal) - set(placement.voters)))
 
     def readers_of(self, group: int) -> tuple[int, ...]:
-        """Members without a voice for good: every node that is no voter of the meta group, so that each has this map."""
-        return tuple(sorted(set(self.members) - set(self.placed_on(group)))) if group == META_GROUP else ()
+        """Members without a voice for good: read replicas; of the meta group every node that is no voter, so that each has this map."""
+        return tuple(sorted((set(self.members) if group == META_GROUP else self.readers) - set(self.placed_on(group))))
 
     def first_of(self, group: int) -> int:
         """The node that is to lead the group; 0 while nothing is known."""
@@ -83,7 +99,7 @@ class Map(msgspec.Struct, array_like=True, frozen=True):
     def wanted(self, group: int) -> int:
         """How many voters the group should have, as many nodes as there are that may hold some: an even number of more than two is no better
         than one less."""
-        able = sum(node.state in (NodeState.ACTIVE, NodeState.CORDONED, NodeState.DRAINING) for node in self.nodes.values())
+        able = sum(node.state <= NodeState.DRAINING and not node.reader for node in self.nodes.values())
         return voters_wanted(META_VOTERS_MAX if group == META_GROUP else self.replicas, able)
 
     def holds(self, node: int) -> int:
@@ -149,12 +165,12 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
     if now is None:
         return _no_map()
     known = now.nodes.get(node.id)
-    if known is not None and known.state != NodeState.REMOVED and (known.peer, known.http) == (node.peer, node.http):
+    if known is not None and _is_at(known, node) and not known.reader:
         return _done(machine, Code.EXISTS)
     problem = _unfit(now, node)
     if problem:
         return Reply(Code.REFUSED, detail=problem)
-    nodes = {**now.nodes, node.id: msgspec.structs.replace(node, state=NodeState.ACTIVE)}
+    nodes = {**now.nodes, node.id: msgspec.structs.replace(node, state=NodeState.ACTIVE, reader=False)}
     if node.replaces:
         old = nodes[node.replaces]
         shared = old.peer == node.peer or old.http == node.http
@@ -163,6 +179,37 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
         )
     _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
     return _done(machine, Code.CREATED)
+
+
+def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
+    """CREATED; EXISTS when just this read replica is there already."""
+    now, node = machine.map, msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
+    if now is None:
+        return _no_map()
+    known = now.nodes.get(node.id)
+    if known is not None and _is_at(known, node) and known.reader:
+        return _done(machine, Code.EXISTS)
+    problem = _unfit(now, node)
+    if problem:
+        return Reply(Code.REFUSED, detail=problem)
+    _change(machine, nodes={**now.nodes, node.id: node})
+    return _done(machine, Code.CREATED)
+
+
+def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
+    """OK, also when it is no read replica any more; NOT_FOUND; REFUSED when it is on its way out."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    node = now.nodes.get(command.node)
+    if node is None or node.state == NodeState.REMOVED:
+        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}")
+    if node.state >= NodeState.EMPTYING:
+        return Reply(Code.REFUSED, detail=f"node {node.id} is {NodeState.NAMES[node.state]}; 'polynya cluster uncordon {node.id}' first")
+    if node.reader:
+        nodes = {**now.nodes, node.id: msgspec.structs.replace(node, reader=False)}
+        _change(machine, nodes=nodes, balancing=now.balancing or command.balance)
+    return _done(machine)
 
 
 def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
@@ -212,6 +259,9 @@ def apply_place(machine: Machine, command: PlaceGroup, place: int) -> Reply:
     strange = [node for node in goal if node not in now.members]
     if strange or not goal:
         return Reply(Code.REFUSED, detail=f"there is no node {strange[0]}" if strange else "a group needs a voter")
+    silent = [node for node in goal if now.nodes[node].reader]
+    if silent:
+        return Reply(Code.REFUSED, detail=f"node {silent[0]} is a read replica, and votes in no group")
     if command.first not in goal:
         return Reply(Code.REFUSED, detail=f"node {command.first} has no vote in group {command.group}, and cannot lead it")
     _place(machine, command.group, Placement(before.voters, goal, command.first))
@@ -264,17 +314,28 @@ def _unfit(now: Map, node: NodeRecord) -> str:
     if not 1 <= node.id <= NODE_NUMBER_MAX:
         return f"a node's number is from 1 to {NODE_NUMBER_MAX}"
     if node.id in now.nodes:
-        removed = now.nodes[node.id].state == NodeState.REMOVED
-        return f"node {node.id} " + ("was removed; a number is given once" if removed else "is there already, at another address")
+        known = now.nodes[node.id]
+        if known.state == NodeState.REMOVED:
+            return f"node {node.id} was removed; a number is given once"
+        if _is_at(known, node):
+            return f"node {node.id} is there already, as {'a read replica' if known.reader else 'a node that votes'}"
+        return f"node {node.id} is there already, at another address"
     old = now.nodes.get(node.replaces)
     if node.replaces and (old is None or old.state == NodeState.REMOVED):
         return f"there is no node {node.replaces} to be replaced"
+    if old is not None and old.reader:
+        return f"node {old.id} is a read replica: start it on its new disk, and it gets all of it again"
     for other in now.nodes.values():
         if other.state == NodeState.REMOVED or other.id == node.replaces:
             continue
         if node.peer == other.peer or node.http == other.http:
             return f"node {other.id} is at {node.peer if node.peer == other.peer else node.http} already"
     return ""
+
+
+def _is_at(known: NodeRecord, node: NodeRecord) -> bool:
+    """Whether it is that node, as far as addresses tell."""
+    return known.state != NodeState.REMOVED and (known.peer, known.http) == (node.peer, node.http)
 
 
 def _stamped(placement: Placement, epoch: int) -> Placement:
@@ -299,4 +360,6 @@ RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     PlaceGroup: apply_place,
     GroupPlaced: apply_placed,
     SetBalancing: apply_balancing,
+    ReaderAdd: apply_reader,
+    NodePromote: apply_promote,
 }

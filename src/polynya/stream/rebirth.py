@@ -55,7 +55,9 @@ class Survey:
         self.origins: dict[int, Origin] = {}
         self.homes: set[int] = set()  # uids of subscriptions
         self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
-        self.tables: dict[str, int] = {}  # name -> uid of its life before
+        self.tables: dict[int, Table] = {}  # that have rows, by uid
+        self.claimed: dict[int, dict[int, int]] = {}  # group -> table -> the latest job that claimed there
+        self.kept: frozenset[int] = frozenset()  # tables that go on; to be said before any state is reborn
 
     def add(self, image: Image) -> None:
         """First for all groups."""
@@ -63,12 +65,23 @@ class Survey:
             self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
         if image.subscriptions is not None:
             self.homes.update(home.uid for home in image.subscriptions.homes)
-        self.tables |= {table.name: table.uid for table in image.tables if table.committed}
+        self.tables |= {table.uid: table for table in image.tables if table.committed}
+        if image.group:
+            self.claimed[image.group] = image.claimed_jobs
         for stream in image.streams:
             fork = stream.fork
             if fork is not None and not (stream.front is not None and stream.front.detached):
                 found = Fork(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
                 self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
+
+    def agree_on_tables(self) -> bool:
+        """Whether all groups know what the meta group does: of each table each has seen the claims of the last job that committed. If no later
+        job committed, either, their claims say exactly which records are rows: those of committed jobs, and of no others."""
+        return all(jobs.get(uid, 0) >= table.committed for uid, table in self.tables.items() for jobs in self.claimed.values())
+
+    def last_job(self, uid: int) -> int:
+        """The highest number that any group has heard of."""
+        return max([self.tables[uid].job, *(jobs.get(uid, 0) for jobs in self.claimed.values())])
 
     def add_origins(self, image: Image) -> None:
         """Then for all groups again, if there are forks."""
@@ -85,18 +98,26 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
     image.uid_counter += JUMP
     image.map = None  # of nodes that are other ones now
-    image.claimed_jobs = {}
-    for number, table in enumerate(image.tables, 1):
-        image.tables[number - 1] = Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+    image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
+    image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
     image.uid_counter += len(image.tables)
     _subscriptions(image, survey)
     notes: list[Note] = []
     for stream in image.streams:
         notes += _fork(stream, survey)
         _pins(stream, survey, now_ms)
-        stream.tables = None
+        stream.tables = {uid: claim for uid, claim in (stream.tables or {}).items() if uid in survey.kept} or None
         _jump(stream)
     return notes
+
+
+def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int) -> Table:
+    """As it was, with its open job given up, under a number that no group has heard of; or its name and prefix alone, under a new uid."""
+    if table.uid not in survey.kept:
+        return Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+    table.job = survey.last_job(table.uid)
+    table.abandoned, table.planned = table.job > table.committed, False
+    return table
 
 
 def _fork(stream: Stream, survey: Survey) -> list[Note]:

@@ -146,7 +146,7 @@ export function open(place, shell) {
       h(
         "tr",
         {},
-        h("td", {}, `${each.id}`),
+        h("td", {}, each.role === "reader" ? `${each.id} (read replica)` : `${each.id}`),
         h("td", {}, visible(each.http)),
         h("td", {}, visible(each.zone)),
         h("td", {}, each.there ? visible(each.state) : `${visible(each.state)}, away`),

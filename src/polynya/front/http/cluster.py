@@ -11,13 +11,14 @@ from polynya.front.http.json_bodies import read_json
 from polynya.front.http.mount import Request, Response
 
 PATH = "/v1/cluster"
-NODE_ACTS = ("cordon", "uncordon", "drain", "remove")
+NODE_ACTS = ("cordon", "uncordon", "drain", "remove", "promote")
 GROUP_ACTS = ("move", "transfer")
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class NewNode(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk is gone; addresses left empty are then that one's."""
+    """`POST /v1/cluster/nodes`. `id` 0: the next free one. `replaces`: the node whose disk is gone; addresses left empty are then that one's.
+    `reader`: a read replica."""
 
     id: int = 0
     peer: str = ""
@@ -25,6 +26,7 @@ class NewNode(msgspec.Struct, forbid_unknown_fields=True):
     zone: str = ""
     replaces: int = 0
     rebalance: bool = True
+    reader: bool = False
 
 
 class Drain(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,6 +54,12 @@ class Rebalance(msgspec.Struct, forbid_unknown_fields=True):
     replicas: int = 0
 
 
+class Promote(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /v1/cluster/nodes/ID/promote`. `rebalance`: and it gets its share of the groups."""
+
+    rebalance: bool = True
+
+
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """No field is taken."""
 
@@ -74,6 +82,8 @@ class ClusterActs(Protocol):
     async def add(self, node: NewNode) -> dict[str, Any]: ...
 
     async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]: ...
+
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]: ...
 
     async def move(self, group: int, source: int, target: int) -> dict[str, Any]: ...
 
@@ -129,6 +139,8 @@ class ClusterRoutes:
             return await self._acts.move(number, wanted.source, wanted.target)
         if act == "transfer":
             return await self._acts.transfer(number, read_json(body, Transfer).to)
+        if act == "promote":
+            return await self._acts.promote(number, read_json(body, Promote).rebalance)
         replicas = act == "drain" and read_json(body, Drain).replicas
         if act != "drain":
             read_json(body, Nothing)

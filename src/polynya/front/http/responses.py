@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from http import HTTPStatus
 
 from polynya.base.offsets import format_token
@@ -42,6 +43,7 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     return text.encode("latin-1", "replace")
 
 
+@lru_cache(maxsize=256)
 def owner_line(url: str) -> bytes:
     """Tells a smart client which node to ask the next time."""
     return f"Stream-Owner: {url}\r\n".encode("latin-1")

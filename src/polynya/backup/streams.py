@@ -1,0 +1,99 @@
+"""The records of single streams of a backup, as they were appended: for bringing streams back, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+
+from polynya.backup.manifest import Manifest
+from polynya.backup.shelf import Reading
+from polynya.backup.verifying import read_group
+from polynya.base.errors import CorruptData
+from polynya.objectstore import NotFound
+from polynya.stream import holes
+from polynya.stream.commands import ColdSlice
+from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch, Stream
+from polynya.stream.reading import record_lengths
+from polynya.wire.pack import parse_slice
+
+MACHINES_MAX = 2  # in memory: a fork's group and that of its source
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """What came in one append, or as much of it as is kept. Of JSON each record has its comma."""
+
+    records: int
+    payload: bytes
+
+
+class Library:
+    """The streams of one backup. All raise CorruptData, ConfigError, StoreUnavailable."""
+
+    def __init__(self, shelf: Reading, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._shelf = shelf
+        self._machines: OrderedDict[int, Machine] = OrderedDict()
+
+    async def machine(self, group: int) -> Machine:
+        """The state of a group, with what was hot."""
+        if group not in self._machines:
+            while len(self._machines) >= MACHINES_MAX:
+                self._machines.popitem(last=False)
+            self._machines[group] = await read_group(self._shelf, self.manifest.files[group])
+        self._machines.move_to_end(group)
+        return self._machines[group]
+
+    def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
+        """All that a reader of the stream would get, in order, what it inherits included."""
+        return self._between(machine, stream, stream.first_record, stream.next_record)
+
+    async def _between(self, machine: Machine, stream: Stream, begin: int, end: int) -> AsyncIterator[Piece]:
+        fork = stream.fork
+        if fork is not None and begin < fork.record:
+            home = await self.machine(fork.source_uid >> 48)
+            source = home.by_uid.get(fork.source_uid)
+            if source is None:
+                raise CorruptData(f"{stream.name} was forked from {fork.source_name}, which the backup does not have")
+            async for piece in self._between(home, source, begin, min(end, fork.record)):
+                yield piece
+            begin = fork.record
+        for cold in machine.whole_index_of(stream):
+            if cold.record < end and begin < cold.record + cold.records:
+                for piece in _cut(await self._batches(stream, cold), begin, end):
+                    yield piece
+        for piece in _cut(stream.hot or (), begin, end):
+            yield piece
+
+    async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
+        try:
+            data = await self._shelf.get_range(f"objects/{cold.pack}", cold.offset, cold.stored)
+            found = await asyncio.to_thread(parse_slice, data, cold.crc)
+        except (NotFound, ValueError):
+            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is missing or too short") from None
+        except CorruptData as fault:
+            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is damaged: {fault}") from None
+        return list(found.hot_batches(record=cold.record, byte=cold.byte))
+
+
+def size_of(stream: Stream) -> tuple[int, int]:
+    """How many records and bytes a reader would get. The records of a fork that inherits across numbers that were jumped over are too many."""
+    missing = holes.missing(stream, stream.first_record) if stream.fork is None else 0
+    return stream.next_record - stream.first_record - missing, stream.next_byte - stream.first_byte
+
+
+def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[Piece]:
+    """The records from `begin` to before `end`."""
+    for batch in batches:
+        first, last = max(begin, batch.record), min(end, batch.record + batch.records)
+        if first >= last:
+            continue
+        if last - first == batch.records:
+            yield Piece(batch.records, bytes(batch.payload))
+        else:
+            lengths = record_lengths(batch)
+            at = sum(lengths[: first - batch.record])
+            yield Piece(last - first, bytes(batch.payload[at : at + sum(lengths[first - batch.record : last - batch.record])]))

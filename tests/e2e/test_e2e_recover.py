@@ -1,0 +1,123 @@
+"""Streams that were deleted by accident come back out of a backup, into the server that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_world import Answer, Client, World
+from product import Ran, polynya
+from test_e2e_backup import killed_when, started
+
+from polynya.base.names import spelled_name
+
+pytestmark = pytest.mark.process
+JSON = "application/json"
+APPENDS = 12  # of the long one, each so large that it is one when it comes back, too
+
+
+class Kept:
+    """What readers get of streams: bytes, content type, closed, and for streams of bytes the records."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def of(self, name: str) -> dict[str, Any]:
+        told = self._client.ask("HEAD", path(name))
+        assert told.status == 200, (name, told)
+        body, offset, headers = b"", "-1", told.headers
+        while True:
+            page = self._client.ask("GET", f"{path(name)}?offset={offset}")
+            body, offset = body + page.body, page.headers["stream-next-offset"]
+            if page.headers.get("stream-up-to-date"):
+                break
+        kept = {key: headers.get(key) for key in ("content-type", "stream-closed", "stream-ttl", "stream-retention-age")}
+        return {**kept, "body": body}
+
+
+def path(name: str) -> str:
+    return f"/v1/stream/{name}"
+
+
+def made(world: World, client: Client) -> None:
+    """Streams of all kinds: in packs, hot, both, trimmed, closed, empty, forked, forked again."""
+
+    def ok(answer: Answer) -> Answer:
+        assert answer.status < 300, answer
+        return answer
+
+    def put(name: str, kind: str = JSON, body: bytes | None = None, **headers: str) -> Answer:
+        return ok(client.ask("PUT", path(name), body, **{"Content-Type": kind}, **headers))
+
+    def post(name: str, body: bytes, kind: str = JSON, **headers: str) -> Answer:
+        return ok(client.ask("POST", path(name), body, **{"Content-Type": kind}, **headers))
+
+    put("lost/json", body=b'[{"n": 1.0}, [2]]')
+    put("lost/bytes", "text/plain", **{"Stream-TTL": "86400"})
+    put("lost/empty", "text/plain")
+    put("lost/shut", **{"Stream-Retention-Age": "3600"})
+    put("lost/trimmed")
+    for number in range(10):
+        post("lost/bytes", b"<%d>" % number, "text/plain")
+        post("lost/trimmed", b"[%d, %d]" % (number, number))
+    assert world.flush().status == 200
+    post("lost/json", b'["hot"]')
+    post("lost/shut", b"[1]", **{"Stream-Closed": "true"})
+    trim = client.ask("POST", f"{path('lost/trimmed')}/retention", b'{"before": "%016d_%016d"}' % (5, 10), **{"Content-Type": JSON})
+    assert trim.status == 200, trim
+    ok(client.ask("PUT", path("lost/fork"), **{"Stream-Forked-From": path("lost/trimmed")}))
+    post("lost/fork", b'["own"]')
+    ok(client.ask("PUT", path("lost/fork2"), **{"Stream-Forked-From": path("lost/fork")}))
+    post("lost/fork2", b'["second"]')
+    put("long/one")
+    for number in range(APPENDS):
+        post("long/one", json.dumps([number, "x" * 700_000]).encode())
+
+
+LOST = [f"lost/{name}" for name in ("json", "bytes", "empty", "shut", "trimmed", "fork", "fork2")]
+
+
+def recovered(world: World, *arguments: str) -> Ran:
+    return polynya("recover", *arguments, server=world.url)
+
+
+def test_deleted_streams_come_back_under_their_names_or_others_and_once(world: World, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup.tar")
+    world.start("--cores", "2")
+    with contextlib.closing(world.connect()) as client:
+        made(world, client)
+        kept = Kept(client)
+        before = {name: kept.of(name) for name in (*LOST, "long/one")}
+        assert polynya("backup", place, server=world.url).code == 0
+
+        ran = recovered(world, place, "lost/json")
+        assert (ran.code, "there is a stream lost/json already" in ran.err) == (1, True), ran
+        ran = recovered(world, place, "--prefix", "lost/", "--as", "found/", "--json")
+        told = json.loads(ran.out)
+        assert (ran.code, len(told["streams"]), told["failed"]) == (0, len(LOST), []), ran
+        for name in LOST:
+            assert kept.of(name.replace("lost", "found")) == before[name], name
+        for name in reversed(LOST):
+            assert client.ask("DELETE", path(name)).status == 204
+        for _ in range(2):  # the second time nothing is there twice
+            assert recovered(world, place, *LOST).code == 0
+        for name in LOST:
+            assert kept.of(name) == before[name], name
+
+        assert client.ask("DELETE", path("long/one")).status == 204
+        process = started("recover", place, "long/one", server=world.url)
+        while process.poll() is None and client.ask("HEAD", path("long/one")).status == 404:
+            pass
+        killed_when(process, tmp_path, "*")
+        assert len(kept.of("long/one")["body"]) > 700_000
+        ran = recovered(world, place, "long/one", "--json")
+        assert (ran.code, json.loads(ran.out)["streams"][0]["resumed"]) == (0, True), ran
+        assert kept.of("long/one") == before["long/one"]
+
+    ran = recovered(world, place, "--prefix", "", "--list", "--json")
+    assert {row["name"] for row in json.loads(ran.out)["streams"]} == {spelled_name(name) for name in before}
+    ran = recovered(world, place, "lost/jason")
+    assert (ran.code, "has no such stream" in ran.err) == (1, True), ran

@@ -1,0 +1,85 @@
+"""Appends of one turn and group, on a node by itself: one entry of the log, an answer each, and the same state after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from google_crc32c import value as crc32c
+
+from polynya.node.core import Core
+from polynya.node.storage import Storage, open_storage
+from polynya.node.transfer import payload_at
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command, Create, Delete, Encoding, Producer
+from polynya.stream.replies import Code
+
+GROUP = 1
+
+
+def opened(folder: Path) -> Storage:
+    return open_storage(folder / "core", core=0, cores=1, groups=4)
+
+
+def append(name: str, sequence: int, payload: bytes) -> Append:
+    batch = Batch(Encoding.BYTES, 1, payload, crc32c(payload))
+    return Append(f"test/{name}", 5 + sequence, "text/plain", batch, Producer("writer", 0, sequence))
+
+
+async def turn(core: Core, commands: list[Command]) -> list[Any]:
+    """Their answers, in order."""
+    answers: list[Any] = []
+    for command in commands:
+        core.propose(GROUP, command, answers.append)
+    assert core.inflight_bytes_of(GROUP) == core.inflight_bytes > 0
+    await core.wait_applied()
+    assert core.inflight_bytes == 0
+    return answers
+
+
+def test_appends_of_a_turn_are_one_entry_and_answered_one_by_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        storage = opened(tmp_path)
+        core = Core(storage.shard, storage.journal, fatal=lambda error: None)
+        for name in "ab":
+            await core.call(GROUP, Create(f"test/{name}", 1, "text/plain", Encoding.BYTES))
+        told: list[tuple[str, int]] = []
+        core.on_applied = lambda group, command, reply: told.append((command.name, reply.code))  # type: ignore[attr-defined]
+        appends: list[Command] = [append("a", 0, b"one"), append("b", 0, b"two"), append("a", 1, b"three"), append("a", 1, b"three")]
+        replies = await turn(core, [*appends, Delete("test/b", 9), append("b", 1, b"four"), append("a", 2, b"five")])
+        codes = [Code.OK, Code.OK, Code.OK, Code.DUPLICATE, Code.OK, Code.NOT_FOUND, Code.OK]
+        assert [reply.code for reply in replies] == codes == [code for _, code in told]
+        assert [reply.record for reply in replies] == [1, 1, 2, 2, 1, 0, 3]
+        group = storage.shard.groups[GROUP]
+        assert group.applied_index == 2 + 3, "four appends, a delete, two appends"
+        assert core.counters.entries == 2 + 7
+        before = group.machine.snapshot()
+        core.close()
+        storage.journal.close()
+
+        again = opened(tmp_path)
+        machine = again.shard.groups[GROUP].machine
+        assert machine.snapshot() == before and again.log_ms == 9
+        batches = machine.streams["test/a"].hot or []
+        assert [batch.payload for batch in batches] == [b"one", b"three", b"five"]
+        assert [payload_at(again.journal, batch.place, 1) for batch in batches] == [b"one", b"three", b"five"]
+        again.journal.close()
+
+    asyncio.run(run())
+
+
+def test_an_entry_has_so_many_commands_and_bytes_at_most(tmp_path: Path) -> None:
+    async def run() -> None:
+        storage = opened(tmp_path)
+        core = Core(storage.shard, storage.journal, fatal=lambda error: None)
+        await core.call(GROUP, Create("test/a", 1, "text/plain", Encoding.BYTES))
+        many = await turn(core, [append("a", number, b"x") for number in range(BUNDLE_COMMANDS_MAX + 1)])
+        assert storage.shard.groups[GROUP].applied_index == 1 + 2
+        begin = len(many)
+        large = await turn(core, [append("a", begin + number, b"x" * (BUNDLE_BYTES // 3)) for number in range(4)])
+        assert storage.shard.groups[GROUP].applied_index == 3 + 2
+        assert {reply.code for reply in (*many, *large)} == {Code.OK} and large[-1].record == begin + 4
+        core.close()
+        storage.journal.close()
+
+    asyncio.run(run())
