@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -74,17 +75,28 @@ class DevCluster(Speaker):
             return told
 
     def wait_until_well(self, number: int) -> dict[str, Any]:
-        """By what node `number` says; it may be starting."""
+        """By what node `number` says, which may be starting: all replicas have what was committed when it first said so, under writers too."""
+        wanted: dict[int, int] = {}
+        seen: list[object] = []
 
         def look() -> dict[str, Any] | None:
             try:
                 told = self.view(number)
-            except OSError:
+            except (OSError, HTTPException) as error:
+                seen[:] = [error]
                 return None
-            behind = any(lag for group in told["groups"] for lag in group["behind"].values())
-            return None if told["problems"] or behind else told
+            groups = {group["group"]: group for group in told["groups"]}
+            behind = {each: group["behind"] for each, group in groups.items() if _applied(group) < wanted.get(each, 0)}
+            seen[:] = [told["problems"], behind]
+            if told["problems"] or not wanted:
+                wanted.update({} if told["problems"] else {each: group["commit"] for each, group in groups.items()})
+                return None
+            return None if behind else told
 
-        return wait_until(look, what=f"the cluster to be well for node {number}", seconds=60)
+        try:
+            return wait_until(look, what=f"the cluster to be well for node {number}", seconds=100)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last seen: {seen}") from None
 
     def logs(self) -> str:
         return "".join(path.read_text(errors="replace") for path in self.folder.glob("node-*/node.log"))
@@ -119,6 +131,12 @@ class DevCluster(Speaker):
         found = any(text in line for line in list(self.log))
         assert found or self.process.poll() is None, "it ended:\n" + "".join(self.log)
         return found
+
+
+def _applied(group: dict[str, Any]) -> int:
+    """The last entry that all its replicas have."""
+    applied: int = group["commit"] - max(group["behind"].values(), default=0)
+    return applied
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ from polynya.node.birth import birth_of
 from polynya.node.cluster_settings import ClusterNode, parse_nodes
 from polynya.node.config import Loaded, load
 from polynya.node.maps import birth_command, map_at_birth
+from polynya.node.restoring import Origin, Target
+from polynya.stream.machine import Machine
 
 ID = "00112233445566778899aabbccddeeff"
 TWO = "1=127.0.0.1:5002=http://127.0.0.1:5000,2=127.0.0.1:5012=http://127.0.0.1:5010"
@@ -156,6 +159,18 @@ def test_a_read_replica_is_not_born_with_the_cluster_and_the_others_know_that_it
         made = birth_of(config)
         assert (made.nodes, made.readers) == born
         assert map_at_birth(made, config.cluster).members == born[0]
+
+
+def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
+    config = loaded(tmp_path, cluster_nodes=f"{TWO}==reader", cluster_node="2", cores="1").config
+    (tmp_path / "data").mkdir()
+    with contextlib.ExitStack() as held:
+        target = Target(config, Origin(cluster_id=ID, history=2, groups=4), held)
+        target.write(1, Machine(1, 4))
+        target.finish()
+    made = birth_of(config)
+    assert (made.history, made.nodes, made.groups) == (2, (), 4)
+    assert not [path for path in (tmp_path / "data").glob("core-0/snapshots/*") if path.is_file()]
 
 
 def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):

@@ -24,7 +24,7 @@ from polynya.wal import Journal
 
 def config_of(tmp_path: Path, port: int, **flags: str) -> Config:
     (tmp_path / "data").mkdir(exist_ok=True)
-    nodes = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:1,2=127.0.0.1:{port}=http://127.0.0.1:2"
+    nodes = f"1=127.0.0.1:{free_ports(1)[0]}=http://127.0.0.1:8,2=127.0.0.1:{port}=http://127.0.0.1:9"
     return loaded(tmp_path, cluster_nodes=nodes, **flags).config
 
 

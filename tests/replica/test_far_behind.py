@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from cluster_stories import A, led, stories
 from msgspec import structs
 from sim_cluster import GROUPS, Node, World, settings_of
 
 from polynya.node import arriving, exchange
-from polynya.raft import SnapshotChunk, decode_message
+from polynya.raft import ChunkWanted, Configuration, Snapshot, SnapshotChunk, decode_message
 
 CHUNK = 1000
 WINDOW = 4000
@@ -58,6 +59,17 @@ def chunks(world: World, to: Node) -> list[int]:
 
     world.carry = look  # type: ignore[method-assign]
     return seen
+
+
+@story
+async def test_a_member_that_only_reads_leaves_room_for_one_that_votes(world: World, leader: Node, behind: Node) -> None:
+    there, now = leader.engine.exchange, asyncio.get_running_loop().time()
+    assert there is not None and not there._packed
+    far = there._packed[1, 9, 9] = exchange._Packed(deque([ChunkWanted(9, Snapshot(9, 1, Configuration((1,))), 0, 1)]), now, reads=True)
+    assert not there._make_room(now, True) and there._make_room(now, False)
+    far.asked.clear()
+    assert there._make_room(now + exchange.IDLE_SECONDS, True) and not there._packed, "one that is not asked for goes"
+    behind.start()
 
 
 @story

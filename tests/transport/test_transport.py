@@ -247,6 +247,7 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
             await asking.start()
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
+            await until(lambda: held)
             held[0](b"late")
             monkeypatch.setattr(asking._peers[1], "_call_seconds", 60.0)
             assert await asking.call(1, ECHO, b"next") == b"next"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
+WARN_BEFORE = dt.timedelta(days=14)
 
 
 def make_authority(folder: Path) -> None:
@@ -84,6 +85,21 @@ def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
         reason = str(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         files = f"{cluster.ca}, {cluster.cert} and {cluster.key}"
         raise ConfigError(f"cluster: {files} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial") from None
+
+
+def expires(cert: Path) -> dt.datetime:
+    """When a certificate that could be used so far cannot be any more."""
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+
+
+def date_trouble(until: dt.datetime, now: dt.datetime) -> str | None:
+    """For operators; None while there is time."""
+    if until - now > WARN_BEFORE:
+        return None
+    said = "expired, and the other nodes refuse it, since" if until <= now else "expires on"
+    return f"cluster.cert: the certificate of this node {said} {until:%Y-%m-%d}; put a new one in its place, and send SIGHUP"
 
 
 def _names_in(cert: Path) -> list[str]:

@@ -23,6 +23,7 @@ from polynya.wal import SnapshotStore
 from polynya.wal.scratch import Scratch
 
 PACKED_MAX = 2  # snapshots sent at the same time; each is a file without a name
+READS_MAX = 1  # of them to members that have no vote
 PACKED_SECONDS = 30.0  # since they were last asked for
 IDLE_SECONDS = 2.0  # so old, one makes room for another
 LOADED_MAX = 4096  # entries of one answer
@@ -32,11 +33,12 @@ _Key = tuple[int, int, int]  # group, index, identity
 
 
 class _Packed(msgspec.Struct):
-    """A snapshot that is sent. `file` is None while it is packed."""
+    """A snapshot that is sent. `file` is None while it is packed. `reads`: only members that read have asked for it."""
 
     asked: deque[ChunkWanted]
     at: float  # when it was last asked for
     file: Scratch | None = None
+    reads: bool = False
 
 
 class Exchange:
@@ -87,26 +89,31 @@ class Exchange:
 
     def _want(self, member: Member, wanted: ChunkWanted) -> None:
         """Who is not heard because too many are sent asks again by itself."""
-        now = asyncio.get_running_loop().time()
+        now, reads = asyncio.get_running_loop().time(), wanted.to in member.raft.configuration.readers
         key = (member.group.number, wanted.snapshot.index, wanted.snapshot.identity)
         packed = self._packed.get(key)
         if packed is not None and packed.at < 0:
             self._forget(key)
             packed = None
         if packed is None:
-            if not self._make_room(now):
+            if not self._make_room(now, reads):
                 return
-            packed = self._packed[key] = _Packed(deque([wanted]), now)
+            packed = self._packed[key] = _Packed(deque([wanted]), now, reads=reads)
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
-        packed.at = now
+        packed.at, packed.reads = now, packed.reads and reads
         packed.asked.append(wanted)
         if len(packed.asked) == 1 and packed.file is not None:
             self._spawn(self._give(member, packed, packed.file))
 
-    def _make_room(self, now: float) -> bool:
-        while len(self._packed) >= PACKED_MAX:
-            idle = [key for key, packed in self._packed.items() if not packed.asked and now - packed.at >= IDLE_SECONDS]
+    def _make_room(self, now: float, reads: bool) -> bool:
+        """Those that read may be far away, and take long: they leave room for one that votes."""
+        while (full := len(self._packed) >= PACKED_MAX) or (reads and sum(each.reads for each in self._packed.values()) >= READS_MAX):
+            idle = [
+                key
+                for key, packed in self._packed.items()
+                if not packed.asked and now - packed.at >= IDLE_SECONDS and (full or packed.reads)
+            ]
             if not idle:
                 return False
             self._forget(idle[0])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 
 from polynya.base.errors import ConfigError
-from polynya.node.authority import peer_tls_of
+from polynya.node.authority import date_trouble, expires, peer_tls_of
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.cluster_view import Replica, replica_of
@@ -77,6 +79,7 @@ class Joined:
         self._start = start
         self._transport = transport
         self._tls = transport.tls
+        self._expires = self._look_at_certificate()
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
@@ -167,6 +170,19 @@ class Joined:
             return
         if made is not None and self._tls is not None:
             self._tls.server, self._tls.client = made.server, made.client
+        self._expires = self._look_at_certificate()
+
+    def certificate_trouble(self) -> str | None:
+        """That it is over, or soon will be; for health."""
+        return None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
+
+    def _look_at_certificate(self) -> dt.datetime | None:
+        cert = self._start.config.cluster.cert
+        found = expires(Path(cert)) if cert else None
+        trouble = None if found is None else date_trouble(found, dt.datetime.now(dt.UTC))
+        if trouble is not None:
+            log.warning(trouble)
+        return found
 
     def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
         self._core.unreachable(node, shared)

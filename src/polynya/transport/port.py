@@ -167,9 +167,8 @@ class NodePort:
             self._guests[guest] = 0
         except OSError as error:
             raw.close()
-            log.warning(
-                "a connection to the peer port was refused", extra={"from": _spelled(where), "reason": str(error) or "no handshake"}
-            )
+            reason = str(error) or "it ended the handshake: it may not accept this node's certificate"
+            log.warning("a connection to the peer port was refused", extra={"from": _spelled(where), "reason": reason})
         except BaseException:
             raw.close()
             raise
