@@ -33,6 +33,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults with one of these in their names, with commas between them")
     parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
     parser.add_argument("--soak", action="store_true", help="slower writers, quiet times, and nothing of the nodes may grow")
+    parser.add_argument("--moves", action="store_true", help="in each episode nodes join, are drained, replaced or removed, or groups move")
+    parser.add_argument("--acts", type=float, default=0.0, help="that in such a share of the episodes")
+    parser.add_argument("--pace", type=float, default=1.0, help="faults last so long, of what they last otherwise")
+    parser.add_argument("--s3", action="store_true", help="a real S3 server as object store, and a proxy before it that fails")
+    parser.add_argument("--lose-all", action="store_true", help="in the end all disks are lost, and all is restored from the object store")
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     given = parser.parse_args()
@@ -44,6 +49,10 @@ def main() -> int:
         only=given.only,
         namespaces=not given.loopback,
         soak=given.soak,
+        acts=1.0 if given.moves else given.acts,
+        pace=given.pace,
+        s3=given.s3,
+        lose_all=given.lose_all,
         pause=0.3 if given.soak else 0.03,
     )
     outcome = run_guarded(options, keep=given.keep)

@@ -24,8 +24,27 @@ class Wrong(Exception):
     """An answer that no fault explains."""
 
 
+class _Lines(dict[int, Connection]):
+    """One client's connections, to the nodes that there are."""
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__()
+        self._clients = clients
+
+    def any(self, draw: Random) -> int:
+        """A node that serves; nodes come and go."""
+        node = draw.choice(list(self._clients.addresses))
+        if node not in self:
+            self[node] = self._clients.connect(node)
+        return node
+
+    def close(self) -> None:
+        for connection in self.values():
+            connection.close()
+
+
 class Clients:
-    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where each node serves, by its number."""
+    """All of them, and what they were told. `now` is the clock of the history; `addresses`: where each node serves now, by its number."""
 
     def __init__(self, addresses: dict[int, Address], streams: list[str], seed: int, now: Callable[[], float]) -> None:
         self.history = History()
@@ -115,11 +134,11 @@ class Clients:
     async def _write(self, writer: str, stream: str, pause: float) -> None:
         """Each batch once, by any node."""
         draw = Random(f"{writer} {self.seed}")
-        connections = {node: self.connect(node) for node in self.addresses}
+        connections = _Lines(self)
         for number in itertools.count():
             if self._stopping.is_set():
                 break
-            node = draw.choice(list(connections))
+            node = connections.any(draw)
             append = self._append(stream, writer, number, draw.choice((1, 1, 3)))
             try:
                 answer = await connections[node].ask(
@@ -134,8 +153,7 @@ class Clients:
             append.by = node
             self._judge(append, answer)
             await asyncio.sleep(draw.expovariate(1 / pause))
-        for connection in connections.values():
-            connection.close()
+        connections.close()
 
     def _judge(self, append: Append, answer: Answer) -> bool:
         """Whether it is acknowledged."""
@@ -164,14 +182,14 @@ class Clients:
     async def _produce(self, writer: str, stream: str, pause: float) -> None:
         """Each batch until it is answered, by one node after the other."""
         draw = Random(f"{writer} {self.seed}")
-        connections = {node: self.connect(node) for node in self.addresses}
+        connections = _Lines(self)
         for number in itertools.count():
             if self._stopping.is_set():
                 break
             append = self._append(stream, writer, number, draw.choice((1, 2)), produced=True)
             named = {"Producer_Id": writer, "Producer_Epoch": "0", "Producer_Seq": str(number), "Content_Type": JSON}
             while not self._stopping.is_set():
-                append.by = draw.choice(list(connections))
+                append.by = connections.any(draw)
                 try:
                     body = json.dumps(append.records).encode()
                     answer = await connections[append.by].ask("POST", f"/v1/stream/{stream}", body, seconds=ASK_SECONDS, **named)
@@ -182,17 +200,16 @@ class Clients:
                     break
                 await asyncio.sleep(PAUSE_SECONDS)
             await asyncio.sleep(draw.expovariate(1 / pause))
-        for connection in connections.values():
-            connection.close()
+        connections.close()
 
     # --- reading -----------------------------------------------------------------------------------------------------------------
 
     async def _read(self, number: int) -> None:
         """From a place that was seen to the end of some stream, by any node."""
         draw = Random(f"reader {number} {self.seed}")
-        connections = {node: self.connect(node) for node in self.addresses}
+        connections = _Lines(self)
         while not self._stopping.is_set():
-            node, stream = draw.choice(list(connections)), draw.choice(self.streams)
+            node, stream = connections.any(draw), draw.choice(self.streams)
             known, began = self._known[stream], self.now()
             begin = max(0, known - draw.choice((0, 10, 100, BACK_SECONDS)))
             whole = draw.random() < 0.3
@@ -206,8 +223,7 @@ class Clients:
                 continue
             self._heard(node, stream, began, None if whole else begin, answer)
             await asyncio.sleep(draw.expovariate(1 / 0.05))
-        for connection in connections.values():
-            connection.close()
+        connections.close()
 
     def _heard(self, node: int, stream: str, began: float, begin: int | None, answer: Answer) -> None:
         """An answer to a GET from `begin` on, or to a HEAD."""
@@ -231,9 +247,8 @@ class Clients:
 
     async def _follow(self, tail: Tail) -> None:
         """For ever; after each connection on another node."""
-        nodes = list(self.addresses)
         draw = Random(f"{tail.name} {self.seed}")
-        node = draw.choice(nodes)
+        node = draw.choice(list(self.addresses))
         while not self._tails_stopping.is_set():
             connection = self.connect(node)
             try:
@@ -245,7 +260,7 @@ class Clients:
                 pass
             finally:
                 connection.close()
-            node = draw.choice([each for each in nodes if each != node])
+            node = draw.choice([each for each in self.addresses if each != node])
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _events(self, tail: Tail, node: int, connection: Connection) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.page import Chaos, Mutant, Results, Simulation, written
+from chaos.page import Chaos, Mutant, Results, written
 from chaos.run import Outcome
+from chaos.totals import Simulation
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
@@ -84,11 +85,12 @@ def simulate(work: Work, seed: int, seconds: float) -> Simulation:
 
 
 def disturb(work: Work, seed: int, seconds: float) -> list[Chaos]:
-    """Runs with one core a node and with two; the last one without namespaces."""
+    """Runs with one core a node and with two, against a folder and an S3 server; the last one without namespaces. In all of them groups move, and all
+    disks are lost in the end."""
     runs: list[Chaos] = []
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 or not runs:
-        more = ["--cores=2"] if len(runs) % 2 else []
+        more = ["--acts=0.5", "--lose-all", *(["--cores=2"] if len(runs) % 2 else ["--s3"])]
         more += ["--loopback"] if runs and left < CHAOS_SECONDS else []
         one = max(30.0, min(CHAOS_SECONDS, left))
         runs.append(_chaos(work, f"--seed={seed + len(runs)}", f"--seconds={one:.0f}", *more))

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from chaos.disks import Disk, flip_in_the_middle, tear_the_tail
-from chaos.nodes import ALL, EXIT_CORRUPT, EXIT_STORAGE, Cluster, Node
+from chaos.nodes import EXIT_CORRUPT, EXIT_STORAGE, Cluster, Node
 
 Mend = Callable[[], Awaitable[None]]
 Inflicted = tuple[str, Mend | None]  # what was done, and what undoes it beside starting what is down, healing the network and the disks
@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim". `seconds`: how long it lasts, at least and at most."""
+    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
@@ -50,9 +50,20 @@ def fault(
 
 
 async def _one(cluster: Cluster, draw: Random) -> Node:
-    """Half of the time the node that leads the most."""
-    number = await cluster.leader_most() if draw.random() < 0.5 else draw.choice(ALL)
-    return cluster.nodes[number]
+    """Mostly one of those that what is going on is about, else half of the time the node that leads the most."""
+    able = [number for number in cluster.numbers if cluster.nodes[number].cores()]  # one may be just coming, or going
+    aims = [number for number in cluster.aims if number in able]
+    if aims and draw.random() < 0.7:
+        return cluster.nodes[draw.choice(aims)]
+    number = await cluster.leader_most() if draw.random() < 0.5 else draw.choice(able)
+    return cluster.nodes[number if number in able else able[0]]
+
+
+def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
+    """Nodes, mostly with two of those that what is going on is about."""
+    aims = [number for number in dict.fromkeys(cluster.aims) if number in cluster.nodes]
+    chosen = draw.sample(aims, 2) if len(aims) > 1 and draw.random() < 0.7 else []
+    return chosen + draw.sample([number for number in cluster.numbers if number not in chosen], count - len(chosen))
 
 
 # --- processes -------------------------------------------------------------------------------------------------------------------
@@ -77,7 +88,7 @@ async def kill_node(cluster: Cluster, draw: Random) -> Inflicted:
 
 @fault("kill a majority", seconds=(0.5, 2.0))
 async def kill_two(cluster: Cluster, draw: Random) -> Inflicted:
-    numbers = draw.sample(ALL, 2)
+    numbers = _some(cluster, draw, 2)
     await asyncio.gather(*(cluster.nodes[number].kill() for number in numbers))
     return f"nodes {numbers[0]} and {numbers[1]}", None
 
@@ -120,7 +131,7 @@ async def pause_all(cluster: Cluster, draw: Random) -> Inflicted:
         node.signal(signal.SIGSTOP)
 
     async def mend() -> None:
-        for number in draw.sample(ALL, len(ALL)):
+        for number in draw.sample(cluster.numbers, len(cluster.numbers)):
             cluster.nodes[number].signal(signal.SIGCONT)
             await asyncio.sleep(draw.uniform(0.0, 0.5))
 
@@ -146,13 +157,13 @@ def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
 @fault("cut a node off", seconds=(2.0, 8.0))
 async def isolate(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
-    cluster.network.cut(cluster.wires, _both(node.number, [other for other in ALL if other != node.number]))
+    cluster.network.cut(cluster.wires, _both(node.number, [other for other in cluster.numbers if other != node.number]))
     return f"node {node.number} from the others, not from clients", None
 
 
 @fault("cut one way", seconds=(2.0, 8.0))
 async def one_way(cluster: Cluster, draw: Random) -> Inflicted:
-    sender, to = draw.sample(ALL, 2)
+    sender, to = _some(cluster, draw, 2)
     cluster.network.cut(cluster.wires, [(sender, to)])
     return f"nothing passes from node {sender} to node {to}", None
 
@@ -160,15 +171,15 @@ async def one_way(cluster: Cluster, draw: Random) -> Inflicted:
 @fault("mute a node", seconds=(2.0, 6.0))
 async def mute(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
-    cluster.network.cut(cluster.wires, [(node.number, other) for other in ALL if other != node.number])
+    cluster.network.cut(cluster.wires, [(node.number, other) for other in cluster.numbers if other != node.number])
     return f"node {node.number} hears the others and is not heard", None
 
 
 @fault("bridge", seconds=(2.0, 8.0))
 async def bridge(cluster: Cluster, draw: Random) -> Inflicted:
-    one, other, between = draw.sample(ALL, 3)
+    one, other, between = _some(cluster, draw, 3)
     cluster.network.cut(cluster.wires, _both(one, [other]))
-    return f"nodes {one} and {other} reach node {between} alone", None
+    return f"nodes {one} and {other} do not reach each other, but node {between}", None
 
 
 @fault("cut all", seconds=(1.0, 4.0))
@@ -180,8 +191,8 @@ async def cut_all(cluster: Cluster, draw: Random) -> Inflicted:
 @fault("cuts that come and go", seconds=(0.1, 0.5))
 async def flap(cluster: Cluster, draw: Random) -> Inflicted:
     for _ in range(draw.randint(3, 6)):
-        node = draw.choice(ALL)
-        cluster.network.cut(cluster.wires, _both(node, [other for other in ALL if other != node]))
+        node = draw.choice(cluster.numbers)
+        cluster.network.cut(cluster.wires, _both(node, [other for other in cluster.numbers if other != node]))
         await asyncio.sleep(draw.uniform(0.2, 1.5))
         cluster.network.heal()
         cluster.wires.heal()
@@ -194,7 +205,7 @@ async def lose(cluster: Cluster, draw: Random) -> Inflicted:
     share = draw.choice((0.05, 0.15, 0.3))
     pairs = draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs)))
     cluster.network.lose(pairs, share)
-    return f"{share:.0%} on {len(pairs)} of 6 ways", None
+    return f"{share:.0%} on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
 
 
 @fault("delay", seconds=(2.0, 6.0))
@@ -203,14 +214,14 @@ async def delay(cluster: Cluster, draw: Random) -> Inflicted:
     pairs = draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs)))
     for pair in pairs:
         cluster.wires.delay(pair, low, high)
-    return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of 6 ways", None
+    return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
 
 
 @fault("reset connections", seconds=(0.1, 1.0))
 async def reset(cluster: Cluster, draw: Random) -> Inflicted:
     broken = 0
     for _ in range(draw.randint(1, 5)):
-        for pair in draw.sample(cluster.wires.pairs, draw.randint(1, 6)):
+        for pair in draw.sample(cluster.wires.pairs, draw.randint(1, len(cluster.wires.pairs))):
             broken += cluster.wires.reset(pair)
         await asyncio.sleep(draw.uniform(0.05, 0.8))
     return f"{broken} of them", None
@@ -321,7 +332,7 @@ async def _cut_power(nodes: list[Node]) -> None:
         await asyncio.to_thread(disk.restore)
 
 
-@fault("lose a disk", seconds=(0.1, 2.0))
+@fault("lose a disk", "the same disk", seconds=(0.1, 2.0))
 async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
@@ -333,10 +344,13 @@ async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
 async def torn_tail(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
-    return f"node {node.number}: {tear_the_tail(_journal(cluster, node, draw), draw)}", None
+    journal = _journal(cluster, node, draw)
+    if not list(journal.glob("*.journal")):
+        return f"not yet: node {node.number} has no journal", None
+    return f"node {node.number}: {tear_the_tail(journal, draw)}", None
 
 
-@fault("a bit flips in a journal", seconds=(0.1, 1.0))
+@fault("a bit flips in a journal", "the same disk", seconds=(0.1, 1.0))
 async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
     """The node must refuse to start on it, and comes back as one that lost its disk."""
     node = await _one(cluster, draw)

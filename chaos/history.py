@@ -77,6 +77,19 @@ def check(history: History, final: dict[str, list[str]]) -> list[str]:
     return [f"{stream}: {wrong}" for stream in sorted(final) for wrong in _check_stream(history, stream, final[stream])]
 
 
+def differences(found: list[str], records: list[str]) -> list[str]:
+    """What is not as it was, of a stream that was made again."""
+    if found == records:
+        return []
+    at = next(
+        (place for place, (one, other) in enumerate(zip(found, records, strict=False)) if one != other), min(len(found), len(records))
+    )
+    kind = "lost" if len(found) < len(records) else "restored"
+    return [
+        f"{kind}: {len(found)} records are there again of {len(records)}; from {at} on {_shown(found[at:])} where {_shown(records[at:])} was"
+    ]
+
+
 def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[str]:
     appends = [append for append in history.appends if append.stream == stream]
     places = {record: place for place, record in enumerate(final)}

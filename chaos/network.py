@@ -1,4 +1,7 @@
-"""Where the nodes live: each in a network namespace of its own, with packets dropped by iptables; or on loopback, where only the proxies can cut."""
+"""Where the nodes live: each in a network namespace of its own, with packets dropped by iptables; or on loopback, where only the proxies can cut.
+
+A node is known to all others by its door, an address of a proxy (`chaos/proxy.py`), and by nothing else: what it says of itself is the door, too.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ class Loopback:
 
     kind = "loopback"
     loses = False
+    outside = "127.0.0.1"
 
     def __init__(self, nodes: list[int], name: str) -> None:
-        self.nodes, self.name = nodes, name
+        self.nodes, self.name = list(nodes), name
         self._held: list[socket.socket] = []
         self._base = {node: _free_ports(self._held) for node in nodes}
 
@@ -30,12 +34,26 @@ class Loopback:
     def peer(self, node: int) -> Place:
         return "127.0.0.1", self._base[node] + 2
 
-    def proxy(self, pair: tuple[int, int]) -> Place:
+    def door(self, node: int) -> Place:
         return "127.0.0.1", 0
+
+    def source(self, pair: tuple[int, int]) -> Place:
+        """From where the proxy goes on to the second of the pair for the first."""
+        return "127.0.0.1", 0
+
+    def sender(self, place: Place) -> int:
+        """The node that a connection comes from; 0: its address does not tell."""
+        return 0
 
     def start(self) -> None:
         while self._held:
             self._held.pop().close()
+
+    def add(self, node: int) -> None:
+        """One more node."""
+        self._base[node] = _free_ports(self._held)
+        self.nodes.append(node)
+        self.start()
 
     def inside(self, node: int) -> list[str]:
         """What comes before a command that is to run there."""
@@ -56,41 +74,57 @@ class Loopback:
 
 
 class Namespaces:
-    """A bridge in this namespace, a namespace for each node. Needs root, `ip` and `iptables`."""
+    """A bridge in this namespace, a namespace for each node. Needs root, `ip` and `iptables`. Node N is NET.0.N, its door NET.1.N, and what comes to B
+    for A comes from NET.(10 + A).B."""
 
     kind = "namespaces"
     loses = True
 
     def __init__(self, nodes: list[int], name: str) -> None:
-        self.nodes, self.name = nodes, name
+        self.nodes, self.name = list(nodes), name
         self._net = _free_net(name)
 
     def http(self, node: int) -> Place:
-        return f"{self._net}.{node}", HTTP_PORT
+        return f"{self._net}.0.{node}", HTTP_PORT
 
     def peer(self, node: int) -> Place:
-        return f"{self._net}.{node}", PEER_PORT
+        return f"{self._net}.0.{node}", PEER_PORT
 
-    def proxy(self, pair: tuple[int, int]) -> Place:
-        return f"{self._net}.{100 + 10 * pair[0] + pair[1]}", PEER_PORT
+    def door(self, node: int) -> Place:
+        return f"{self._net}.1.{node}", PEER_PORT
+
+    def source(self, pair: tuple[int, int]) -> Place:
+        return f"{self._net}.{10 + pair[0]}.{pair[1]}", 0
+
+    def sender(self, place: Place) -> int:
+        return int(place[0].rpartition(".")[2])
+
+    @property
+    def outside(self) -> str:
+        """This side's address of the bridge, which all nodes reach."""
+        return f"{self._net}.0.254"
 
     def start(self) -> None:
         bridge = self.name
         _run("ip", "link", "add", bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{self._net}.254/24", "dev", bridge)
-        for one in self.nodes:
-            for other in self.nodes:
-                if one != other:
-                    _run("ip", "addr", "add", f"{self.proxy((one, other))[0]}/24", "dev", bridge)
+        _run("ip", "addr", "add", f"{self.outside}/16", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
-        for node in self.nodes:
-            space = self.space(node)
-            _run("ip", "netns", "add", space)
-            _run("ip", "link", "add", f"{bridge}v{node}", "type", "veth", "peer", "name", "eth0", "netns", space)
-            _run("ip", "link", "set", f"{bridge}v{node}", "master", bridge, "up")
-            for command in (f"addr add {self._net}.{node}/24 dev eth0", "link set eth0 up", "link set lo up"):
-                _run("ip", "-n", space, *command.split())
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            self.add(node)
         _run("ip", "netns", "exec", self.space(self.nodes[0]), "iptables", "-L", "-n")
+
+    def add(self, node: int) -> None:
+        bridge, space = self.name, self.space(node)
+        pairs = [pair for other in self.nodes for pair in ((node, other), (other, node))]
+        for place in (self.door(node), *map(self.source, pairs)):
+            _run("ip", "addr", "add", f"{place[0]}/16", "dev", bridge)
+        _run("ip", "netns", "add", space)
+        _run("ip", "link", "add", f"{bridge}v{node}", "type", "veth", "peer", "name", "eth0", "netns", space)
+        _run("ip", "link", "set", f"{bridge}v{node}", "master", bridge, "up")
+        for command in (f"addr add {self._net}.0.{node}/16 dev eth0", "link set eth0 up", "link set lo up"):
+            _run("ip", "-n", space, *command.split())
+        self.nodes.append(node)
 
     def space(self, node: int) -> str:
         return f"{self.name}n{node}"
@@ -101,12 +135,12 @@ class Namespaces:
     def cut(self, wires: Wires, pairs: Sequence[tuple[int, int]]) -> None:
         """Packets from the first to the second of each pair are dropped as they leave."""
         for sender, to in pairs:
-            self._filter(sender, [self.proxy((sender, to))[0], self.proxy((to, sender))[0]])
+            self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]])
 
     def lose(self, pairs: Sequence[tuple[int, int]], share: float) -> None:
         for sender, to in pairs:
             chance = ["-m", "statistic", "--mode", "random", "--probability", str(share)]
-            self._filter(sender, [self.proxy((sender, to))[0], self.proxy((to, sender))[0]], *chance)
+            self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]], *chance)
 
     def heal(self) -> None:
         for node in self.nodes:
@@ -156,7 +190,7 @@ def _run(*command: str) -> None:
 def _free_net(name: str) -> str:
     taken = subprocess.run(["ip", "-4", "addr"], capture_output=True, text=True, check=False).stdout
     start = int("".join(filter(str.isdigit, name)) or "0")
-    nets = (f"10.{64 + (start + step) // 200 % 60}.{(start + step) % 200}" for step in range(1000))
+    nets = (f"10.{64 + (start + step) % 180}" for step in range(180))
     return next(net for net in nets if f"{net}." not in taken)
 
 

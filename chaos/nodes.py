@@ -1,4 +1,4 @@
-"""Three real nodes: `polynya serve` with settings files of a cluster, each where its network and its disk are; killed, paused and started again."""
+"""Real nodes: `polynya serve` with settings files of a cluster, each where its network and its disk are; killed, paused and started again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ import psutil
 
 from chaos.disks import Disk, Folder
 from chaos.network import Loopback, Namespaces
-from chaos.proxy import Wires
+from chaos.proxy import Pair, Place, Wires
 from chaos.shim import Orders
 from chaos.wire import Connection, Lost, Unsent
 
 SOURCE = Path(__file__).parent.parent / "src"
 EXIT_CORRUPT, EXIT_STORAGE = 65, 74
-ALL = [1, 2, 3]
+FIRST = [1, 2, 3]  # whom the cluster is born with
+NUMBERS_MAX = 40  # of nodes in one run: each has a certificate
+GROUPS = 8
 LAG_MAX = 200  # entries that a replica may be behind while there is load
 SMALL = {  # so that packs, merges, collections and snapshots happen within a minute
     "COLD_FLUSH_BYTES": str(32 << 10),
     "COLD_FLUSH_MIN_HOT_BYTES": str(8 << 10),
     "COLD_FLUSH_INTERVAL_MS": "500",
+    "COLD_FLUSH_MAX_AGE_MS": "8000",
     "COLD_DELETE_GRACE_MS": "3000",
 }
 
@@ -73,6 +77,11 @@ class Node:
     @property
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def was_removed(self) -> bool:
+        """It has heard that it belongs to the cluster no more."""
+        return (self.data / "removed").exists()
 
     def processes(self) -> list[psutil.Process]:
         """The supervisor, then its cores."""
@@ -141,47 +150,136 @@ def _is_there(process: psutil.Process) -> bool:
 
 
 class Cluster:
-    """All of them, their network and their wires."""
+    """Those that belong to it, their network and their wires. `disk_at` makes the disk of a node at a path.
 
-    def __init__(self, folder: Path, network: Loopback | Namespaces, wires: Wires, *, cores: int = 1, groups: int = 8) -> None:
-        self.folder, self.network, self.wires = folder, network, wires
-        self.cores, self.groups = cores, groups
+    `aims`: whom what is going on is about; faults meet these rather than others. `leaving`: who ends by itself once it was removed, and how
+    often it had been started when that was asked for.
+    """
+
+    def __init__(
+        self, folder: Path, network: Loopback | Namespaces, wires: Wires, disk_at: Callable[[Path], Disk | Folder], *, cores: int = 1
+    ) -> None:
+        self.folder, self.network, self.wires, self.cores = folder, network, wires, cores
         self.nodes: dict[int, Node] = {}
+        self.addresses: dict[int, Place] = {}  # where those serve that clients may ask
+        self.aims: list[int] = []
+        self.leaving: dict[int, int] = {}
+        self.unsure: list[
+            tuple[str, dict[str, Any], Callable[[bool], None]]
+        ] = []  # what was asked for, and nobody knows whether it was taken
+        self.cold = [f'root = "{folder}/objects"']  # settings of the object store
+        self.last = 0  # the highest number that was given
+        self.all: list[Node] = []  # also those that belong no more
+        self._disk_at = disk_at
+        self._library: Path | None = None
+        self._id = secrets.token_hex(16)
 
-    async def prepare(self, disks: dict[int, Disk | Folder], library: Path | None) -> None:
-        """Everything but the processes."""
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(self.nodes)
+
+    async def prepare(self, library: Path | None, open_store: Callable[[], Awaitable[list[str]]]) -> None:
+        """Everything of the first ones but their processes. `open_store` gives the settings of an object store; none: a folder."""
+        self._library = library
         self.network.start()
-        for pair in self.wires.pairs:
-            await self.wires.listen(pair, self.network.proxy(pair), self.network.peer(pair[1]))
-        certificates = self.folder / "ca"
-        command = [sys.executable, "-m", "polynya", "cluster", "ca", str(certificates), *(f"--node={number}" for number in ALL)]
-        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, env=environment)
-        cluster_id = secrets.token_hex(16)
-        for number in ALL:
-            orders = Orders(self.folder / f"node-{number}.orders") if library is not None else None
-            variables = {f"POLYNYA_{name}": value for name, value in SMALL.items()}
-            if orders is not None and library is not None:
-                variables |= orders.variables(library)
-            node = Node(number, disks[number], self.network.inside(number), variables, orders)
-            node.config.write_text(self._settings(number, cluster_id, certificates))
-            self.nodes[number] = node
+        self.cold = await open_store() or self.cold
+        numbers = [f"--node={number}" for number in range(1, NUMBERS_MAX + 1)]
+        await self.run("cluster", "ca", str(self.folder / "ca"), *numbers)
+        for number in FIRST:
+            await self._open_door(number)
+        for number in FIRST:
+            self._lay_out(number, FIRST, joins=False)
 
-    def _settings(self, number: int, cluster_id: str, certificates: Path) -> str:
-        host, port = self.network.http(number)
-        lines = [f'listen = "{host}:{port}"', f'data = "{self.folder}/node-{number}/data"', f"cores = {self.cores}"]
-        lines += [f"groups = {self.groups}", "unsafe_no_auth = true", "[cold]", f'root = "{self.folder}/objects"']
-        lines += ["[cluster]", f'id = "{cluster_id}"', f"node = {number}", f'ca = "{certificates}/ca.crt"']
+    async def join(self) -> Node:
+        """Everything of one more but its process; the others have not heard of it."""
+        number, before = self.last + 1, self.numbers
+        self.network.add(number)
+        await self._open_door(number)
+        return self._lay_out(number, [number, *before], joins=True)
+
+    def begin_anew(self) -> None:
+        """All disks are lost, and those that belong are to be a cluster of their own."""
+        for number, node in self.nodes.items():
+            node.wipe()
+            node.config.write_text(self._settings(number, self.numbers, joins=False))
+
+    async def hot_bytes(self) -> int:
+        """What no pack has yet, on all nodes; -1 while one does not say."""
+        total = 0
+        for number in self.numbers:
+            connection = Connection(*self.network.http(number))
+            try:
+                answer = await connection.ask("GET", "/metrics", seconds=5.0)
+            except (Lost, Unsent):
+                return -1
+            finally:
+                connection.close()
+            found = re.findall(r"^polynya_hot_bytes(?:{[^}]*})? ([0-9.e+]+)$", answer.body.decode(), re.MULTILINE)
+            if not found:
+                return -1
+            total += int(sum(map(float, found)))
+        return total
+
+    def let_go(self, number: int) -> None:
+        """It belongs no more, and has ended."""
+        del self.nodes[number]
+        self.addresses.pop(number, None)
+        self.leaving.pop(number, None)
+
+    async def run(self, *words: str) -> str:
+        """A command of the product, and what it says."""
+        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+        command = [sys.executable, "-m", "polynya", *words]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    async def _open_door(self, number: int) -> None:
+        self.last = max(self.last, number)
+        await self.wires.listen(number, self.network.door(number), self.network.peer(number), self)
+
+    def sender(self, place: Place) -> int:
+        """The node that a connection comes from, for the wires; 0: none."""
+        number = self.network.sender(place)
+        return number or next((node.number for node in self.nodes.values() if has_port(node.processes(), place[1])), 0)
+
+    def source(self, pair: Pair) -> Place:
+        return self.network.source(pair)
+
+    def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
+        orders = Orders(self.folder / f"node-{number}.orders") if self._library is not None else None
+        variables = {f"POLYNYA_{name}": value for name, value in SMALL.items()}
+        if orders is not None and self._library is not None:
+            variables |= orders.variables(self._library)
+        node = Node(number, self._disk_at(self.folder / f"node-{number}"), self.network.inside(number), variables, orders)
+        node.config.write_text(self._settings(number, peers, joins=joins))
+        self.nodes[number] = node
+        self.addresses[number] = self.network.http(number)
+        self.all.append(node)
+        return node
+
+    def _settings(self, number: int, peers: list[int], *, joins: bool) -> str:
+        certificates = self.folder / "ca"
+        lines = [
+            'listen = "{}:{}"'.format(*self.network.http(number)),
+            f'data = "{self.folder}/node-{number}/data"',
+            f"cores = {self.cores}",
+        ]
+        lines += [f"groups = {GROUPS}", "unsafe_no_auth = true", "[cold]", *self.cold]
+        lines += ["[cluster]", f'id = "{self._id}"', f"node = {number}", f'ca = "{certificates}/ca.crt"']
         lines += [f'cert = "{certificates}/node-{number}.crt"', f'key = "{certificates}/node-{number}.key"']
-        lines += ['listen = "{}:{}"'.format(*self.network.peer(number))]
-        for other in ALL:
-            peer = self.network.peer(number) if other == number else self.wires.places[number, other]
-            http = "http://{}:{}".format(*self.network.http(other))
-            lines += ["[[cluster.nodes]]", f"id = {other}", f'peer = "{peer[0]}:{peer[1]}"', f'http = "{http}"']
+        lines += ['listen = "{}:{}"'.format(*self.network.peer(number)), *(["join = true"] if joins else [])]
+        for other in peers:
+            lines += ["[[cluster.nodes]]", f"id = {other}", f'peer = "{self.peer_of(other)}"', f'http = "{self.http_of(other)}"']
         return "\n".join([*lines, ""])
 
-    def alive(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.is_alive]
+    def peer_of(self, number: int) -> str:
+        """Where others reach it."""
+        return "{}:{}".format(*self.wires.doors[number])
+
+    def http_of(self, number: int) -> str:
+        return "http://{}:{}".format(*self.network.http(number))
 
     async def view(self, number: int) -> dict[str, Any] | None:
         """What a node says of the cluster, if it says something."""
@@ -194,28 +292,40 @@ class Cluster:
         connection.close()
         return view
 
+    async def look(self) -> dict[str, Any] | None:
+        """What the first node says that says something."""
+        for number in self.numbers:
+            view = await self.view(number) if self.nodes[number].is_alive else None
+            if view is not None and view["nodes"]:
+                return view
+        return None
+
     async def unwell(self) -> str:
-        """What is wrong, as all nodes say; empty when nothing is, and no replica is behind."""
-        for number in ALL:
+        """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing moves, and the wires carry everything."""
+        staying = set(self.nodes) - set(self.leaving)
+        for number in sorted(staying):
             view = await self.view(number)
             if view is None:
                 return f"node {number} does not answer"
-            behind = [
-                f"{group['group']}"
-                for group in view["groups"]
-                if max(group["behind"].values(), default=0) > LAG_MAX or len(group["behind"]) < len(ALL)
-            ]
-            if view["problems"] or behind:
-                return f"node {number} says: " + ("; ".join(view["problems"]) or f"replicas are behind in groups {', '.join(behind)}")
-        return ""
+            trouble = "; ".join(view["problems"]) or _unfinished(view, staying)
+            if trouble:
+                return f"node {number} says: {trouble}"
+        missing = {(one, other) for one in staying for other in staying - {one}} - self.wires.carried()
+        return f"no connection through the wires: {sorted(missing)}" if missing else ""
 
     async def leader_most(self) -> int:
         """The node that leads the most."""
-        for number in ALL:
-            view = await self.view(number) if self.nodes[number].is_alive else None
-            if view is not None:
-                return int(max(view["nodes"], key=lambda node: node["leads"])["id"])
-        return ALL[0]
+        view = await self.look()
+        if view is None:
+            return self.numbers[0]
+        led = {int(node["id"]): node["leads"] for node in view["nodes"]}
+        return max(self.numbers, key=lambda number: led.get(number, 0))
+
+    async def controller(self) -> int:
+        """The node that leads the meta group, as far as is known."""
+        view = await self.look()
+        leader = 0 if view is None else int(view["groups"][0]["leader"])
+        return leader if leader in self.nodes else self.numbers[0]
 
     def odd_lines(self) -> list[str]:
         """Of the logs: what should not be said whatever fails. A disk that fails is told with where it was noticed."""
@@ -223,11 +333,46 @@ class Cluster:
             re.compile(r"Traceback \(most recent call last\)|AssertionError"),
             re.compile(r"OSError: \[Errno (5|28)\]|CorruptData"),
         )
-        lines = ((node.number, line) for node in self.nodes.values() for line in node.log.read_text(errors="replace").splitlines())
+        lines = ((node.number, line) for node in self.all if node.starts for line in node.log.read_text(errors="replace").splitlines())
         return [f"log: node {number}: {line}" for number, line in lines if odd.search(line) and not explained.search(line)]
 
     async def close(self) -> None:
-        for node in self.nodes.values():
+        for node in self.all:
             with contextlib.suppress(psutil.NoSuchProcess):
                 await node.kill()
         await self.wires.close()
+
+
+def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
+    """What a node that sees no problem still has to do, or to hear of."""
+    there = {int(node["id"]) for node in view["nodes"]}
+    if there != staying:
+        return f"the nodes are {sorted(there)} instead of {sorted(staying)}"
+    if view["balancing"]:
+        return "it is being balanced"
+    for group in view["groups"]:
+        replicas = {int(number) for number in group["behind"]}
+        if group["goal"] != group["voters"] or not set(group["voters"]) <= replicas:
+            return f"group {group['group']} is on {sorted(replicas)}, has the voters {group['voters']} and is to have {group['goal']}"
+        if max(group["behind"].values(), default=0) > LAG_MAX:
+            return f"replicas are behind in group {group['group']}"
+    return ""
+
+
+def has_port(processes: list[psutil.Process], port: int) -> bool:
+    """Whether one of them has a connection from that port of the loopback."""
+    inodes = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].partition(":")[2], 16) == port:
+            inodes.add(f"socket:[{fields[9]}]")
+    return any(inodes & _files_of(process.pid) for process in processes)
+
+
+def _files_of(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(entry.path))
+    return found

@@ -27,7 +27,10 @@ class Chaos(msgspec.Struct, kw_only=True):
     reads: int
     tailed: int
     longest_pause: float
-    slowest_recovery: float
+    acts: int = 0  # episodes in which operators asked for something, too
+    store: dict[str, int] = {}
+    recovered: int = 0
+    slowest_recovery: float = 0.0
     memory: list[int] = []  # MiB of each node in the end, where it was measured
     wrong: list[str] = []
 
@@ -47,6 +50,9 @@ class Chaos(msgspec.Struct, kw_only=True):
             reads=outcome.reads,
             tailed=outcome.tailed,
             longest_pause=outcome.longest_pause,
+            acts=sum(bool(episode.act) for episode in outcome.episodes),
+            store=outcome.store,
+            recovered=outcome.recovered,
             slowest_recovery=max((episode.well for episode in outcome.episodes), default=0.0),
             memory=[last[node] for node in sorted(last)],
             wrong=outcome.wrong,
@@ -129,6 +135,19 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
     for run in runs:
         faults += Counter(run.faults)
     lines += ["", "| fault | episodes |", "|---|---|", *(f"| {name} | {count} |" for name, count in faults.most_common())]
+    acts, recovered = sum(run.acts for run in runs), sum(run.recovered for run in runs)
+    if acts:
+        lines += [
+            "",
+            f"In {acts} of the episodes nodes joined, were drained, emptied, replaced or removed, or groups moved, beside the fault.",
+        ]
+    store: Counter[str] = Counter()
+    for run in runs:
+        store += Counter(run.store)
+    if store:
+        lines += ["", "Requests to the S3 server: " + ", ".join(f"{what} {count:,}" for what, count in store.most_common()) + "."]
+    if recovered:
+        lines += ["", f"After the loss of all disks in the end {recovered:,} records were there again, out of the object store alone: all."]
     skipped = {f"{name}: {why}" for run in runs for name, why in run.skipped.items()}
     lines += ["", "Left out: " + ("; ".join(sorted(skipped)) if skipped else "nothing.")]
     if soak is not None and soak.memory:

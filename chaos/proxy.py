@@ -1,4 +1,4 @@
-"""The wires between the nodes: each ordered pair has a proxy of its own, which delays, holds up or breaks what passes."""
+"""The wires between the nodes: a proxy before each, which knows who connects, and delays, holds up or breaks what passes from one to another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import asyncio
 import socket
 from contextlib import suppress
 from random import Random
+from typing import Protocol
 
 import msgspec
 
 CHUNK_BYTES = 1 << 16
 Place = tuple[str, int]
+Pair = tuple[int, int]  # from one node to another
+
+
+class Network(Protocol):
+    """What tells who connects (0: nobody here), and from where a proxy goes on."""
+
+    def sender(self, place: Place) -> int: ...
+
+    def source(self, pair: Pair) -> Place: ...
 
 
 class Way(msgspec.Struct):
@@ -21,40 +31,54 @@ class Way(msgspec.Struct):
 
 
 class Wires:
-    """Of `nodes`. A connection that node A makes to node B runs through the proxy (A, B), and has two ways."""
+    """Each node has a door, which is all that others know of it. A connection that node A makes to the door of node B has two ways, of the pair (A, B)
+    and of the pair (B, A)."""
 
-    def __init__(self, nodes: list[int], seed: int) -> None:
-        self.pairs = [(one, other) for one in nodes for other in nodes if one != other]
-        self.ways = {pair: Way() for pair in self.pairs}
-        self.places: dict[tuple[int, int], Place] = {}
+    def __init__(self, seed: int) -> None:
+        self.ways: dict[Pair, Way] = {}
+        self.doors: dict[int, Place] = {}
         self._random = Random(f"wires {seed}")
         self._servers: list[asyncio.Server] = []
-        self._open: set[tuple[tuple[int, int], asyncio.StreamWriter]] = set()
-        for way in self.ways.values():
-            way.open.set()
+        self._open: set[tuple[Pair, asyncio.StreamWriter]] = set()
 
-    async def listen(self, pair: tuple[int, int], at: Place, to: Place) -> None:
-        """Serve the proxy of a pair; port 0 takes a free one. Towards the node it has the same address."""
+    @property
+    def pairs(self) -> list[Pair]:
+        return list(self.ways)
+
+    async def listen(self, node: int, at: Place, to: Place, network: Network) -> None:
+        """Serve the door of a node; port 0 takes a free one."""
+        for other in self.doors:
+            for pair in ((node, other), (other, node)):
+                self.ways[pair] = Way()
+                self.ways[pair].open.set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(pair, (at[0], to), reader, writer)
+            sender = network.sender(writer.get_extra_info("peername")[:2])
+            if (sender, node) in self.ways:
+                await self._serve((sender, node), (network.source((sender, node))[0], to), reader, writer)
+            else:  # it is gone already, or nobody's
+                reset_at_close(writer)
 
         server = await asyncio.start_server(serve, *at)
-        self.places[pair] = server.sockets[0].getsockname()[:2]
+        self.doors[node] = server.sockets[0].getsockname()[:2]
         self._servers.append(server)
 
-    def delay(self, pair: tuple[int, int], low: float, high: float) -> None:
+    def carried(self) -> set[Pair]:
+        """Who has a connection to whom."""
+        return {pair for pair, _ in self._open}
+
+    def delay(self, pair: Pair, low: float, high: float) -> None:
         self.ways[pair].delay = (low, high)
 
-    def hold(self, pair: tuple[int, int]) -> None:
+    def hold(self, pair: Pair) -> None:
         """Nothing passes from one to the other, and nothing is lost: what a network that drops everything looks like above TCP."""
         self.ways[pair].open.clear()
 
-    def reset(self, pair: tuple[int, int]) -> int:
+    def reset(self, pair: Pair) -> int:
         """Break all connections that one made to the other; how many."""
         broken = [writer for where, writer in self._open if where == pair]
         for writer in broken:
-            _abort(writer)
+            reset_at_close(writer)
         return len(broken)
 
     def heal(self) -> None:
@@ -66,12 +90,10 @@ class Wires:
         for server in self._servers:
             server.close()
         for _, writer in list(self._open):
-            _abort(writer)
+            reset_at_close(writer)
         await asyncio.sleep(0)
 
-    async def _serve(
-        self, pair: tuple[int, int], onward: tuple[str, Place], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, pair: Pair, onward: tuple[str, Place], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         source, to = onward
         self._open.add((pair, writer))
         far: asyncio.StreamWriter | None = None
@@ -88,7 +110,7 @@ class Wires:
             for each in (writer, far):
                 if each is not None:
                     self._open.discard((pair, each))
-                    _abort(each)
+                    reset_at_close(each)
 
     async def _pump(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """In order; raises ConnectionResetError at the end of either side, so that the other way ends, too."""
@@ -112,7 +134,7 @@ class Wires:
         raise ConnectionResetError
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
+def reset_at_close(writer: asyncio.StreamWriter) -> None:
     """With a reset, as from a host that forgot the connection."""
     with suppress(OSError):
         sock: socket.socket | None = writer.get_extra_info("socket")

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Container
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import msgspec
 
 from chaos import disks as own_disks
+from chaos import moves, objects, shim
 from chaos import network as own_network
-from chaos import shim
 from chaos.clients import Clients, Wrong
 from chaos.disks import Disk, Folder
-from chaos.faults import FAULTS, Failed, Fault
-from chaos.history import FAIL, INFO, OK, check
+from chaos.faults import FAULTS, Failed, Fault, Inflicted
+from chaos.history import FAIL, INFO, OK, check, differences
 from chaos.measures import Sample, grown, measure
 from chaos.network import Loopback, Namespaces
-from chaos.nodes import ALL, Cluster
+from chaos.nodes import FIRST, Cluster
 from chaos.proxy import Wires
 from chaos.wire import Lost, Unsent
 
 WELL_SECONDS = 60.0  # after healing: leaders for all groups, and nobody behind
 START_SECONDS = 90.0
+MOVED_SECONDS = 120.0  # likewise, and everything that was to move is where it was to go
+FAULT_FIRST = 0.3  # so often what is asked for is asked for while the fault is there
+FLUSHED_SECONDS = 90.0  # from the last append until everything is in packs
 REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
@@ -38,6 +44,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool = True  # if they work
     pause: float = 0.03  # between two appends of a writer
     soak: bool = False  # nothing may grow, and there are quiet times
+    s3: bool = False  # a real S3 server as object store, which fails too
+    lose_all: bool = False  # in the end all disks are lost, and what had reached the store must be there
+    acts: float = 0.0  # the share of episodes in which nodes come and go, or groups move
+    pace: float = 1.0  # how long faults last, of what they last otherwise
 
 
 class Episode(msgspec.Struct):
@@ -50,6 +60,8 @@ class Episode(msgspec.Struct):
     lasted: float = 0.0
     well: float = 0.0
     trouble: str = ""
+    act: str = ""  # what operators asked for
+    store: str = ""  # what the object store was like
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -67,6 +79,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     tailed: int = 0
     longest_pause: float = 0.0
     samples: list[Sample] = []
+    store: dict[str, int] = {}  # what was done to requests to the object store
+    recovered: int = 0  # records that were there again after the loss of all disks
     wrong: list[str] = []
 
 
@@ -76,26 +90,39 @@ class Run:
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name
         self.draw = Random(f"chaos {options.seed}")
+        self.store = objects.Store(options.seed)
+        self._acted = False
+        self._acts: list[str] = []  # those that come next, where groups move
         self.began = time.monotonic()
 
     async def run(self) -> Outcome:
         options = self.options
         lacking = {"namespaces": "not wanted" if not options.namespaces else own_network.why_not(), "power": own_disks.why_not(self.folder)}
         library, lacking["shim"] = shim.build(self.folder)
-        network = Loopback(ALL, self.name) if lacking["namespaces"] else Namespaces(ALL, self.name)
+        lacking["the same disk"] = ""
+        network = Loopback(FIRST, self.name) if lacking["namespaces"] else Namespaces(FIRST, self.name)
         outcome = Outcome(seed=options.seed, network=network.kind)
         faults = self._available(lacking, outcome)
-        wires = Wires(ALL, options.seed)
-        cluster = Cluster(self.folder, network, wires, cores=options.cores)
-        disk_type = Folder if lacking["power"] else Disk
-        await cluster.prepare({number: disk_type(self.folder / f"node-{number}") for number in ALL}, library)
-        try:
-            await self._drive(cluster, faults, outcome)
-        finally:
-            await cluster.close()
-            network.close()
+        cluster = Cluster(self.folder, network, Wires(options.seed), Folder if lacking["power"] else Disk, cores=options.cores)
+        store: AbstractContextManager[dict[str, str]] = objects.server() if options.s3 else nullcontext({})
+        with store as settings:
+            try:
+                await cluster.prepare(library, partial(self._open_store, network.outside, settings))
+                await self._drive(cluster, faults, outcome)
+            finally:
+                await cluster.close()
+                await self.store.close()
+                network.close()
+        outcome.store = dict(self.store.met)
         outcome.seconds = self._now()
         return outcome
+
+    async def _open_store(self, host: str, settings: dict[str, str]) -> list[str]:
+        """Settings of the nodes for the S3 server, through the proxy; none: a folder."""
+        if not settings:
+            return []
+        host, port = await self.store.listen(host, objects.place_of(settings["s3_endpoint"]))
+        return [f'{name} = "{value}"' for name, value in (settings | {"s3_endpoint": f"http://{host}:{port}"}).items()]
 
     def _available(self, lacking: dict[str, str], outcome: Outcome) -> list[Fault]:
         found = []
@@ -118,8 +145,7 @@ class Run:
             outcome.wrong.append(f"liveness: the cluster does not start: {trouble}")
             return
         print(f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} cores each, are well", flush=True)
-        addresses = {number: cluster.network.http(number) for number in ALL}
-        clients = Clients(addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
+        clients = Clients(cluster.addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
         await clients.create()
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
@@ -134,11 +160,12 @@ class Run:
         deck: list[Fault] = []
         while self._now() < deadline and len(outcome.episodes) < most:
             if not deck:
-                deck = self.draw.sample(faults, len(faults))
+                deck = self._deck(faults)
             episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
             outcome.episodes.append(episode)
             said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
-            print(f"  {episode.began:6.1f} s  {episode.number:3}  {episode.fault}: {episode.what}; {said}", flush=True)
+            parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said))
+            print(f"  {episode.began:6.1f} s  {episode.number:3}  {'; '.join(parts)}", flush=True)
             if episode.trouble:
                 outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
                 return
@@ -146,66 +173,150 @@ class Run:
             for node in cluster.nodes.values() if self.options.soak else ():
                 outcome.samples.append(measure(self._now(), node.number, node.processes(), node.data, self.folder / "objects"))
 
+    def _deck(self, faults: list[Fault]) -> list[Fault]:
+        """The next is the last. Once nodes have come and gone, one that lost its disk would be replaced by one with another number: before that only
+        it comes back as who it was."""
+        able = [each for each in faults if "the same disk" not in each.needs or not self._acted]
+        deck = self.draw.sample(able, len(able))
+        return sorted(deck, key=lambda each: "the same disk" in each.needs) if self.options.acts else deck
+
     async def _episode(self, cluster: Cluster, fault: Fault, number: int) -> Episode:
         episode = Episode(number, fault.name, "", self._now())
         draw = Random(f"episode {self.options.seed} {number} {fault.name}")
+        weather = draw.choice(objects.WEATHERS) if self.options.s3 else objects.FAIR
+        self.store.turn(weather)
         try:
-            episode.what, mend = await fault.inflict(cluster, draw)
+            episode.what, mend = await self._happen(cluster, fault, episode, draw)
         except Failed as failed:
             episode.trouble = str(failed)
             return episode
-        await asyncio.sleep(draw.uniform(*fault.seconds))
+        await asyncio.sleep(draw.uniform(*fault.seconds) * self.options.pace)
         if mend is not None:
             await mend()
+        if cluster.unsure:
+            self._heal(cluster, but={number for number in cluster.nodes if not cluster.nodes[number].starts})
+            episode.trouble = await self._answered(cluster, draw)
+            if episode.trouble:
+                return episode
         self._heal(cluster)
+        episode.store = weather.name if self.options.s3 else ""
         healed = self._now()
         episode.lasted = healed - episode.began
-        episode.trouble = await self._until_well(cluster, WELL_SECONDS)
+        episode.trouble = await self._until_well(cluster, MOVED_SECONDS if self._acted else WELL_SECONDS)
+        if self._acted and not episode.trouble:
+            episode.trouble = await moves.settle(cluster, draw) or await self._until_well(cluster, MOVED_SECONDS)
         episode.well = self._now() - healed
+        cluster.aims = []
         return episode
 
-    def _heal(self, cluster: Cluster) -> None:
+    async def _happen(self, cluster: Cluster, fault: Fault, episode: Episode, draw: Random) -> Inflicted:
+        """The fault; where groups move, something of that has been asked for shortly before, or is asked for while the fault is there."""
+        if "the same disk" in fault.needs or draw.random() >= self.options.acts:
+            return await fault.inflict(cluster, draw)
+        self._acted = True
+        if not self._acts or not set(self._acts) & set(moves.possible(cluster)):
+            self._acts += draw.sample([each.name for each in moves.ACTS], len(moves.ACTS))
+        able = set(moves.possible(cluster))
+        name = next(each for each in self._acts if each in able)
+        self._acts.remove(name)
+        act = next(each for each in moves.ACTS if each.name == name)
+        if draw.random() < FAULT_FIRST:
+            inflicted = await fault.inflict(cluster, draw)
+            await asyncio.sleep(draw.uniform(0.0, 1.0))
+            episode.act, _ = await act.do(cluster, draw)
+            return inflicted
+        episode.act, cluster.aims = await act.do(cluster, draw)
+        await asyncio.sleep(draw.uniform(0.0, 1.0))
+        return await fault.inflict(cluster, draw)
+
+    async def _answered(self, cluster: Cluster, draw: Random) -> str:
+        """Once it is known of everything that was asked for whether it was taken."""
+        deadline = self._now() + WELL_SECONDS
+        while (trouble := await moves.ask_again(cluster, draw)) and self._now() < deadline:
+            await asyncio.sleep(0.2)
+        return trouble
+
+    def _heal(self, cluster: Cluster, but: Container[int] = ()) -> None:
+        self.store.turn(objects.FAIR)
         cluster.network.heal()
         cluster.wires.heal()
         for node in cluster.nodes.values():
             if node.orders is not None:
                 node.orders.heal()
-            if not node.is_alive:
+            if not node.is_alive and not node.was_removed and node.number not in but:
                 node.start()
 
+    async def _bury(self, cluster: Cluster) -> None:
+        """Who was removed has ended. One that was down meanwhile does not hear of it when it starts again: the others do not let it in."""
+        for number, starts in list(cluster.leaving.items()):
+            node = cluster.nodes[number]
+            if node.starts > starts:
+                await node.kill()
+            if not node.is_alive:
+                cluster.let_go(number)
+
     async def _until_well(self, cluster: Cluster, seconds: float) -> str:
-        """What is wrong after that time; empty as soon as nothing is."""
+        """What is wrong after that time; empty as soon as nothing is, and those that were removed have ended."""
         deadline = self._now() + seconds
         while True:
             unwell = await cluster.unwell()
-            ended = [node for node in cluster.nodes.values() if not node.is_alive]
             if not unwell:
+                await self._bury(cluster)
+            ended = [node for node in cluster.nodes.values() if not node.is_alive]
+            if not unwell and not cluster.leaving:
                 return ""
             if ended:
                 assert ended[0].process is not None
                 return f"node {ended[0].number} ended with {ended[0].process.returncode}:\n{ended[0].said()[-3000:]}"
             if self._now() > deadline:
-                return f"{unwell} after {seconds:.0f} s"
+                return f"{unwell or f'{list(cluster.leaving)} were removed and have not ended'} after {seconds:.0f} s"
             await asyncio.sleep(0.1)
 
     async def _judge(self, cluster: Cluster, clients: Clients, outcome: Outcome) -> None:
         """The full read by each node, the same by all, and the checker."""
         final: dict[str, list[str]] = {}
         for stream in clients.streams:
-            for number in ALL:
+            for number in cluster.numbers:
                 try:
                     records = await clients.read_all(number, stream)
                 except (Lost, Unsent, Wrong) as fault:
                     outcome.wrong.append(f"liveness: {stream} cannot be read by node {number} in the end: {fault!r}")
                     continue
                 if final.setdefault(stream, records) != records:
-                    outcome.wrong.append(f"{stream}: nodes {ALL[0]} and {number} have not the same in the end")
+                    outcome.wrong.append(f"{stream}: nodes {cluster.numbers[0]} and {number} have not the same in the end")
         await clients.finish(final, 30.0)
         history = clients.history
         outcome.wrong += clients.wrong + check(history, final) + cluster.odd_lines() + grown(outcome.samples)
         outcome.acknowledged, outcome.refused, outcome.unknown = (history.count(each) for each in (OK, FAIL, INFO))
         outcome.reads, outcome.tailed = len(history.reads), sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
         outcome.longest_pause = clients.longest_pause()
+        if self.options.lose_all and not outcome.wrong:
+            await self._lose_all(cluster, clients, final, outcome)
+
+    async def _lose_all(self, cluster: Cluster, clients: Clients, final: dict[str, list[str]], outcome: Outcome) -> None:
+        """The disks of all nodes, once everything is in packs; then all of it must be read from a cluster made of the store alone."""
+        deadline = self._now() + FLUSHED_SECONDS
+        while (hot := await cluster.hot_bytes()) and self._now() < deadline:
+            await asyncio.sleep(0.2)
+        if hot:
+            outcome.wrong.append(f"liveness: {hot} bytes are in no pack {FLUSHED_SECONDS:.0f} s after the last append")
+            return
+        await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
+        cluster.begin_anew()
+        print(f"  {self._now():6.1f} s  all disks are lost", flush=True)
+        configs = [f"--config={node.config}" for node in cluster.nodes.values()]
+        await cluster.run("restore", "--from-store", "--take-over", *configs)
+        for node in cluster.nodes.values():
+            node.start()
+        trouble = await self._until_well(cluster, START_SECONDS)
+        if trouble:
+            outcome.wrong.append(f"liveness: what was restored from the store does not start: {trouble}")
+            return
+        for number, (stream, records) in enumerate(final.items()):
+            found = await clients.read_all(cluster.numbers[number % len(cluster.numbers)], stream)
+            outcome.recovered += len(found)
+            outcome.wrong += [f"{stream}: {wrong}" for wrong in differences(found, records)]
+        print(f"  {self._now():6.1f} s  {outcome.recovered} records are there again", flush=True)
 
     def _now(self) -> float:
         return time.monotonic() - self.began

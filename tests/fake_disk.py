@@ -81,12 +81,14 @@ class FakeDisk:
         self.bad_reads = 0.0  # the share of reads that fail with EIO
         self.misdirected = 0.0  # the share of writes in flight at a power cut that land elsewhere behind what was synced
         self._next_fd = 3
+        self._gone_fd = 0
 
     # what tests do to it
 
     def kill(self) -> None:
         """The process dies; the page cache lives on."""
         self.open_files.clear()
+        self._gone_fd = self._next_fd  # these were closed with the process that had them
         self.locks.clear()
         self.fail_at = 0
 
@@ -149,7 +151,8 @@ class FakeDisk:
         return self._fd(self._at(path))
 
     def close(self, fd: int) -> None:
-        del self.open_files[fd]
+        if fd > self._gone_fd:
+            del self.open_files[fd]
         self.locks.pop(fd, None)
 
     def size(self, fd: int) -> int:

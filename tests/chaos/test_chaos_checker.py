@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from chaos.history import FAIL, INFO, OK, Append, History, Piece, Read, Tail, check  # noqa: E402  (not a part of the package)
+from chaos.history import FAIL, INFO, OK, Append, History, Piece, Read, Tail, check, differences  # noqa: E402  (not a part of the package)
 
 S = "chaos/s0"
 
@@ -205,6 +205,19 @@ def test_a_lie_is_found(lie: Callable[[Story], None], seed: int) -> None:
     lie(story)
     kinds = {wrong.split(": ")[1] for wrong in story.check()}
     assert LIES[lie] in kinds, kinds
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [(lambda all_: all_[:-1], "lost"), (lambda all_: all_[1:], "lost"), (lambda all_: [*all_, "x.0.0"], "restored"),
+     (lambda all_: [all_[1], all_[0], *all_[2:]], "restored")],
+    ids=["without the end", "without the beginning", "with a stranger", "in another order"],
+)  # fmt: skip
+def test_what_was_restored_is_what_was_there(found: Callable[[list[str]], list[str]], kind: str) -> None:
+    final = Story().final
+    assert differences(list(final), final) == []
+    (wrong,) = differences(found(final), final)
+    assert wrong.startswith(f"{kind}: ")
 
 
 def test_it_is_quick() -> None:

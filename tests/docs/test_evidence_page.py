@@ -22,7 +22,8 @@ def test_the_page_is_made_of_the_numbers_that_are_kept() -> None:
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.what[:40])
 def test_what_was_found_has_a_test(found: object) -> None:
-    assert (ROOT / found.test).exists()  # type: ignore[attr-defined]
+    missing = [path for path in found.test.split(", ") if not (ROOT / path).exists()]  # type: ignore[attr-defined]
+    assert not missing
 
 
 def test_what_is_wrong_is_not_hidden() -> None:

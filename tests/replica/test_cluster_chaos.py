@@ -25,6 +25,7 @@ FOUND_MOVING = (
     4,  # a node took itself for the leader of a group that had left it
     9,  # it was told so by another that had not heard of it
     231,  # a member that was made anew voted for one that had been put out and had not heard of it: two leaders in one term
+    41000119,  # the new majority was one that still learned, and so voted for nobody, when the leader died: no leader any more
 )
 
 

@@ -47,7 +47,7 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     learn_commit(raft, message.commit)
     raft.sleeping = message.sleep and sleeping.may_sleep(raft)
     if message.context:
-        held, match = raft.verified, min(raft.verified, raft.durable)
+        held, match = raft.verified, 0 if raft.learning else min(raft.verified, raft.durable)
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.sleeping))
 
 

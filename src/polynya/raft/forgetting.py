@@ -113,7 +113,7 @@ def _make_way(raft: Raft, sender: int) -> None:
 def try_learn(raft: Raft) -> None:
     """All is here that leaders have said to be committed since this member was made: what one before it acknowledged, under the same number, is
     among that, as a leader commits that it is to be a member only after that it was none."""
-    if raft.heard_commit and raft.heard_commit <= raft.commit <= raft.durable:
+    if raft.heard_commit and raft.heard_commit <= min(raft.verified, raft.durable):
         raft.remember()
 
 

@@ -135,6 +135,7 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
         return
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
+    peer.learned = peer.learned or message.match > 0
     _matched(raft, peer, message.match)
     _held(peer, message)
     if raft.sleeping and not message.asleep:
@@ -198,7 +199,7 @@ def hand_over(raft: Raft) -> None:
 def beat(raft: Raft) -> None:
     settings, now_ms = raft.settings, raft.now_ms
     if now_ms - raft.configuration.agreed(lambda node: _heard_ms(raft, node)) >= settings.election_ms:
-        election.become_follower(raft, raft.term, 0)  # no majority answers: whoever is elected there must not be contradicted here
+        _give_up(raft)
         return
     raft.next_beat_ms = (now_ms // settings.heartbeat_ms + 1) * settings.heartbeat_ms
     if raft.transferee and now_ms - raft.transfer_ms >= settings.election_ms:
@@ -209,6 +210,22 @@ def beat(raft: Raft) -> None:
     sleeping.try_sleep(raft)
     if not raft.sleeping and raft.peers:
         open_round(raft, regular=True)
+
+
+def _tell_commit(raft: Raft, node: int, peer: Progress) -> None:
+    """A member that was made anew learns by appends how much there is to know, and may have lost the last one, or what it heard with a restart."""
+    if peer.mode is Mode.REPLICATE and not peer.inflight and peer.next == raft.log.last + 1:
+        _send(raft, node, peer, [], 0)
+
+
+def _give_up(raft: Raft) -> None:
+    """No majority answers: whoever is elected there must not be contradicted here. They may hear us all the same, and then wait for a leader that
+    does not beat any more: the one that has most is told to lead, as the lease is over."""
+    voters = [node for node in raft.configuration.voters if node in raft.peers]
+    if voters:
+        best = max(voters, key=lambda node: raft.peers[node].match)
+        raft.send(TimeoutNow(best, raft.node, raft.group, raft.term))
+    election.become_follower(raft, raft.term, 0)
 
 
 def open_round(raft: Raft, *, regular: bool) -> None:
@@ -226,6 +243,8 @@ def open_round(raft: Raft, *, regular: bool) -> None:
         late = raft.now_ms - peer.beat_ms >= raft.settings.election_ms
         if regular and (late or peer.context >= peer.beat_context):  # else the one before is still on its way: the member is far
             peer.beat_context, peer.beat_next, peer.beat_ms = raft.context, peer.next, raft.now_ms
+        if regular and not (peer.learned or raft.configuration.votes(node)):
+            _tell_commit(raft, node, peer)
 
 
 def _heard_ms(raft: Raft, node: int) -> int:

@@ -94,8 +94,9 @@ def _refusal(raft: Raft, target: Configuration) -> Refusal | None:
 
 
 def _caught_up(raft: Raft, node: int) -> bool:
+    """One that is made anew and still learns would vote for nobody, and a group that counts on its vote might elect nobody any more."""
     peer = raft.peers.get(node)
-    return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0
+    return peer is not None and peer.match + raft.settings.caught_up_entries >= raft.log.last and peer.match > 0 and peer.learned
 
 
 def _propose(raft: Raft, configuration: Configuration) -> None:

@@ -30,6 +30,7 @@ class Progress:
         "heard_ms",
         "inflight",
         "inflight_bytes",
+        "learned",
         "lost",
         "match",
         "mode",
@@ -54,6 +55,7 @@ class Progress:
         self.context = 0  # newest heartbeat that it answered
         self.heard_ms = now_ms
         self.asleep = self.lost = False
+        self.learned = False  # it has said that it may vote, where it was made anew
         self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat that is waited for, and what had been sent before it
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0

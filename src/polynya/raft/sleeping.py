@@ -74,7 +74,7 @@ def peer_lost(raft: Raft, peer: int, heard_ms: int) -> None:
         if progress is not None:
             progress.lost = True
             if not raft.configuration.votes(peer):
-                progress.match = 0  # it may come back with nothing
+                progress.match, progress.learned = 0, False  # it may come back with nothing
             leading.unreachable(raft, peer)
             wake_leader(raft)
     elif raft.leader == peer and (raft.sleeping or raft.withheld is not None):

@@ -1,0 +1,207 @@
+"""What operators do while all goes wrong: nodes come and go, groups move, leaderships change; and each comes to an end once all is well again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from chaos.faults import Failed
+from chaos.nodes import GROUPS, NUMBERS_MAX, Cluster
+from chaos.wire import Connection, Lost, Unsent
+
+MEMBERS_MAX = 5
+ASK_SECONDS = 6.0  # then it is left
+UNKNOWN = "perhaps not taken"
+Asked = tuple[str, list[int]]  # what was asked for, and the nodes that it is about
+
+
+class Act(msgspec.Struct, frozen=True):
+    """`members`: it takes so many nodes at least."""
+
+    name: str
+    do: Callable[[Cluster, Random], Awaitable[Asked]]
+    members: int = 3
+
+
+ACTS: list[Act] = []
+_Do = Callable[[Cluster, Random], Awaitable[Asked]]
+
+
+def act(name: str, *, members: int = 3) -> Callable[[_Do], _Do]:
+    """Puts it on the list."""
+
+    def put(do: _Do) -> _Do:
+        ACTS.append(Act(name, do, members))
+        return do
+
+    return put
+
+
+def possible(cluster: Cluster) -> list[str]:
+    """The names of those that can be asked for now."""
+    staying = len(cluster.nodes) - len(cluster.leaving)
+    full = staying >= MEMBERS_MAX or cluster.last >= NUMBERS_MAX
+    return [each.name for each in ACTS if staying >= each.members and not (full and each.name == "a node joins")]
+
+
+async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random) -> str:
+    """By any node that is up; why it was refused, empty when it was not, `UNKNOWN …` when nobody knows. Raises Failed for an answer that says none
+    of that."""
+    deadline = asyncio.get_running_loop().time() + ASK_SECONDS
+    said = "nobody could be asked"
+    while asyncio.get_running_loop().time() < deadline:
+        able = [number for number in cluster.numbers if cluster.nodes[number].is_alive and number not in cluster.leaving]
+        if able:
+            connection = Connection(*cluster.addresses[draw.choice(able)])
+            try:
+                answer = await connection.ask(
+                    "POST", f"/v1/cluster/{path}", json.dumps(body).encode(), seconds=10.0, Content_Type="application/json"
+                )
+            except (Lost, Unsent) as lost:
+                said = repr(lost)
+            else:
+                if answer.status in (200, 201, 409):
+                    return "" if answer.status != 409 else json.loads(answer.body)["error"]["message"]
+                if answer.status != 503:
+                    raise Failed(f"{path} with {body} is answered with {answer}")
+                said = str(answer.body)
+            finally:
+                connection.close()
+        await asyncio.sleep(0.1)
+    return f"{UNKNOWN}: {said}"
+
+
+def _told(what: str, refused: str) -> str:
+    return f"{what} ({refused})" if refused else what
+
+
+async def _placed(cluster: Cluster, draw: Random, most: int = GROUPS) -> tuple[int, list[int], int]:
+    """A group, its voters, and who leads it."""
+    group, view = draw.randint(0, most), await cluster.look()
+    if view is None:
+        return group, cluster.numbers[:3], cluster.numbers[0]
+    return group, view["groups"][group]["voters"], view["groups"][group]["leader"]
+
+
+async def _insist(cluster: Cluster, path: str, body: dict[str, Any], draw: Random, end: Callable[[bool], None]) -> str:
+    """For what must be known before the cluster can be called well: what has no certain answer now is asked for again once all is healed. `end` is
+    told whether it was taken."""
+    refused = await order(cluster, path, body, draw)
+    if refused.startswith(UNKNOWN):
+        cluster.unsure.append((path, body, end))
+    else:
+        end(not refused)
+    return refused
+
+
+async def ask_again(cluster: Cluster, draw: Random) -> str:
+    """After healing, for what had no certain answer. What stands in the way, if anything does."""
+    while cluster.unsure:
+        path, body, end = cluster.unsure[0]
+        refused = await order(cluster, path, body, draw)
+        if refused.startswith(UNKNOWN):
+            return f"{path} with {body} is not answered: {refused}"
+        view = await cluster.look()
+        there = view is not None and any(node["id"] == body.get("id") for node in view["nodes"])
+        end(not refused or there)
+        del cluster.unsure[0]
+    return ""
+
+
+async def _add(cluster: Cluster, draw: Random, replaces: int) -> tuple[int, str]:
+    """The number of a new node, and why it was not taken."""
+    node = await cluster.join()
+    body = {"id": node.number, "peer": cluster.peer_of(node.number), "http": cluster.http_of(node.number), "replaces": replaces}
+
+    def end(taken: bool) -> None:
+        if not taken:
+            cluster.let_go(node.number)
+        elif replaces:
+            cluster.let_go(replaces)
+        if taken and not node.is_alive:
+            node.start()
+
+    return node.number, await _insist(cluster, "nodes", body, draw, end)
+
+
+@act("a node joins")
+async def join(cluster: Cluster, draw: Random) -> Asked:
+    number, refused = await _add(cluster, draw, 0)
+    return _told(f"node {number} joins", refused), [number, await cluster.controller()]
+
+
+@act("a replica moves", members=4)
+async def move(cluster: Cluster, draw: Random) -> Asked:
+    group, voters, _ = await _placed(cluster, draw)
+    others = [number for number in cluster.numbers if number not in voters and number not in cluster.leaving]
+    if not others or not voters:
+        return f"group {group} is everywhere", []
+    source, target = draw.choice(voters), draw.choice(others)
+    refused = await order(cluster, f"groups/{group}/move", {"from": source, "to": target}, draw)
+    return _told(f"group {group} goes from node {source} to node {target}", refused), [source, target]
+
+
+@act("all that a node has moves", members=4)
+async def empty(cluster: Cluster, draw: Random) -> Asked:
+    number = draw.choice(cluster.numbers)
+    refused = await order(cluster, f"nodes/{number}/drain", {"replicas": True}, draw)
+    return _told(f"node {number} is emptied", refused), [number, await cluster.controller()]
+
+
+@act("a lead moves")
+async def transfer(cluster: Cluster, draw: Random) -> Asked:
+    group, voters, leader = await _placed(cluster, draw)
+    target = draw.choice(voters or cluster.numbers)
+    refused = await order(cluster, f"groups/{group}/transfer", {"to": target}, draw)
+    return _told(f"node {target} is to lead group {group}", refused), [leader, target]
+
+
+@act("a node is drained")
+async def drain(cluster: Cluster, draw: Random) -> Asked:
+    number = await cluster.leader_most()
+    refused = await order(cluster, f"nodes/{number}/drain", {}, draw)
+    return _told(f"node {number} leads no more", refused), [number, await cluster.controller()]
+
+
+@act("all is spread anew")
+async def rebalance(cluster: Cluster, draw: Random) -> Asked:
+    refused = await order(cluster, "rebalance", {}, draw)
+    return _told("replicas and leads are spread anew", refused), [await cluster.controller(), draw.choice(cluster.numbers)]
+
+
+@act("a node is removed", members=4)
+async def remove(cluster: Cluster, draw: Random) -> Asked:
+    number = draw.choice(cluster.numbers)
+    cluster.leaving[number] = cluster.nodes[number].starts
+
+    def end(taken: bool) -> None:
+        if not taken:
+            cluster.leaving.pop(number, None)
+
+    refused = await _insist(cluster, f"nodes/{number}/remove", {}, draw, end)
+    return _told(f"node {number} is removed", refused), [number, await cluster.controller()]
+
+
+@act("a node is replaced", members=4)
+async def replace(cluster: Cluster, draw: Random) -> Asked:
+    """Its machine is gone."""
+    old = draw.choice(cluster.numbers)
+    await cluster.nodes[old].kill()
+    number, refused = await _add(cluster, draw, old)
+    return _told(f"node {old} is lost, and node {number} takes its place", refused), [number, await cluster.controller()]
+
+
+async def settle(cluster: Cluster, draw: Random) -> str:
+    """After an episode: nodes that were to be empty, or to lead nothing, are as the others again. What stands in the way, if anything does."""
+    view = await cluster.look()
+    for node in [] if view is None else view["nodes"]:
+        if node["state"] not in ("active", "leaving"):
+            refused = await order(cluster, f"nodes/{node['id']}/uncordon", {}, draw)
+            if refused:
+                return f"node {node['id']} is {node['state']} and cannot be uncordoned: {refused}"
+    return ""
