@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from raft_world import Disk, World, commands
 
-from polynya.raft import Configuration, HardState, Role, forgetting
+from polynya.raft import Configuration, HardState, Message, Role, forgetting
 
 
 def with_a_lost_disk() -> tuple[World, int, int]:
@@ -63,3 +65,21 @@ def test_a_leader_that_has_nobody_else_stays() -> None:
     term = leader.live.term
     world.pass_time(100)
     assert leader.live.transferee == 0 and leader.live.term == term
+
+
+def test_a_new_group_is_born_though_its_members_hear_each_other_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three are blank. What 2 and 3 ask reaches 1, what 1 says is lost for a while: it knows first that there is nothing to remember."""
+    world = World(Configuration((1, 2, 3)))
+    for node in (1, 2, 3):
+        world.add(node).disk.frames.append(("hard", HardState(forgetful=True)))
+    for member in world.members.values():
+        member.disk.sync(1)
+        member.crash()
+        member.start()
+    send: Callable[[Message], None] = world.send
+    monkeypatch.setattr(world, "send", lambda message: send(message) if message.to == 1 else None)
+    world.pass_time(2 * world.settings.election_ms)
+    assert not world.members[1].live.forgetful and not leads(world)
+    monkeypatch.undo()
+    world.pass_time(20 * world.settings.election_ms)
+    assert leads(world) and not any(member.live.forgetful for member in world.members.values())

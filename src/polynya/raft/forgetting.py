@@ -29,8 +29,9 @@ def start(raft: Raft) -> None:
 
 
 def is_blank(raft: Raft) -> bool:
-    """It knows nothing, and has done nothing in this life."""
-    return raft.forgetful and raft.term == 0 and raft.log.last == 0
+    """It has promised nothing and holds nothing, as far as it knows. One that has found so with all others stays blank until it votes: they may not
+    have heard of each other yet, and would wait for a leader that nobody can be."""
+    return raft.term == 0 and raft.log.last == 0 and not raft.learning
 
 
 def deadline_ms(raft: Raft) -> int:
