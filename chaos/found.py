@@ -68,8 +68,8 @@ FOUND = (
         "tests/replica/test_cluster_chaos.py",
     ),
     Found(
-        "A new group never had a leader: the first member to know that there is nothing to remember told so to others that it could not reach yet, and was no blank one "
-        "any more when they asked",
+        "A new group never had a leader: the first member to know that there is nothing to remember said so while it could not reach the others "
+        "yet, and was no blank one any more when they asked",
         "a cluster of two cores a node that started beside others, on a busy machine",
         "tests/raft/test_forgetting.py",
     ),
