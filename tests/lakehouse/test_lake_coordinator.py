@@ -61,6 +61,14 @@ def test_nothing_to_do() -> None:
     assert client(lambda request: httpx.Response(204)).plan("t") is None
 
 
+def test_a_job_that_another_planner_took_over_is_asked_for_again() -> None:
+    answers = [httpx.Response(409, json={"error": {"code": "JOB_TAKEN", "message": "ask again"}}), httpx.Response(204)]
+    assert client(lambda request: answers.pop(0)).plan("t") is None
+    assert not answers
+    with pytest.raises(PolynyaError, match="409: ask again"):
+        client(lambda request: httpx.Response(409, json={"error": {"code": "JOB_TAKEN", "message": "ask again"}})).plan("t")
+
+
 def test_the_list_comes_from_the_base_port() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert str(request.url) == "http://base:2/v1/tables"

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _PLAN_SECONDS = 120.0  # the server flushes first
 _CALL_SECONDS = 30.0
 _COMMIT_TRIES = 6
+_PLAN_TRIES = 6
 _RETRY_SECONDS = 0.5  # before the second try; doubled from then on: a server may restart meanwhile
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -79,8 +80,14 @@ class HttpCoordinator:
         return _decoded(self._call("GET", f"{self._base}/v1/tables"), _Tables, "list of tables").tables
 
     def plan(self, name: str) -> Plan | None:
-        answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS)
-        return None if answer.status_code == 204 else _decoded(answer, Plan, "plan")
+        """Asks again where another planner took the job over meanwhile: what is planned then is its job."""
+        for number in range(_PLAN_TRIES):
+            if number:
+                time.sleep(_RETRY_SECONDS)
+            answer = self._call("POST", self._url(name, "plan"), {"cores": os.cpu_count() or 1}, _PLAN_SECONDS, allowed=(200, 204, 409))
+            if answer.status_code != 409:
+                return None if answer.status_code == 204 else _decoded(answer, Plan, "plan")
+        raise PolynyaError(f"{answer.url} answered 409: {_told(answer)}")
 
     def commit(self, name: str, request: CommitRequest) -> TableRef:
         fault: Unavailable | None = None
