@@ -55,6 +55,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     cert: str = ""
     key: str = ""
     unsafe_no_tls: bool = False
+    leads_follow_writers: bool = True
 
     @property
     def is_on(self) -> bool:

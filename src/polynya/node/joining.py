@@ -99,6 +99,8 @@ class Joined:
         service.join(self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
+        if start.config.cluster.leads_follow_writers:
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
@@ -143,6 +145,7 @@ class Joined:
         forwarding = self.forwarding
         return {
             "polynya_groups_led": len(self._core.led),
+            "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,
             "polynya_peer_messages_dropped_total": self._raft.dropped,
             "polynya_forwarded_total": forwarding.forwarded,
