@@ -18,7 +18,7 @@ SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
 
 
 def evictor_of(tier: Tier, settings: EvictSettings = SETTINGS) -> Evictor:
-    return Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, recent={}, sleep=no_sleep)
+    return Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
 
 
 def evicted(tier: Tier) -> set[str]:

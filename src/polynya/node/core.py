@@ -20,12 +20,11 @@ from polynya.replica import Entry, Run, Shard
 from polynya.replica.log import encode_command
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
 from polynya.stream.model import HotBatch
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull, Journal, Kind, WriteBatch
 
 MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
 KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
-Done = Callable[[Reply | BaseException], None]
 Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 
 

@@ -20,7 +20,7 @@ from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
-from polynya.node.core import CoreCounters, Done
+from polynya.node.core import CoreCounters
 from polynya.node.deadlines import Deadlines
 from polynya.node.fitness import Fitness
 from polynya.node.leads import Leads
@@ -50,7 +50,7 @@ from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Append, Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
