@@ -37,6 +37,16 @@ async def bring_all(tier: Tier) -> None:
             tier.world.apply(group, Return([(ghost.name, ghost.uid, state)], tier.world.now))
 
 
+async def back_as_before(tier: Tier) -> None:
+    """All streams, whole; and nothing else is left, in the store and in the machines."""
+    await bring_all(tier)
+    assert not evicted(tier)
+    await tier.check()
+    tier.world.deliver()
+    await tier.settle_all()
+    tier.check_nothing_leaks()
+
+
 async def idle(tier: Tier) -> None:
     tier.fill()
     await tier.flusher.flush_now()
@@ -57,11 +67,7 @@ def test_idle_streams_go_in_blocks_of_their_group_and_come_back() -> None:
             (entry,) = read_footer(data).entries
             assert (entry.base_record, entry.uid) == (-1, 0), "nothing takes it for records"
             assert not damaged_slices(data)
-        await bring_all(tier)
-        assert not evicted(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
+        await back_as_before(tier)
         assert set(tier.store.objects) == packs
         assert before.keys() == tier.world.machines().keys()
 
@@ -79,11 +85,7 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
         assert evicted(tier) == set(tier.written), "one failed call is repeated under the same key"
         calls = tier.store.calls
         tier.store.fail_at = 0
-        await bring_all(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
-        tier.check_nothing_leaks()
+        await back_as_before(tier)
         return calls
 
     play_each(story, over=2)
@@ -104,11 +106,7 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         await evictor.evict_due()
         assert evicted(tier) == set(tier.written)
         await tier.settle_all()
-        await bring_all(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
-        tier.check_nothing_leaks()
+        await back_as_before(tier)
         return calls
 
     play_each(story, over=5)
