@@ -22,7 +22,7 @@ from polynya.service.bundles import Bundle, Bundles
 from polynya.service.demand import Demand
 from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Append, Command
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
@@ -30,7 +30,6 @@ ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
-Done = Callable[[Reply | BaseException], None]
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 

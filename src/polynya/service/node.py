@@ -24,11 +24,10 @@ from polynya.service.places import Places
 from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Append, Command, Create, Retention
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table
 from polynya.wal import DiskFull
 
-Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
 _ROUTES_MAX = 65_536
 
