@@ -153,6 +153,11 @@ def test_dev_says_that_a_folder_cannot_be_used(tmp_path: Path):
     assert refused.exit_code == exits.REFUSED and "cannot be used: File exists" in refused.output
 
 
+def test_a_node_more_of_a_development_cluster_is_found_where_it_starts(tmp_path: Path):
+    refused = run("add", "--dev", str(tmp_path), "--peer", "h:1")
+    assert refused.exit_code == exits.USAGE and "leave out --peer and --http" in refused.output
+
+
 def test_dev_leaves_a_cluster_that_runs_alone(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("polynya.cli.cluster_dev.LEAVE_SECONDS", 0)
     node = tmp_path / "node-1"

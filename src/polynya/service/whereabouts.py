@@ -17,6 +17,11 @@ class Node(Protocol):
         """HOST:PORT of its peer port; empty when it has none any more."""
         ...
 
+    @property
+    def reader(self) -> bool:
+        """Whether it is a read replica."""
+        ...
+
 
 class Map(Protocol):
     """What the meta group says; a new one for each change, with a larger epoch."""
