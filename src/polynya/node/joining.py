@@ -192,9 +192,14 @@ class Joined:
         self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        whereabouts = self.forwarding.whereabouts
-        belong = [
-            number for number in self._core.members if whereabouts.node in whereabouts.map.replicas_of(number)
-        ]  # others are on their way out
-        without = [number for number in belong if not self._core.leader_of(number)]
-        return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None
+        return leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+
+
+def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: Whereabouts) -> str | None:
+    """How many of the groups here have no leader, for health. A member without a vote starts no election: it remembers the last leader it
+    heard, however long ago, so of a read replica's groups those count whose leader is there."""
+    own, now = whereabouts.node, whereabouts.map
+    reads = own in now.nodes and now.nodes[own].reader
+    belong = [number for number in groups if own in now.replicas_of(number)]  # others are on their way out
+    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
+    return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None

@@ -24,6 +24,11 @@ class Node(Protocol):
         """See `polynya.stream.commands.NodeState`."""
         ...
 
+    @property
+    def reader(self) -> bool:
+        """Whether it is a read replica."""
+        ...
+
 
 class Map(Protocol):
     """What the meta group says; a new one for each change, with a larger epoch."""
