@@ -108,6 +108,8 @@ class Joined:
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
+        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # told by which node, and by a map of which epoch
+        transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     def meet(self, now: Map) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
@@ -118,6 +120,8 @@ class Joined:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
                 self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+            elif record.state == NodeState.REMOVED:
+                self._transport.dismiss_node(number, now.epoch)
             elif number in self._transport.nodes:
                 self._transport.dismiss_node(number)
 

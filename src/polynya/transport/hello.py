@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
     works_at: int = 0  # the highest that a group there has reached
     asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
+    removed: int = 0  # said to a node that was removed from the cluster: the epoch of a map that has it so (docs/decisions/0017)
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
