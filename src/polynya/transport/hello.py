@@ -89,5 +89,10 @@ def address(node: int, core: int) -> int:
     return node << 8 | core
 
 
+def node_of(address: int) -> int:
+    """0 for a core of this node."""
+    return address >> 8
+
+
 def _range(hello: Hello) -> str:
     return f"{hello.low}" if hello.low == hello.high else f"{hello.low} to {hello.high}"
