@@ -426,3 +426,20 @@ def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
             world.forwarding.home(2)
 
     story(work)
+
+
+def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
+    """It heard its leader while it had forgotten what it promised; whoever was asked then did not lead yet."""
+
+    async def work(world: World) -> None:
+        world.fit = lambda group: False
+        answers = world.propose(2, 1)
+        world.lead(2, 3)
+        world.asked.pop()[2](NotLeader(0))
+        world.fit = lambda group: True
+        await until(lambda: world.asked)
+        assert world.places() == [(3 << 8, 1)]
+        world.asked.pop()[2](messages.encode(OK))
+        assert answers == [OK]
+
+    story(work)

@@ -268,6 +268,8 @@ class Forwarding:
         if group in self._led:
             return core, True
         leader = self._leaders[group]
+        if not leader and self.knows(group):  # it may not have when it heard, and another, asked then, was electing
+            leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
         if leader and self.whereabouts.is_there(leader):
@@ -371,6 +373,7 @@ class Forwarding:
         """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
         self.retried += 1
         if self.knows(group):
+            self._leaders[group] = self.leader_here(group)  # others may have been believed before it did
             return False
         here = leader == self.place.node and group % self.place.cores == self.place.core  # which is known better
         vain = target >= THROUGH and leader == self._leaders[group]  # it does not reach it either
