@@ -188,8 +188,10 @@ def handler_of(
     leader_of: Callable[[int], int],
     propose: Callable[[int, Append, Done], None],
     now_ms: Callable[[], int],
+    came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
-    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14)."""
+    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14), `came` the group, the sender and how many
+    there were."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         group = int.from_bytes(body[:2], "little")
@@ -197,6 +199,7 @@ def handler_of(
             reply(NotLeader(leader_of(group)))
             return
         appends = _appends_of(body)
+        came(group, sender, len(appends))
         collected, stamp = Collected(len(appends), reply), now_ms()
         for index, append in enumerate(appends):
             done = partial(collected.done, index)

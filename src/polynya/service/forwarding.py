@@ -19,6 +19,7 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica.log import encode_command
 from polynya.service import messages
 from polynya.service.bundles import Bundle, Bundles
+from polynya.service.demand import Demand
 from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Done, Reply
@@ -102,6 +103,7 @@ class Forwarding:
     ) -> None:
         self.place = place
         self.whereabouts = whereabouts
+        self.demand = Demand(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
@@ -205,6 +207,7 @@ class Forwarding:
             else:
                 done(answer)
 
+        self.demand.here[group] += 1
         self._here(group, command, answered)
 
     def led(self, group: int) -> None:
