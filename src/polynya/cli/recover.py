@@ -126,7 +126,7 @@ async def _recover(
 ) -> Manifest:  # fmt: skip
     """`where`: place, backup, file of settings. Without `retry` nothing is carried over, only named."""
     from polynya.backup.shelf import chosen
-    from polynya.backup.streams import Library
+    from polynya.backup.streams import Library, streams_of
     from polynya.cli import backup_places
 
     place, backup, file = where
@@ -136,7 +136,7 @@ async def _recover(
             for group in _groups_of(wanted, library.manifest.groups):
                 done.doing = f"group {group}"
                 machine = await library.machine(group)
-                streams = [stream for stream in machine.streams.values() if wanted.has(stream.name) and not stream.deleted]
+                streams = [stream for stream in streams_of(machine) if wanted.has(stream.name)]
                 moves = [(stream, wanted.target(stream.name)) for stream in streams]
                 done.found += len(streams)
                 done.total += sum(stream.next_byte - stream.first_byte for stream in streams)
