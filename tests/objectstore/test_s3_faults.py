@@ -34,7 +34,7 @@ AWS_DENIED = """<Error><Code>AccessDenied</Code><Message>User: arn:aws:iam::1:us
 <RequestId>1</RequestId></Error>"""
 A_PAGE = "<html>an answer of a proxy\n\nof two parts</html>"
 SKEWED = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from polynya.objectstore import StoreSettings, StoreUnavailable, open_store
 store = open_store(StoreSettings(**json.loads(sys.argv[1])))
 async def main():
@@ -45,6 +45,8 @@ async def main():
         except StoreUnavailable as fault:
             print(fault)
 asyncio.run(main())
+sys.stdout.flush()
+os._exit(0)  # the library's threads may not be done
 """
 
 
