@@ -25,7 +25,7 @@ from polynya.objectstore.api import (
     check_key,
     check_prefix,
 )
-from polynya.objectstore.s3_refusals import says_nothing, told
+from polynya.objectstore.s3_refusals import reason, says_nothing, told
 
 T = TypeVar("T")
 _REQUEST_SECONDS = 30.0
@@ -112,9 +112,9 @@ class S3Store:
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
-            raise StoreUnavailable(f"{self.place}: no answer in {_CALL_SECONDS:.0f} s") from None
+            raise StoreUnavailable(f"{self.place}: no answer in {_CALL_SECONDS:.0f} s", "it does not answer") from None
         except (BaseError, OSError) as fault:
-            raise StoreUnavailable(f"{self.place}: {told(fault)}") from fault
+            raise StoreUnavailable(f"{self.place}: {told(fault)}", reason(fault)) from fault
 
 
 def _bucket(name: str, config: dict[str, str], prefix: str, retries: int) -> Bucket:

@@ -34,6 +34,17 @@ def told(fault: BaseException) -> str:
     return ": ".join(part for part in parts if part)
 
 
+def reason(fault: BaseException) -> str:
+    """The same without places, names, and what the service says in its own words."""
+    text = str(fault)
+    answer = _ANSWER.search(text)
+    if answer is None:
+        return "it cannot be reached; the log says more"
+    code = _part(text.partition("\n\nDebug source:")[0], "Code")
+    parts = [answer[3].strip(), code, _ADVICE.get(code, "the log says more")]
+    return ": ".join(part for part in parts if part)
+
+
 def says_nothing(fault: BaseException) -> bool:
     """Whether it was refused without a reason: an answer to HEAD has no body."""
     answer = _ANSWER.search(str(fault))
