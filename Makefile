@@ -8,6 +8,7 @@ STAMPS := $(VENV)/.stamps
 UV := $(shell uv --version 2>/dev/null)
 BENCH ?=
 ARGS ?=
+export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
 .DEFAULT_GOAL := help

@@ -138,11 +138,7 @@ class Run:
         return found
 
     async def _drive(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
-        for node in cluster.nodes.values():
-            node.start()
-        trouble = await self._until_well(cluster, START_SECONDS)
-        if trouble:
-            outcome.wrong.append(f"liveness: the cluster does not start: {trouble}")
+        if not await self._starts(cluster, "the cluster", outcome):
             return
         print(f"  {self._now():6.1f} s  three nodes in {cluster.network.kind}, {cluster.cores} cores each, are well", flush=True)
         clients = Clients(cluster.addresses, [f"chaos/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic)
@@ -152,6 +148,14 @@ class Run:
         await self._episodes(cluster, faults, outcome)
         await clients.stop()
         await self._judge(cluster, clients, outcome)
+
+    async def _starts(self, cluster: Cluster, what: str, outcome: Outcome) -> bool:
+        for node in cluster.nodes.values():
+            node.start()
+        trouble = await self._until_well(cluster, START_SECONDS)
+        if trouble:
+            outcome.wrong.append(f"liveness: {what} does not start: {trouble}")
+        return not trouble
 
     async def _episodes(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
         """From a deck that has every fault once, shuffled; then from the next."""
@@ -306,11 +310,7 @@ class Run:
         print(f"  {self._now():6.1f} s  all disks are lost", flush=True)
         configs = [f"--config={node.config}" for node in cluster.nodes.values()]
         await cluster.run("restore", "--from-store", "--take-over", *configs)
-        for node in cluster.nodes.values():
-            node.start()
-        trouble = await self._until_well(cluster, START_SECONDS)
-        if trouble:
-            outcome.wrong.append(f"liveness: what was restored from the store does not start: {trouble}")
+        if not await self._starts(cluster, "what was restored from the store", outcome):
             return
         for number, (stream, records) in enumerate(final.items()):
             found = await clients.read_all(cluster.numbers[number % len(cluster.numbers)], stream)

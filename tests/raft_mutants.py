@@ -26,7 +26,7 @@ class Mutant(msgspec.Struct, frozen=True):
     file: str
     old: str
     new: str
-    seeds: int = 40
+    seeds: int = 40  # 0: chance does not find it in so many
 
 
 MUTANTS = {
@@ -46,7 +46,7 @@ MUTANTS = {
         "election.py", "fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)", "fresh = message.last_index >= raft.log.last"
     ),
     "breaks the promise that leases rest on": Mutant("election.py", "raft.now_ms - raft.heard_ms < raft.settings.election_ms", "False"),
-    "forgets its promise when its leader is lost elsewhere": Mutant("election.py", "    raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))\n", "    raft.heard_ms = -NEVER\n"),
+    "forgets its promise when its leader is lost elsewhere": Mutant("election.py", "    raft.heard_ms = max(raft.heard_ms, min(heard_ms, raft.now_ms))\n", "    raft.heard_ms = -NEVER\n", seeds=0),
     "keeps no promise after a restart": Mutant("raft.py", "self.now_ms = self.heard_ms = self.timer_ms", "self.heard_ms = -NEVER\n        self.now_ms = self.timer_ms"),
     "starts at once when it is the only voter": Mutant("membership.py", "known.members == (raft.node,)", "known.voters == (raft.node,)"),
     "counts a lease from the answer": Mutant("reading.py", "raft.lease_begin_ms = raft.rounds.popleft()[1]", "raft.rounds.popleft()\n        raft.lease_begin_ms = raft.now_ms"),
@@ -56,7 +56,7 @@ MUTANTS = {
     "takes the lease of one follower": Mutant("reading.py", "raft.confirmed = raft.configuration.agreed(lambda node: raft.context if node == raft.node else raft.peers[node].context)", "raft.confirmed = raft.context"),
     "reads without asking anyone": Mutant("reading.py", "    if has_lease(raft):\n        _answer(raft, [waiting], raft.commit)", "    if True:\n        _answer(raft, [waiting], raft.commit)"),
     "reads before an entry of its term is committed": Mutant("reading.py", "if reads.new and raft.commit >= raft.own_term_index:", "if reads.new:"),
-    "takes any answer to a read": Mutant("reading.py", "    if message.context > reads.context:\n        return\n", ""),
+    "takes any answer to a read": Mutant("reading.py", "    if message.context > reads.context:\n        return\n", "", seeds=0),
     "reads before it has applied": Mutant("reading.py", "    if index <= raft.applied:\n        raft.reads.ready", "    if True:\n        raft.reads.ready"),
     "takes an answer to an earlier life": Mutant("reading.py", "        self.context = context\n", "        self.context = 0\n"),
     "commits an entry of an older term by counting": Mutant("leading.py", "if reached <= raft.commit or raft.log.term(reached) != raft.term:", "if reached <= raft.commit:"),
@@ -71,11 +71,11 @@ MUTANTS = {
     "forgets what a cut takes from the disk": Mutant("raft.py", "        self.durable = min(self.durable, index - 1)\n", ""),
     "counts a write that a cut has made void": Mutant("raft.py", "        for write in self.writes:\n            write.last = min(write.last, index - 1)\n", ""),
     "drops the majority of before from a joint configuration": Mutant("configuration.py", "        if self.outgoing:\n            return min(", "        if False:\n            return min("),
-    "drops the majority of before from elections": Mutant("configuration.py", "for side in (self.voters, self.outgoing) if side", "for side in (self.voters,)"),
+    "drops the majority of before from elections": Mutant("configuration.py", "for side in (self.voters, self.outgoing) if side", "for side in (self.voters,)", seeds=0),
     "changes voters in one step": Mutant("membership.py", "joint = target.voters != old.voters", "joint = False"),
-    "gives a voice to one that still learns": Mutant("membership.py", " and peer.learned", ""),
+    "gives a voice to one that still learns": Mutant("membership.py", " and peer.learned", "", seeds=0),
     "leaves no joint configuration": Mutant("membership.py", "    if configuration.joint:\n        _propose", "    if False:\n        _propose"),
-    "does not campaign when it is put out": Mutant("election.py", "any(possible.votes(raft.node) for possible in membership.possible(raft))", "raft.configuration.votes(raft.node)"),
+    "does not campaign when it is put out": Mutant("election.py", "any(possible.votes(raft.node) for possible in membership.possible(raft))", "raft.configuration.votes(raft.node)", seeds=0),
     "keeps a configuration that was cut off": Mutant("raft.py", "        while self.configurations[-1][0] >= index:\n            self.configurations.pop()\n", ""),
     "applies twice after a snapshot": Mutant("snapshots.py", "raft.applied = raft.handed = raft.commit = raft.verified = snapshot.index", "raft.commit = raft.verified = snapshot.index"),
     "keeps its log under a snapshot that does not fit": Mutant("recovery.py", "        kept = entries if fits else []", "        kept = entries"),

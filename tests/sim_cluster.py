@@ -15,7 +15,7 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import Links, SimMap, SimWriter, Stream, placeless
+from sim_parts import Links, SimMap, SimWriter, Stream, placeless, settings_of
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -31,9 +31,10 @@ from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
-from polynya.raft import Configuration, Role, Settings
+from polynya.raft import Configuration, Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
+from polynya.service.demand import MANY, MOST
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
@@ -47,21 +48,6 @@ WALL_MS = 1_700_000_000_000
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 1.0
 CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
-
-
-def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """Small bounds, so that each is met."""
-    return Settings(
-        priority=2 if is_first else 1,
-        sleep_after_ms=1500,
-        message_bytes_max=4096,
-        inflight_messages_max=8,
-        inflight_bytes_max=16_384,
-        log_bytes_max=8192,
-        chunk_bytes=1024,
-        chunk_window_bytes=4096,
-        rejoin_ms=1000,
-    )
 
 
 class NotThere(AssertionError):
@@ -204,6 +190,8 @@ class Node:
         self.spawn(self.placing.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
+        self.forwarding.demand.many, self.forwarding.demand.most = world.follow
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
@@ -377,6 +365,7 @@ class World:
         self.store = store
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
+        self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
         if replicas:

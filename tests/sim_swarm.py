@@ -102,6 +102,7 @@ class SwarmEpisode(Episode):
         store = SimStore(seed, self._wall_ms) if self.swarm.weather is not None else None
         self.world = World(seed, self.swarm.nodes, store=store)
         self.world.disks_fail = True
+        self.world.follow = 6, 0.4  # leads move all the time
         self.idle = Random(f"idle {seed}")
         if store is not None:
             self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))

@@ -73,7 +73,7 @@ class SimTier:
         self.merger = Merger(engine.groups, store, MERGE, CLUSTER, self.flusher.in_flight)
         self.states = StateReader(store, cache_bytes=500)
         settings = EvictSettings(after_ms=evict_after_ms, block_streams=2, few=1)
-        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight, recent=engine.groups.recent)
+        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
         self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
             engine.groups,

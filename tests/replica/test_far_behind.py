@@ -7,7 +7,8 @@ from collections import deque
 
 from cluster_stories import A, led, stories
 from msgspec import structs
-from sim_cluster import GROUPS, Node, World, settings_of
+from sim_cluster import GROUPS, Node, World
+from sim_parts import settings_of
 
 from polynya.node import arriving, exchange
 from polynya.raft import ChunkWanted, Configuration, Snapshot, SnapshotChunk, decode_message

@@ -62,7 +62,7 @@ async def test_others_flush_what_a_refused_node_led(world: World, leader: Node) 
 
 @story
 async def test_writers_do_not_notice(world: World, leader: Node) -> None:
-    """All appends are answered while leaderships go: they go when nothing is in flight."""
+    """All appends are answered while leaderships go."""
     store_of(world).refused.add(leader.number)
     sent, loop = 0, asyncio.get_running_loop()
     deadline = loop.time() + 30

@@ -250,6 +250,9 @@ class Client:
         if answer.status_code in (408, 429, 503, 507):
             after = answer.headers.get("retry-after")
             hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
+            if answer.request.method == "HEAD" and answer.status_code == 503:  # an answer to HEAD has no words of the server
+                message = "the server cannot answer this now (503)"
+                hint += " Of a cluster, 'polynya cluster health' says why."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
         hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from polynya.cli import cluster_dev, output
+from polynya.cli import cluster_dev, exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.cluster_wait import (
     Left,
@@ -28,7 +28,7 @@ _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
 _wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
 _timeout = click.option(
-    "--timeout", type=float, default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
+    "--timeout", type=click.FloatRange(0), default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
 )
 
 
@@ -262,9 +262,11 @@ def _new_node(
     """What the cluster says to it, and where it is started when it is one of a development cluster."""
     place = None
     if dev is not None:
+        if wanted["peer"] or wanted["http"]:
+            raise exits.Misused("--dev chooses where the node is found: leave out --peer and --http")
         place = cluster_dev.next_place(dev, number)
         place.reader = wanted.get("reader", False)
-        number, wanted = place.number, {**wanted, "peer": wanted["peer"] or place.peer, "http": wanted["http"] or place.url}
+        number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
     told = _act(client, "nodes", {"id": number or 0, **wanted})
     if place is not None and dev is not None:
         cluster_dev.lay_out_joining(dev, place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -20,7 +19,6 @@ from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.backups import Backups
-from polynya.node.birth import REMOVED
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_acts import Acts, NoCluster
@@ -37,6 +35,7 @@ from polynya.node.maps import Maps
 from polynya.node.metrics import Samples
 from polynya.node.placing import Placing
 from polynya.node.reader_lag import ReaderLag
+from polynya.node.removal import Removal
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.steering import Steering
 from polynya.node.storage import Storage
@@ -45,8 +44,7 @@ from polynya.replica.planner import moving
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import META_GROUP
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
@@ -250,7 +248,8 @@ class Assembly:
         self._reader_lag = joined.reader_lag(lambda: maps.now.readers)
         self._view.lags = self._reader_lag.lags
         joined.meet(maps.now)
-        maps.on_map += [joined.meet, placing.adopt, self._leave]
+        maps.on_map += [joined.meet, placing.adopt]
+        joined.on_removed = Removal(start, maps).told
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
@@ -269,15 +268,6 @@ class Assembly:
         lost = sorted(self._placing.missing) if self._placing is not None else []
         node = self._start.birth.node
         return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
-
-    def _leave(self, now: Map) -> None:
-        """A node that was removed from the cluster has nothing any more, and stops."""
-        record = now.nodes.get(self._start.birth.node)
-        if record is None or record.state != NodeState.REMOVED or self._start.core:
-            return
-        log.warning("this node was removed from the cluster: it stops, and its data folder can be deleted")
-        (Path(self._start.config.data) / REMOVED).touch()
-        os.kill(self._start.supervisor_pid, signal.SIGTERM)
 
     def _look_at_map(self) -> None:
         """Core 0: what the meta group says now."""

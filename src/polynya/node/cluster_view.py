@@ -216,7 +216,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         yield f"fewer than {now.replicas} replicas: {_groups(short)}"
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
-        yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
+        yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
     able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
@@ -297,7 +297,7 @@ def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
 
 
 def _nodes(numbers: list[int]) -> str:
-    return f"node {numbers[0]}" if len(numbers) == 1 else f"one of the nodes {', '.join(map(str, numbers))}"
+    return f"node {numbers[0]} is" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))} are"
 
 
 def _groups(numbers: list[int]) -> str:

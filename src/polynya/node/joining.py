@@ -102,6 +102,8 @@ class Joined:
         service.join(self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
+        if start.config.cluster.leads_follow_writers:
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
@@ -109,6 +111,8 @@ class Joined:
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
+        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # told by which node, and by a map of which epoch
+        transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     def meet(self, now: Map) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
@@ -119,6 +123,8 @@ class Joined:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
                 self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+            elif record.state == NodeState.REMOVED:
+                self._transport.dismiss_node(number, now.epoch)
             elif number in self._transport.nodes:
                 self._transport.dismiss_node(number)
 
@@ -155,6 +161,7 @@ class Joined:
         forwarding = self.forwarding
         return {
             "polynya_groups_led": len(self._core.led),
+            "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,
             "polynya_peer_messages_dropped_total": self._raft.dropped,
             "polynya_forwarded_total": forwarding.forwarded,
@@ -201,9 +208,14 @@ class Joined:
         self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        whereabouts = self.forwarding.whereabouts
-        belong = [
-            number for number in self._core.members if whereabouts.node in whereabouts.map.replicas_of(number)
-        ]  # others are on their way out
-        without = [number for number in belong if not self._core.leader_of(number)]
-        return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None
+        return leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+
+
+def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: Whereabouts) -> str | None:
+    """How many of the groups here have no leader, for health. A member without a vote starts no election: it remembers the last leader it
+    heard, however long ago, so of a read replica's groups those count whose leader is there."""
+    own, now = whereabouts.node, whereabouts.map
+    reads = own in now.nodes and now.nodes[own].reader
+    belong = [number for number in groups if own in now.replicas_of(number)]  # others are on their way out
+    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
+    return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None

@@ -52,6 +52,9 @@ METRICS = (
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
     Metric("polynya_groups_led", "gauge", "Groups that this node leads, of a cluster."),
     Metric(
+        "polynya_leads_followed_total", "counter", "Leads that this node gave to the node by which nearly all appends of the group came."
+    ),
+    Metric(
         "polynya_map_epoch",
         "gauge",
         "Changes of who belongs to the cluster and of where groups are, as far as this node knows.",

@@ -79,7 +79,7 @@ class Tier:
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
-        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight, recent=groups.recent)
+        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
         if start.birth.node:  # the others must know it too
             self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(

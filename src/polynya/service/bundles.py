@@ -16,14 +16,14 @@ from msgspec.structs import force_setattr
 
 from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
+from polynya.base.msgpack import array_head
 from polynya.service import messages
 from polynya.stream.commands import Append, Command
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
 BUNDLE_BYTES_MAX = 1 * MIB  # then it leaves before the pass is over; a larger append goes alone
 PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
-Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
 
 
@@ -126,7 +126,7 @@ class Bundles:
         if len(bodies) == 1:
             self._way.call_nowait(bundle.target, messages.PROPOSE, group + bodies[0], come)
         elif bodies:
-            self._way.call_nowait(bundle.target, messages.PROPOSE_ALL, b"".join((group, _head(len(bodies)), *bodies)), come)
+            self._way.call_nowait(bundle.target, messages.PROPOSE_ALL, b"".join((group, array_head(len(bodies)), *bodies)), come)
 
     def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)
@@ -159,11 +159,6 @@ def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
 _MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
 
 
-def _head(count: int) -> bytes:
-    """Of a msgpack array."""
-    return b"\xdd" + count.to_bytes(4, "big")
-
-
 # --- the answering side ------------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +188,10 @@ def handler_of(
     leader_of: Callable[[int], int],
     propose: Callable[[int, Append, Done], None],
     now_ms: Callable[[], int],
+    came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
-    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14)."""
+    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14), `came` the group, the sender and how many
+    there were."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         group = int.from_bytes(body[:2], "little")
@@ -202,6 +199,7 @@ def handler_of(
             reply(NotLeader(leader_of(group)))
             return
         appends = _appends_of(body)
+        came(group, sender, len(appends))
         collected, stamp = Collected(len(appends), reply), now_ms()
         for index, append in enumerate(appends):
             done = partial(collected.done, index)

@@ -19,9 +19,10 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica.log import encode_command
 from polynya.service import messages
 from polynya.service.bundles import Bundle, Bundles
+from polynya.service.demand import Demand
 from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Append, Command
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
@@ -29,7 +30,6 @@ ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
-Done = Callable[[Reply | BaseException], None]
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 
@@ -103,6 +103,7 @@ class Forwarding:
     ) -> None:
         self.place = place
         self.whereabouts = whereabouts
+        self.demand = Demand(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
@@ -206,6 +207,7 @@ class Forwarding:
             else:
                 done(answer)
 
+        self.demand.here[group] += 1
         self._here(group, command, answered)
 
     def led(self, group: int) -> None:

@@ -24,11 +24,10 @@ from polynya.service.places import Places
 from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Append, Command, Create, Retention
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table
 from polynya.wal import DiskFull
 
-Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
 _ROUTES_MAX = 65_536
 
@@ -299,7 +298,9 @@ class NodeService:
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms))
+        transport.on(
+            messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms, self._came)
+        )
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)
@@ -375,11 +376,17 @@ class NodeService:
     def _leader_of(self, group: int) -> int:
         return 0 if self._forwarding is None else self._forwarding.leader_here(group)
 
+    def _came(self, group: int, sender: int, count: int) -> None:
+        if self._forwarding is not None:
+            self._forwarding.demand.came(group, sender, count)
+
     def _on_propose(self, body: bytes, reply: Answer, peer: int) -> None:
         group = int.from_bytes(body[:2], "little")
         if self._forwarding is not None and not self._forwarding.leads(group):
             reply(NotLeader(self._forwarding.leader_here(group)))
             return
+
+        self._came(group, peer, 1)
 
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))

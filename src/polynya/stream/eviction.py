@@ -131,13 +131,9 @@ def state_of(stream: Stream) -> bytes:
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Those that are still as they were written."""
     machine.level = max(machine.level, LEVELS["Evict"])  # of a node by itself: an earlier release must not read what is written from now on
-    if command.pack in machine.released:
-        return Reply(Code.OK, detail=[])
-    accepted = [at for at, slot in enumerate(command.slots) if _evict(machine, command, slot)]
-    if command.pack not in machine.held:
-        machine.release_pack(command.pack, machine.group, command.now_ms)
-    machine.make_small(len(accepted))
-    return Reply(Code.OK, detail=accepted)
+    reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
+    machine.make_small(len(reply.detail))
+    return reply
 
 
 def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int]) -> bool:
@@ -219,6 +215,11 @@ def ghost_of(machine: Machine, name: str) -> Stream | None:
     )
 
 
+def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
+    """What there is here of a stream, by its uid; of one that is evicted by its name."""
+    return machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
+
+
 def ghosts(machine: Machine) -> Iterator[Stream]:
     """Of all that are evicted now."""
     for name in list(machine.evicted):
@@ -261,11 +262,11 @@ def whole_of(ghost: Stream, where: Evicted, state: bytes) -> Stream:
 
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
     """The evicted streams whose states this command needs. `ClaimRanges` can do without, and takes less then."""
-    evicted, kind = machine.evicted, type(command)
+    evicted = machine.evicted
     if isinstance(command, _NAMED):
         names: Iterator[str] = iter((command.name,))
-    elif kind is Trim:
-        names = iter(command.names)  # type: ignore[attr-defined]
+    elif isinstance(command, Trim):
+        names = iter(command.names)
     elif isinstance(command, LinkSubscription):
         names = _watched_by(machine, command)
     elif isinstance(command, ClaimRanges):

@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
     works_at: int = 0  # the highest that a group there has reached
     asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
+    removed: int = 0  # said to a node that was removed from the cluster: the epoch of a map that has it so (docs/decisions/0017)
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -86,6 +87,11 @@ def node_name(node: int) -> str:
 def address(node: int, core: int) -> int:
     """What a core of another node is called here; a core of this node is called by its bare number."""
     return node << 8 | core
+
+
+def node_of(address: int) -> int:
+    """0 for a core of this node."""
+    return address >> 8
 
 
 def _range(hello: Hello) -> str:
