@@ -39,8 +39,10 @@ def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[
     be."""
     has = tally(nodes, voters)
     most = max(has.values(), default=0)
-    targets = sorted(node for node in able if node not in voters and has[zone_of(nodes[node])] <= most - 2) if most > 1 else []
-    return (sorted(node for node in voters if node in nodes and has[zone_of(nodes[node])] == most), targets) if targets else ([], [])
+    targets = sorted(node for node in able if node not in voters and has[zone_of(nodes[node])] <= most - 2)
+    if not targets:
+        return [], []
+    return sorted(node for node in voters if node in nodes and has[zone_of(nodes[node])] == most), targets
 
 
 def are_known(now: Map) -> bool:
