@@ -22,8 +22,8 @@ def waits(forgotten: Mapping[int, Iterable[int]]) -> str:
         )
     if lost:
         said.append(
-            f"has lost its disk, and of {_groups(lost)} too many others have: what was acknowledged is not known to a majority any more. Start a node "
-            "that still has its disk; if there is none, see 'What a majority has lost' in docs/cluster.md"
+            f"has lost its disk, and waits for a leader of {_groups(lost)}; if none comes, too many others have lost theirs, too: start a node that "
+            "still has its disk, and see 'What a majority has lost' in docs/cluster.md"
         )
     return "; it ".join(said)
 
