@@ -165,6 +165,6 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
     found = [problem for problem in problems(a_map(2), nodes, groups) if problem.startswith("node 2")]
     assert len(found) == 1 and "group 0" not in found[0], "what has a leader is on its way"
     assert (
-        "nothing on its disk of group 1, and takes part once it has heard node 3: start it; it has lost its disk, and of group 2"
+        "nothing on its disk of group 1, and takes part once it has heard node 3: start it; it has lost its disk, and waits for a leader of group 2"
         in found[0]
     )
