@@ -50,9 +50,8 @@ class Library:
 
     async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
         """All that a reader of the stream would get, in order, what it inherits included. `stream`: one of `streams_of`."""
-        where = where_of(stream)
-        if where is not None:
-            stream = whole_of(stream, where, await self._read(stream, slice_of(machine, where)))
+        if where_of(stream) is not None:
+            stream = whole_of(stream, await self._read(stream, slice_of(machine, stream)))
         async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
             yield piece
 
