@@ -423,6 +423,10 @@ class World:
         """The group is to have these voters."""
         self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
 
+    def move(self, group: int, source: Node, target: Node) -> None:
+        """… this one instead of that one."""
+        self.aim(group, {*self.map.goals[group], target.number} - {source.number})
+
     def add_node(self, *, reader: bool = False) -> Node:
         """A new one, with a number of its own."""
         number = max(self.nodes) + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led, stories
+from cluster_stories import A, led, outrun, stories
 from sim_cluster import Node, NotThere, World
 from sim_loop import run_simulated
 
@@ -67,12 +67,7 @@ async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World, 
     group = world.group_of(A)
     behind = next(node for node in world.alive() if node is not leader)
     behind.kill()
-    for number in range(40):
-        await leader.append(A, b"%03d" % number + b"x" * 1000)
-    for _ in range(4):
-        for node in world.alive():
-            await node.snapshot()
-        await leader.append(A, b"y" * 9000)
+    await outrun(world, leader)
     assert leader.core.members[group].raft.log.first > 30, "the entries are gone"
     behind.start()
     await world.wait_equal()

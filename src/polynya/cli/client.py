@@ -245,6 +245,8 @@ class Client:
         code, message, request_id = _told(answer)
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's words do not name it
             message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
+        if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
+            return exits.Unreachable(message, code=code, request_id=request_id)  # what reads leaves no doubt about what it did
         if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)
         if answer.status_code in (408, 429, 503, 507):

@@ -22,7 +22,6 @@ class LoadCounters(msgspec.Struct):
     """What metrics show; only growing."""
 
     loads: int = 0  # from the store
-    hits: int = 0
     failures: int = 0
     seconds: float = 0.0  # spent on loads
 
@@ -39,10 +38,7 @@ class StateReader:
         """The bytes at that place. Raises PackGone, Unavailable (the store is), CorruptData."""
         place = (where.pack, where.offset)
         found = self._states.kept(place)
-        if found is not None:
-            self.counters.hits += 1
-            return found
-        return await self._states.fetch(place, partial(self._fetch, where))
+        return await self._states.fetch(place, partial(self._fetch, where)) if found is None else found
 
     async def close(self) -> None:
         """End the fetches under way."""

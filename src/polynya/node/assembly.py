@@ -296,6 +296,8 @@ class Assembly:
         for rounds in count(1):
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
+            if self._joined is not None:
+                await self._joined.stranded.look()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
 

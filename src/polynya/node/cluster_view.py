@@ -217,7 +217,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
         yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
-    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and nodes[number]["there"]]
+    able = [number for number in now.active if nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
         yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"

@@ -26,6 +26,7 @@ from polynya.node.store_access import StoreAccess
 from polynya.node.store_leads import StoreLeads
 from polynya.raft import group_of_message
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.stranded import Stranded
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
@@ -100,6 +101,7 @@ class Joined:
         )
         service = engine.service
         service.join(self.forwarding)
+        self.stranded = Stranded(service, self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:

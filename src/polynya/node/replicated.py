@@ -202,8 +202,9 @@ class ReplicatedCore:
             return Unavailable("the log is behind: more than the bound is in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
+        kind = type(command)
         if (
-            type(command) is not Append and LEVELS.get(type(command).__name__, 1) > member.group.machine.level
+            kind is not Append and LEVELS.get(kind.__name__, 1) > member.group.machine.level
         ):  # a node of the release before would not know it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19

@@ -19,6 +19,7 @@ from msgspec import structs
 from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import RECALL_BYTES_MAX, RECALL_STREAMS, RECALL_STREAMS_MAX
+from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.service.needs import StateReader
 from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Return, Trim
@@ -244,7 +245,7 @@ class Recalls:
             state = await self.states.state(slice_of(machine, where))
         except PackGone:
             if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
-                raise CorruptData(f"the state of the stream {name} is gone from the object store") from None
+                raise CorruptData(f"the state of the stream {spelled_name(name)} is gone from the object store") from None
             return None  # the stream was brought back, and its block let go
         if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
             return None

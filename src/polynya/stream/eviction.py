@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.levels import LEVELS
+from polynya.base.names import spelled_name
 from polynya.stream import index
 from polynya.stream.commands import (
     Append,
@@ -246,13 +247,13 @@ def slice_of(machine: Machine, where: Evicted) -> ColdSlice:
 def whole_of(ghost: Stream, where: Evicted, state: bytes) -> Stream:
     """The stream again. Raises CorruptData when `state` is not the one that was put away."""
     if crc32c(state) != where.crc:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store has another checksum than it should")
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store has another checksum than it should")
     try:
         stream = _state.decode(state)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store cannot be decoded: {error}") from error
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store cannot be decoded: {error}") from error
     if stream.uid != ghost.uid:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store is that of another one")
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store is that of another one")
     stream.name, stream.content_type = ghost.name, ghost.content_type
     stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a new history has jumped over numbers
     if ghost.tables is None:  # … and begun its tables anew
