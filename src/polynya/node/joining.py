@@ -153,8 +153,9 @@ class Joined:
         return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
 
     def _cores_there(self) -> list[int]:
-        """Those of the other nodes."""
-        there = [node for node in self._transport.nodes if self._raft.is_there(node)]
+        """Those of the other nodes that may lead something that is here."""
+        voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
+        there = [node for node in self._transport.nodes if node in voters and self._raft.is_there(node)]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
