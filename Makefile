@@ -8,6 +8,8 @@ STAMPS := $(VENV)/.stamps
 UV := $(shell uv --version 2>/dev/null)
 BENCH ?=
 ARGS ?=
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 8)))# tests wait more than they compute
+SUITE = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start hundreds of Pythons
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
@@ -24,11 +26,11 @@ run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tabl
 
 test: $(STAMPS)/dev  ## everything that CI checks (about fifteen minutes on two cores)
 	@$(STATIC)
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(SUITE) $(ARGS)
 
 check: $(STAMPS)/dev  ## format, lint, strict types, layers, unit tests: under a minute
 	@$(STATIC)
-	@$(PY) -m pytest -q -n 2 --dist loadfile -m "not process and not spark and not conformance" $(ARGS)
+	@$(SUITE) -q -m "not process and not spark and not conformance" $(ARGS)
 
 sim: $(STAMPS)/dev  ## a whole cluster in one thread, with faults from a seed (SEED=7, SEEDS=50 for more of them)
 	@PYTHONPATH=tests $(PY) tests/sim_run.py --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1) $(ARGS)

@@ -125,8 +125,10 @@ class Node:
         return -9
 
     def wipe(self) -> None:
-        """The disk is a new one."""
+        """The machine is a new one, whose clock is right: without data, a node is not let in by an object store that its clock is too far from."""
         shutil.rmtree(self.data)
+        if self.orders is not None:
+            self.orders.give(real_ms=0)
 
     def said(self) -> str:
         """Since its last start."""

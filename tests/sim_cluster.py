@@ -22,6 +22,7 @@ from sim_tier import SimTier
 from polynya.base import levels
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.node.clock import LogClock
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.folding import fold_here
@@ -116,7 +117,6 @@ class Node:
         self.stamps: dict[int, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.wall_ms = 0  # by which its wall's clock is wrong
-        self._log_ms = 0
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
         self.engine: Engine
 
@@ -133,10 +133,8 @@ class Node:
         """The loop's time by this node's clock."""
         return int(seconds * 1000 * self.rate) + 5000 * self.number
 
-    def log_ms(self) -> int:
-        """Never back in one life (F14)."""
-        self._log_ms = max(self._log_ms, WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms)
-        return self._log_ms
+    def log_wall_ms(self) -> float:
+        return WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms
 
     def start_or_say(self) -> str:
         """Start; or why that is refused, and it stays dead."""
@@ -152,19 +150,20 @@ class Node:
         world = self.world
         self.life += 1
         self.alive = True
-        self._log_ms = 0
         born = self.number in world.born
         membership = Membership(self.number, world.born if born else (), world.placed if born else {})
         storage = open_storage(
             self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
         self.way = Way(self, self.life)
-        cluster = Cluster(membership, Links(self, self.life), GROUPS, self.now_ms, lambda: world.random.getrandbits(64), world.settings)
+        clock = LogClock(storage.log_ms, boot=self.now_ms, wall=self.log_wall_ms)
+        links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
+        cluster = Cluster(membership, links, GROUPS, self.now_ms, seed, world.settings, clock.reach)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
             shape,
-            now_ms=self.log_ms,
+            now_ms=clock.now_ms,
             transport=self.way,
             fatal=partial(self._fatal, self.life),
             cluster=cluster,
@@ -200,7 +199,7 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store, world.evict_after_ms).tasks())
+            self.tasks.update(SimTier(self.engine, world.store, self.way, world.evict_after_ms).tasks())
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -423,6 +422,10 @@ class World:
     def aim(self, group: int, goal: Iterable[int]) -> None:
         """The group is to have these voters."""
         self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
+
+    def move(self, group: int, source: Node, target: Node) -> None:
+        """… this one instead of that one."""
+        self.aim(group, {*self.map.goals[group], target.number} - {source.number})
 
     def add_node(self, *, reader: bool = False) -> Node:
         """A new one, with a number of its own."""

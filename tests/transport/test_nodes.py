@@ -374,6 +374,29 @@ def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nod
     run(story())
 
 
+def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
+    """The others cannot connect to it, and so never missed it; it was connected to them all the time."""
+
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        nowhere = take_port("127.0.0.1", 0, name="nowhere")
+        await one.start({2: nowhere.getsockname()[1]})
+        await two.start({1: one.port})
+        told = []
+        two.transports[0].on_removed = told.append
+        await until(lambda: two.raft.is_there(1))
+        one.transports[0].dismiss_node(2, 5)
+        await one.transports[0].remove_node(2)
+        await until(lambda: told and not two.raft.is_there(1))
+        assert told[0].removed == 5
+        for node in (one, two):
+            await node.stop()
+            node.held.close()
+        nowhere.close()
+
+    run(story())
+
+
 def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_path):
     """Somebody answers at the address of node 2 who is in another history, or another node."""
 

@@ -71,9 +71,10 @@ class Assembly:
         )
         self._transport = transport_of(start)
         self._farewell = Farewell(self._transport) if self._transport is not None else None
-        now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
+        clock = LogClock(storage.log_ms)
+        now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = Engine(
-            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport)
+            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport, clock)
         )
         self._maps: Maps | None = None
         if start.config.cluster.is_on:
@@ -113,8 +114,10 @@ class Assembly:
             self._engine.local.cold = self._tier.reader
             self._engine.local.recalls.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
-            claim, flusher = self._tier.claim, self._tier.flusher
-            self._health.warn("object store", lambda: claim.reason or flusher.trouble())
+            access, flusher = self._tier.access, self._tier.flusher
+            self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
+            self._view.store = lambda: access.trouble() or ""
+            store_leads = None if self._joined is None else self._joined.store_leads(access)
         data = Path(self._start.config.data)
         self._health.warn("disk", lambda: low_disk(data))
         checks = StoreChecks(self.service, self._tier)
@@ -124,7 +127,7 @@ class Assembly:
         if self._joined is not None:
             self._joined.forwarding.start()
         if self._tier is not None:
-            for task in self._tier.tasks():
+            for task in self._tier.tasks() + ([] if store_leads is None else [store_leads.run(), store_leads.answer()]):
                 self._spawn(task)
             self._spawn(self._tier.once_claimed(self._copier(self._tier).run))
         await self._keeper.start()
@@ -226,6 +229,7 @@ class Assembly:
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
+            registry.add(self._tier.access.samples)
 
     def _take_part(self, joined: Joined, maps: Maps) -> None:
         """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
@@ -292,6 +296,8 @@ class Assembly:
         for rounds in count(1):
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
+            if self._joined is not None:
+                await self._joined.stranded.look()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
 

@@ -55,6 +55,7 @@ class Told(msgspec.Struct, frozen=True):
     level: int = 1  # of logs, the newest that its release knows
     works_at: int = 1  # the lowest of its groups
     lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
+    store: str = ""  # why the object store cannot be used there
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -72,6 +73,7 @@ class ClusterView:
         self.lost: Callable[[], list[int]] = list
         self.works_at: Callable[[], int] = lambda: LEVEL
         self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
+        self.store: Callable[[], str] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -92,7 +94,7 @@ class ClusterView:
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
         found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
-        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups)]
+        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups), *store_notes(nodes)]
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
@@ -137,6 +139,7 @@ class ClusterView:
             LEVEL,
             self.works_at(),
             self.lags(),
+            self.store(),
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -214,7 +217,7 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
         yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
-    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and nodes[number]["there"]]
+    able = [number for number in now.active if nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
         yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
@@ -237,6 +240,13 @@ def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Ite
             yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
         elif node["behind_entries"] > LAG_ENTRIES:
             yield f"read replica {number} is {node['behind_entries']} entries behind, and {node['behind_seconds']:.0f} s"
+
+
+def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Who cannot use the object store, for people: what was written is safe meanwhile, and others lead if they can."""
+    for number, node in nodes.items():
+        if node["store"]:
+            yield f"node {number} and the object store: {node['store']}"
 
 
 def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
@@ -262,6 +272,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "votes": sum(number in placement.voters for placement in now.groups.values()),
         "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
+        "store": next((part.store for part in parts if part.store), ""),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from polynya.base.errors import ConfigError
 from polynya.node.authority import date_trouble, expires, peer_tls_of
+from polynya.node.clock import LogClock
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.cluster_view import Replica, replica_of
@@ -21,8 +22,11 @@ from polynya.node.ports import shared_listener
 from polynya.node.reader_lag import ReaderLag
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
+from polynya.node.store_access import StoreAccess
+from polynya.node.store_leads import StoreLeads
 from polynya.raft import group_of_message
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.stranded import Stranded
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
@@ -62,13 +66,13 @@ def transport_of(start: CoreStart) -> Transport | None:
     return Transport(start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links)
 
 
-def cluster_of(start: CoreStart, transport: Transport | None) -> Cluster | None:
+def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> Cluster | None:
     """What the engine needs of it."""
     membership = membership_of(start)
     if membership is None:
         return None
     assert transport is not None and transport.raft is not None
-    return Cluster(membership, transport.raft, start.groups)
+    return Cluster(membership, transport.raft, start.groups, reached=clock.reach)
 
 
 class Joined:
@@ -97,6 +101,7 @@ class Joined:
         )
         service = engine.service
         service.join(self.forwarding)
+        self.stranded = Stranded(service, self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:
@@ -140,6 +145,15 @@ class Joined:
     def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReaderLag:
         """How far read replicas are behind. `readers`: their nodes."""
         return ReaderLag(self._core, readers, asyncio.get_running_loop().time)
+
+    def store_leads(self, access: StoreAccess) -> StoreLeads:
+        """Who hands leaderships to others while the object store cannot be used here."""
+        return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
+
+    def _cores_there(self) -> list[int]:
+        """Those of the other nodes."""
+        there = [node for node in self._transport.nodes if self._raft.is_there(node)]
+        return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from polynya.raft import Configuration, Refusal
@@ -42,6 +43,7 @@ class Leads:
         self._stays: dict[int, float] = {}  # group -> until when, for its writers
         self.followed = 0
         core.on_leadership.append(self._strays.add)
+        self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
         self._stalled_at = float("-inf")  # when leaderships last went because of the disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
@@ -74,6 +76,22 @@ class Leads:
         refusal = raft.change(target, core.now_ms())
         core.kick()
         return refusal
+
+    def shun(self, node: int, seconds: float) -> None:
+        """It is given no lead from here for so long."""
+        self._shunned[node] = self._loop.time() + seconds
+
+    def relieve(self, able: Collection[int]) -> int:
+        """A few of the led groups go to these nodes, if they keep up. How many did."""
+        core, gone = self._core, 0
+        for number in sorted(core.led):
+            raft = core.members[number].raft
+            whole = [node for node in raft.configuration.voters if node in able and _follows(raft, node)]
+            if whole and gone <= len(core.members) // GIVE_BACK_PART and self._tries(number):
+                self._stays.pop(number, None)
+                core.transfer(number, whole[number % len(whole)])
+                gone += 1
+        return gone
 
     def hand_over_all(self) -> None:
         """Each led group goes to the voter that has most of its log and is there."""
@@ -108,6 +126,7 @@ class Leads:
                 left
                 and count >= self._demand.many
                 and self._may_lead(node)
+                and not self._is_shunned(node)
                 and _follows(core.members[number].raft, node)
                 and self._tries(number)
             ):
@@ -123,6 +142,9 @@ class Leads:
             return False
         self._given_back[number] = now
         return True
+
+    def _is_shunned(self, node: int) -> bool:
+        return self._shunned.get(node, 0.0) > self._loop.time()
 
     def _is_to_stay(self, number: int) -> bool:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
@@ -140,8 +162,7 @@ class Leads:
             if self._is_to_stay(number):
                 continue
             member = core.members[number]
-            peer = member.raft.peers.get(first)
-            if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
+            if member.proposals or member.queue or self._is_shunned(first) or not _follows(member.raft, first, 0):
                 continue
             if self._tries(number):
                 core.transfer(number, first)
@@ -150,7 +171,7 @@ class Leads:
                     break
 
 
-def _follows(raft: Raft, node: int) -> bool:
-    """Whether the voter has, but for what is on its way, all of the group's log."""
+def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
+    """Whether the voter is there and has, but for so many entries on their way, all of the group's log."""
     peer = raft.peers.get(node)
-    return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= FOLLOW_ENTRIES
+    return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= lacks

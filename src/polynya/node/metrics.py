@@ -122,6 +122,12 @@ METRICS = (
     Metric("polynya_hot_refused_total", "counter", "Appends refused because a group had too much that was not flushed yet."),
     Metric("polynya_outbox", "gauge", "Messages between groups that are not confirmed yet (forks, releases of packs)."),
     Metric("polynya_object_store_waiting", "gauge", "Cores that wait for the object store since their start: nothing is moved there."),
+    Metric(
+        "polynya_object_store_failing_seconds",
+        "gauge",
+        "For how long the object store could not be used, on the core where that is longest; 0 until it has lasted 20 seconds.",
+        merge="max",
+    ),
     Metric("polynya_packs", "gauge", "Packs in the object store that are known."),
     Metric("polynya_flush_packs_total", "counter", "Packs flushed to the object store."),
     Metric("polynya_flush_slices_total", "counter", "Slices of streams in them."),

@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
 from polynya.base.msgpack import array_head
-from polynya.service import messages
+from polynya.service import messages, passing
 from polynya.stream.commands import Append, Command
 from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
@@ -89,7 +89,7 @@ class Bundles:
         bundle = self.open.pop(group, None)
         if bundle is not None:
             self._leave(bundle)
-        self._way.call_nowait(target, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+        passing.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> Bundle:
         """What an append to this core may be added to; if it does not grow, it leaves with the first."""
@@ -100,7 +100,7 @@ class Bundles:
             del self.open[group]
             self._leave(bundle)
         bundle = Bundle(target, group)
-        if grows and self._way.protocol(target) >= PROTOCOL:
+        if grows and (target >= passing.THROUGH or self._way.protocol(target) >= PROTOCOL):
             if not self.open:
                 self._loop.call_soon(self._leave_all)
             self.open[group] = bundle
@@ -124,9 +124,10 @@ class Bundles:
     def _leave(self, bundle: Bundle) -> None:
         group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
         if len(bodies) == 1:
-            self._way.call_nowait(bundle.target, messages.PROPOSE, group + bodies[0], come)
+            passing.ask(self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come)
         elif bodies:
-            self._way.call_nowait(bundle.target, messages.PROPOSE_ALL, b"".join((group, array_head(len(bodies)), *bodies)), come)
+            body = b"".join((group, array_head(len(bodies)), *bodies))
+            passing.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
     def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)

@@ -113,10 +113,14 @@ class LocalGroups:
             return
         for name in _live_names(old):
             self._names.discard(name)
+        self.cut_readers(group)
+        self.turned()
+
+    def cut_readers(self, group: int) -> None:
+        """The live readers of a group are told to resume."""
         for uid in self.feeds.uids():
             if uid >> 48 == group:
                 self.feeds.cut(uid)
-        self.turned()
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,11 @@ class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Those of them that may have a vote: all but read replicas."""
         return tuple(number for number in self.members if not self.nodes[number].reader)
 
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Those of `voting` that take anything new."""
+        return tuple(number for number in self.voting if self.nodes[number].state == NodeState.ACTIVE)
+
     @cached_property
     def readers(self) -> frozenset[int]:
         """The read replicas that are to have every group."""

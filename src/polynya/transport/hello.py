@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
-PROTOCOL_MAX = 2  # … and the newest; 2: appends of a group travel together
+PROTOCOL_MAX = 3  # … and the newest; 2: appends of a group travel together; 3: what is for a leader is passed on to it
 MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
 CORES_MAX = 256  # of a node: see `address`

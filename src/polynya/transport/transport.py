@@ -17,7 +17,7 @@ from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Door, Handler, House, StreamHandler
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_of
 from polynya.transport.link import PROTOCOL_VERSION, Link, Type
 from polynya.transport.peer import Done, Peer, Subscription
 from polynya.transport.port import NodePort
@@ -122,6 +122,9 @@ class Transport:
         """It belongs to the cluster no more. What it is asked from now on is refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
+        for guest in list(self._house.guests):  # if it reaches this one and not the other way round: it is told when it comes again
+            if node_of(guest.core) == node:
+                guest.link.close()
         if self._dialers.pop(node, None) is None:
             return
         tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
