@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import shutil
 import tempfile
 from pathlib import Path
-from time import perf_counter, process_time
 
 import uvloop
 
-from bench.core import GROUPS, NAMES, append_of
+from bench.core import GROUPS, NAMES, append_of, closed_loop
 from polynya.base.levels import LEVEL
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.storage import open_storage
 from polynya.stream.commands import Create, Encoding, SetLevel
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done
 
 VOTERS = (1, 2, 3)
 
@@ -75,33 +73,13 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
         assert leader is not None
         leaders[name] = leader.service
         await leader.core.call(leader.service.group_of(name), Create(name, 1, "application/octet-stream", Encoding.BYTES))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # as a core does
-    finished = asyncio.get_running_loop().create_future()
-    sent = answered = 0
 
-    def send() -> None:
-        nonlocal sent
-        command = append_of(sent, 0)
-        sent += 1
+    def propose(number: int, done: Done) -> None:
+        command = append_of(number, 0)
         leaders[command.name].propose(command.name, command, done)
 
-    def done(reply: Reply | BaseException) -> None:
-        nonlocal answered
-        assert isinstance(reply, Reply) and reply.code == 0, reply
-        answered += 1
-        if sent < count:
-            send()
-        elif answered == count:
-            finished.set_result(None)
-
     turns = sum(engine.core.counters.turns for engine in engines.values())
-    begin, cpu = perf_counter(), process_time()
-    for _ in range(in_flight):
-        send()
-    await finished
-    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    elapsed, cpu = await closed_loop(count, in_flight, propose)
     turns = sum(engine.core.counters.turns for engine in engines.values()) - turns
     print(
         f"  {in_flight:4d} in flight        {cpu / count * 1e6:6.2f} us of CPU on three nodes, {count / elapsed:8.0f} appends/s, "

@@ -10,16 +10,13 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
-import sys
 
 from bench._nodes import Cluster, Ursula, machine
+from bench._rounds import Figures, in_turn, table
 
-KEYS = ("per_second", "p50_ms", "p99_ms", "cpu_us_each", "memory_mib", "errors")
 
-
-def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
+def run_once(server: str, arguments: argparse.Namespace) -> Figures:
     """One fresh cluster, one load, its figures."""
     with Ursula(arguments.directory) if server == "ursula" else Cluster(directory=arguments.directory) as cluster:
         style = "ursula" if server == "ursula" else "durable"
@@ -48,18 +45,8 @@ def main() -> None:
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     arguments = parser.parse_args()
     print(machine())
-    servers = arguments.servers.split(",")
-    runs: dict[str, list[dict[str, float]]] = {server: [] for server in servers}
-    for number in range(arguments.rounds):
-        for server in servers if number % 2 == 0 else servers[::-1]:
-            runs[server].append(run_once(server, arguments))
-            print(f"round {number + 1} {server}: {json.dumps(runs[server][-1])}", file=sys.stderr)
-    print("| server | " + " | ".join(KEYS) + " |\n|" + "---|" * (len(KEYS) + 1))
-    for server, found in runs.items():
-        cells = [[run[key] for run in found] for key in KEYS]
-        print(
-            f"| {server} | " + " | ".join(f"{statistics.median(cell):,.1f} ({min(cell):,.1f} to {max(cell):,.1f})" for cell in cells) + " |"
-        )
+    runs = in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))
+    print(table("server", runs))
     print(json.dumps(runs))
 
 

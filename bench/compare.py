@@ -1,8 +1,8 @@
 """Compare this server with peers in one interleaved run: fresh data each, medians, server CPU per append, RSS.
 
-    python bench/compare.py multi-stream --seconds 10 --rounds 3 --servers polynya,rust-wal,node-memory
-    python bench/compare.py fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
-    python bench/compare.py catch-up --rounds 3 --servers polynya,rust-wal      (4 streams x 8 MiB of 256 KiB appends, 16 connections of wrk)
+    python -m bench.compare multi-stream --seconds 10 --rounds 3 --servers polynya,rust-wal,node-memory
+    python -m bench.compare fan-out --subscribers 1000 --rounds 3 --servers polynya,rust-wal
+    python -m bench.compare catch-up --rounds 3 --servers polynya,rust-wal      (4 streams x 8 MiB of 256 KiB appends, 16 connections of wrk)
 
 Needs `ursula-bench` (cargo install ursula-bench --version 0.11.5), and for the peers `durable-streams-server`
 (cargo install durable-streams --version 0.1.5) and Node with the npm package @durable-streams/server 0.3.7 in $BENCH_NODE_FOLDER.
@@ -17,7 +17,6 @@ import re
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+
+from bench._rounds import Figures, in_turn, table
 
 NODE_SERVER = """
 import { DurableStreamTestServer } from "@durable-streams/server"
@@ -112,7 +113,7 @@ def prepare(port: int) -> None:
             urllib.request.urlopen(urllib.request.Request(url, method="POST", data=body, headers=headers), timeout=5).close()
 
 
-def run_once(server: str, arguments: argparse.Namespace) -> dict[str, float]:
+def run_once(server: str, arguments: argparse.Namespace) -> Figures:
     """One fresh server, one load, its figures."""
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
     data = folder / "data"
@@ -149,7 +150,7 @@ def load(arguments: argparse.Namespace, port: int) -> list[str]:
     return [*base, "--subscribers", str(arguments.subscribers), "--writer-rate", "50", "--payload-bytes", "256"]
 
 
-def figures(workload: str, result: dict[str, object], cpu: float, rss: float) -> dict[str, float]:
+def figures(workload: str, result: dict[str, object], cpu: float, rss: float) -> Figures:
     def number(*keys: str) -> float:
         value: object = result
         for key in keys:
@@ -177,23 +178,11 @@ def figures(workload: str, result: dict[str, object], cpu: float, rss: float) ->
     }
 
 
-def wrk_figures(output: str, cpu: float, rss: float) -> dict[str, float]:
+def wrk_figures(output: str, cpu: float, rss: float) -> Figures:
     rate, unit = re.search(r"Transfer/sec:\s+([0-9.]+)([KMG]B)", output).groups()  # type: ignore[union-attr]
     mib = float(rate) * {"KB": 1 / 1024, "MB": 1, "GB": 1024}[unit]
     errors = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
     return {"mib_per_second": mib, "cpu_s": cpu, "errors": float(errors[1]) if errors else 0.0, "rss_mib": rss}
-
-
-def report(servers: list[str], runs: dict[str, list[dict[str, float]]]) -> None:
-    """A Markdown table: median (min - max) of each figure."""
-    keys = list(runs[servers[0]][0])
-    print("| server | " + " | ".join(keys) + " |\n|" + "---|" * (len(keys) + 1))
-    for server in servers:
-        cells = []
-        for key in keys:
-            values = [run[key] for run in runs[server]]
-            cells.append(f"{statistics.median(values):,.1f} ({min(values):,.1f} - {max(values):,.1f})")
-        print(f"| {server} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
@@ -206,13 +195,7 @@ def main() -> None:
     parser.add_argument("--subscribers", type=int, default=1000)
     parser.add_argument("--directory", default=None, help="where the servers keep their data (a real disk)")
     arguments = parser.parse_args()
-    servers = arguments.servers.split(",")
-    runs: dict[str, list[dict[str, float]]] = {server: [] for server in servers}
-    for round_number in range(arguments.rounds):
-        for server in servers:
-            runs[server].append(run_once(server, arguments))
-            print(f"round {round_number + 1} {server}: {json.dumps(runs[server][-1])}", file=sys.stderr)
-    report(servers, runs)
+    print(table("server", in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from polynya.node.storage import open_storage
 from polynya.replica.log import encode_command
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.machine import Machine
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 from polynya.wal import Journal
 
 STREAMS = 500
@@ -76,29 +76,18 @@ def rooms(folder: Path, count: int) -> None:
     print(f"  machine apply         {micros(apply, count):6.2f} us")
 
 
-async def whole(folder: Path, count: int, in_flight: int) -> None:
-    """A closed loop of `in_flight` writers on a real journal."""
-    storage = open_storage(folder / f"core-{in_flight}", core=0, cores=1, groups=GROUPS)
-    clock = LogClock(storage.log_ms)
-    shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
-    engine = Engine(
-        storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None
-    )
-    engine.local.hot_bytes_max = engine.local._group_hot_bytes_max = 1 << 40
-    service, loop = engine.service, asyncio.get_running_loop()
-    for name in NAMES:
-        await engine.core.call(service.group_of(name), Create(name, clock.now_ms(), "application/octet-stream", Encoding.BYTES))
+async def closed_loop(count: int, in_flight: int, propose: Callable[[int, Done], None]) -> tuple[float, float]:
+    """So many appends, of which so many are under way at a time: the seconds that they take, and those of CPU."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # as a core does
-    finished = loop.create_future()
+    finished = asyncio.get_running_loop().create_future()
     sent = answered = 0
 
     def send() -> None:
         nonlocal sent
-        command = append_of(sent, service.now_ms())
         sent += 1
-        service.propose(command.name, command, done)
+        propose(sent - 1, done)
 
     def done(reply: Reply | BaseException) -> None:
         nonlocal answered
@@ -109,12 +98,32 @@ async def whole(folder: Path, count: int, in_flight: int) -> None:
         elif answered == count:
             finished.set_result(None)
 
-    turns = engine.core.counters.turns
     begin, cpu = perf_counter(), process_time()
     for _ in range(in_flight):
         send()
     await finished
-    elapsed, cpu = perf_counter() - begin, process_time() - cpu
+    return perf_counter() - begin, process_time() - cpu
+
+
+async def whole(folder: Path, count: int, in_flight: int) -> None:
+    """A closed loop of `in_flight` writers on a real journal."""
+    storage = open_storage(folder / f"core-{in_flight}", core=0, cores=1, groups=GROUPS)
+    clock = LogClock(storage.log_ms)
+    shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=HOT_BYTES_PER_GROUP)
+    engine = Engine(
+        storage, shape, now_ms=once_per_pass(clock.now_ms, asyncio.get_running_loop()), transport=None, fatal=lambda error: None
+    )
+    engine.local.hot_bytes_max = engine.local._group_hot_bytes_max = 1 << 40
+    service = engine.service
+    for name in NAMES:
+        await engine.core.call(service.group_of(name), Create(name, clock.now_ms(), "application/octet-stream", Encoding.BYTES))
+
+    def propose(number: int, done: Done) -> None:
+        command = append_of(number, service.now_ms())
+        service.propose(command.name, command, done)
+
+    turns = engine.core.counters.turns
+    elapsed, cpu = await closed_loop(count, in_flight, propose)
     turns = engine.core.counters.turns - turns
     print(
         f"  {in_flight:4d} in flight        {cpu / count * 1e6:6.2f} us of CPU, {count / elapsed:8.0f} appends/s, "

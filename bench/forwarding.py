@@ -51,7 +51,7 @@ class World:
     def __init__(self, protocol: int) -> None:
         house = House()
         house.handlers[messages.PROPOSE] = self._alone
-        house.handlers[messages.PROPOSE_ALL] = handler_of(lambda group: True, lambda group: 0, self._propose, lambda: 1)
+        house.handlers[messages.PROPOSE_ALL] = handler_of(lambda group: True, lambda group: 0, self._propose, lambda: 1, lambda *came: None)
         self.proposed: list[Any] = []
         self.there = Guest(house, lambda *hello: 1, checked=True)
         self.there.core = 1

@@ -106,8 +106,7 @@ async def fill(folder: Path, streams: int) -> None:
 
 async def evicted(engine: Engine, store: ObjectStore, told: Callable[[str], None]) -> None:
     """All streams leave the memory."""
-    recent = engine.local.recalls.recent
-    evictor = Evictor(engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set(), recent=recent)
+    evictor = Evictor(engine.groups, store, EvictSettings(after_ms=1, few=1), "bench", in_flight=set())
     await asyncio.sleep(0.01)
     begin, cpu = perf_counter(), process_time()
     gone = await evictor.evict_due()

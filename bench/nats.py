@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import psutil
 import uvloop
 
 from bench._nodes import Cluster, cpu_of, free_ports, machine
+from bench._rounds import Figures, in_turn, table
 
 STREAM = "bench"
 SYNCS = "fsync,fdatasync,sync_file_range,msync"
@@ -89,7 +89,7 @@ def _server() -> str:
 Publish = Callable[[], Awaitable[None]]
 
 
-async def drive(publishers: list[Publish], seconds: float, cpu: Callable[[], list[float]]) -> dict[str, float]:
+async def drive(publishers: list[Publish], seconds: float, cpu: Callable[[], list[float]]) -> Figures:
     """Each again and again until the time is over."""
     latencies: list[float] = []
     deadline = time.monotonic() + seconds
@@ -112,7 +112,7 @@ async def drive(publishers: list[Publish], seconds: float, cpu: Callable[[], lis
     }
 
 
-async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> dict[str, float]:
+async def drive_nats(servers: Nats, arguments: argparse.Namespace) -> Figures:
     import nats
 
     async def silent(error: Exception) -> None:
@@ -148,7 +148,7 @@ def create_streams(cluster: Cluster, arguments: argparse.Namespace) -> None:
         urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=b"", headers=headers), timeout=30).close()
 
 
-async def drive_polynya(cluster: Cluster, arguments: argparse.Namespace) -> dict[str, float]:
+async def drive_polynya(cluster: Cluster, arguments: argparse.Namespace) -> Figures:
     body = b"x" * arguments.bytes
     publishers: list[Publish] = []
     for number in range(arguments.clients):
@@ -170,7 +170,7 @@ def _poster(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request:
     return publish
 
 
-def run_once(server: str, arguments: argparse.Namespace, *, traced: bool = False) -> dict[str, float]:
+def run_once(server: str, arguments: argparse.Namespace, *, traced: bool = False) -> Figures:
     tracer = ["strace", "-f", "--seccomp-bpf", "-c", "-e", f"trace={SYNCS}", "-o"] if traced else []
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if server == "nats":
@@ -204,17 +204,9 @@ def main() -> None:
     parser.add_argument("--directory", help="where the servers keep their data (a real disk)")
     arguments = parser.parse_args()
     print(machine())
-    runs: dict[str, list[dict[str, float]]] = {"polynya": [], "nats": []}
-    for number in range(arguments.rounds):
-        for server in list(runs) if number % 2 == 0 else list(runs)[::-1]:
-            runs[server].append(run_once(server, arguments))
-    keys = [key for key in runs["nats"][0] if key != "messages"]
+    runs = in_turn(["polynya", "nats"], arguments.rounds, lambda server: run_once(server, arguments))
     syncs = {server: run_once(server, arguments, traced=True)["syncs_each"] for server in runs} if shutil.which("strace") else {}
-    print("| server | " + " | ".join(keys) + " | fsyncs each |\n|" + "---|" * (len(keys) + 2))
-    for server, found in runs.items():
-        cells = [[run[key] for run in found] for key in keys]
-        row = " | ".join(f"{statistics.median(cell):,.1f} ({min(cell):,.1f} to {max(cell):,.1f})" for cell in cells)
-        print(f"| {server} | {row} | {syncs.get(server, float('nan')):.3f} |")
+    print(table("server", runs, {"fsyncs each": syncs}))
     print(json.dumps({"runs": runs, "syncs_each": syncs}))
 
 

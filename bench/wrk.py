@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 from bench._nodes import Cluster, machine
+from bench._rounds import Figures, in_turn, table
 from bench.mixed import put
 from polynya.base.names import group_of
 
-KEYS = ("per_second", "p50_ms", "p99_ms", "cpu_us_each", "wrk_cpu_us_each", "refused")
 LUA = """
 local places = {%(places)s}
 local streams = {%(streams)s}
@@ -55,7 +53,7 @@ def script(cluster: Cluster, through: str, names: list[str]) -> str:
     return LUA % {"places": ", ".join(f'"{port}"' for port in ports), "streams": ", ".join(texts)}
 
 
-def run_once(through: str, arguments: argparse.Namespace) -> dict[str, float]:
+def run_once(through: str, arguments: argparse.Namespace) -> Figures:
     with Cluster(directory=arguments.directory) as cluster:
         names = [f"wrk/{number}" for number in range(arguments.streams)]
         for name in names:
@@ -71,7 +69,7 @@ def run_once(through: str, arguments: argparse.Namespace) -> dict[str, float]:
         return figures(child.stdout, child.stderr, sum(cluster.cpu()) - before)
 
 
-def figures(output: str, times: str, used: float) -> dict[str, float]:
+def figures(output: str, times: str, used: float) -> Figures:
     """Of what `wrk --latency` says, and bash's `time`."""
     requests = re.search(r"(\d+) requests in", output)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
@@ -106,17 +104,8 @@ def main() -> None:
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
     arguments = parser.parse_args()
     print(machine())
-    ways = arguments.through.split(",")
-    runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-    for number in range(arguments.rounds):
-        for way in ways if number % 2 == 0 else ways[::-1]:
-            runs[way].append(run_once(way, arguments))
-            print(f"round {number + 1} {way}: {json.dumps(runs[way][-1])}", file=sys.stderr)
-    print("| through | " + " | ".join(KEYS) + " |\n|" + "---|" * (len(KEYS) + 1))
-    for way, found in runs.items():
-        cells = [[run[key] for run in found] for key in KEYS]
-        shown = " | ".join(f"{statistics.median(cell):,.1f} ({min(cell):,.1f} to {max(cell):,.1f})" for cell in cells)
-        print(f"| {way} | {shown} |")
+    runs = in_turn(arguments.through.split(","), arguments.rounds, lambda way: run_once(way, arguments))
+    print(table("through", runs))
     print(json.dumps(runs))
 
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -29,24 +28,6 @@ RESULTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability
 SHARES = {"sim": 0.35, "chaos": 0.4, "soak": 0.25}  # of the time; the mutations take what they take
 SIM_STEP = 20  # seeds of one call
 CHAOS_SECONDS = 240.0  # of one run, at most
-
-
-class Totals(msgspec.Struct):
-    """As `tests/sim_run.py` reports them."""
-
-    first_seed: int
-    seeds: int
-    failed: list[int]
-    events: int
-    messages: int
-    simulated_hours: float
-    acknowledged: int
-    unknown: int
-    reads: int
-    tailed: int
-    terms: int
-    seconds: float
-    faults: dict[str, int]
 
 
 class Work:
@@ -71,16 +52,10 @@ def simulate(work: Work, seed: int, seconds: float) -> Simulation:
     """Seeds from that one on, until the time is over."""
     found = Simulation(first_seed=seed)
     deadline = time.monotonic() + seconds
-    faults: Counter[str] = Counter()
     while time.monotonic() < deadline:
         raw = work.run("tests/sim_run.py", f"--seed={seed + found.seeds}", f"--seeds={SIM_STEP}", "--quiet")
-        some = msgspec.json.decode(raw, type=Totals)
+        found.take(msgspec.json.decode(raw, type=Simulation))
         found.seeds += SIM_STEP
-        found.failed += some.failed
-        for name in ("events", "messages", "simulated_hours", "acknowledged", "unknown", "reads", "tailed", "terms", "seconds"):
-            setattr(found, name, getattr(found, name) + getattr(some, name))
-        faults += Counter(some.faults)
-    found.faults = dict(faults.most_common())
     return found
 
 

@@ -73,4 +73,16 @@ FOUND = (
         "a cluster of two cores a node that started beside others, on a busy machine",
         "tests/raft/test_forgetting.py",
     ),
+    Found(
+        "A node whose clock was an hour ahead was refused by the object store, kept its leaderships, and flushed nothing for as long: what was recent there "
+        "was on the disks alone, and appends would have got 503 in the end",
+        "chaos, seed 203903693 of `--s3 --lose-all`",
+        "tests/replica/test_store_refuses.py",
+    ),
+    Found(
+        "After a leader whose clock was an hour ahead the log time of the next one stood still for that hour: nothing expired, no lease ended, and nothing was "
+        "flushed for its age",
+        "chaos, seed 3 of `--s3 --lose-all --episodes 6 --only clock`",
+        "tests/replica/test_cluster.py",
+    ),
 )

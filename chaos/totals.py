@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 
@@ -23,3 +25,10 @@ class Simulation(msgspec.Struct, kw_only=True):
     returned: int = 0
     seconds: float = 0.0
     faults: dict[str, int] = {}
+
+    def take(self, more: Simulation) -> None:
+        """What was found with other seeds, but for how many these are."""
+        for name in self.__struct_fields__:
+            if name not in ("first_seed", "seeds", "faults"):
+                setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.faults = dict((Counter(self.faults) + Counter(more.faults)).most_common())

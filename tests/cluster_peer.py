@@ -15,8 +15,10 @@ from polynya.transport import Cluster, Transport
 
 
 @contextmanager
-def cluster_peer(directory: Path, port: int, *, cluster: str, history: int, node: int = 2, groups: int = 4) -> Iterator[None]:
-    """It knows node 1."""
+def cluster_peer(
+    directory: Path, port: int, *, cluster: str, history: int, node: int = 2, groups: int = 4, removed: int = 0
+) -> Iterator[None]:
+    """It knows node 1; `removed`: as one that its map of that epoch has no more."""
     directory.mkdir(exist_ok=True)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -26,6 +28,8 @@ def cluster_peer(directory: Path, port: int, *, cluster: str, history: int, node
     async def start() -> Transport:
         made = Transport(0, 1, str(directory), start_id="peer", cluster=about)
         await made.start()
+        if removed:
+            made.dismiss_node(1, removed)
         return made
 
     transport = asyncio.run_coroutine_threadsafe(start(), loop).result(10)

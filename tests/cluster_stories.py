@@ -42,3 +42,13 @@ async def led(world: World | None = None) -> tuple[World, Node]:
     assert leader is not None
     await leader.create(A)
     return world, leader
+
+
+async def outrun(world: World, leader: Node) -> None:
+    """More is written than the logs keep."""
+    for number in range(40):
+        await leader.append(A, b"%03d" % number + b"x" * 1000)
+    for _ in range(4):
+        for node in world.alive():
+            await node.snapshot()
+        await leader.append(A, b"y" * 9000)

@@ -27,6 +27,7 @@ class CoreWorld:
         self.now = 1_700_000_000_000
         self.covered: int | None = None  # None: all that was logged
         self.snapshots_wanted = 0
+        self.recent: dict[int, int] = {}
         self.log_turns = 1  # of the loop, until a proposal is applied
         self.proposed: list[tuple[int, Command]] = []
         self.fail: Callable[[int, Command], str] = lambda number, command: ""  # "", "before", "after" or "lost"

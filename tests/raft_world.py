@@ -160,7 +160,6 @@ class Member:
             raft.applied_to(self.applied)
         for token in effects.reads:
             world.checks.read(self, token)
-        world.failed_reads += len(effects.reads_failed)
         if effects.changed:
             world.checks.changed(self)
         for wanted in effects.chunks_wanted:
@@ -251,7 +250,6 @@ class World:
         self.birth = Snapshot(0, 0, birth)
         self.checks = Checks(settings)
         self.network: list[Message] = []
-        self.failed_reads = 0
         self.installs_at_once = True
         self.trace: list[str] | None = None
         self.members: dict[int, Member] = {}

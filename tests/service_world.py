@@ -80,7 +80,6 @@ class World:
             settings,
             CLUSTER,
             in_flight=self.flusher.in_flight,
-            recent=self.local.recalls.recent,
             sleep=_at_once,
         )
         self.collector = Collector(

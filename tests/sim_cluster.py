@@ -15,13 +15,14 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import Links, SimMap, SimWriter, Stream, placeless
+from sim_parts import Links, SimMap, SimWriter, Stream, placeless, settings_of
 from sim_store import SimStore
 from sim_tier import SimTier
 
 from polynya.base import levels
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
+from polynya.node.clock import LogClock
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
 from polynya.node.folding import fold_here
@@ -30,9 +31,10 @@ from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
-from polynya.raft import Configuration, Role, Settings
+from polynya.raft import Configuration, Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
+from polynya.service.demand import MANY, MOST
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
@@ -46,21 +48,6 @@ WALL_MS = 1_700_000_000_000
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 1.0
 CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
-
-
-def settings_of(group: int, is_first: bool, groups: int) -> Settings:
-    """Small bounds, so that each is met."""
-    return Settings(
-        priority=2 if is_first else 1,
-        sleep_after_ms=1500,
-        message_bytes_max=4096,
-        inflight_messages_max=8,
-        inflight_bytes_max=16_384,
-        log_bytes_max=8192,
-        chunk_bytes=1024,
-        chunk_window_bytes=4096,
-        rejoin_ms=1000,
-    )
 
 
 class NotThere(AssertionError):
@@ -130,7 +117,6 @@ class Node:
         self.stamps: dict[int, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.wall_ms = 0  # by which its wall's clock is wrong
-        self._log_ms = 0
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
         self.engine: Engine
 
@@ -147,10 +133,8 @@ class Node:
         """The loop's time by this node's clock."""
         return int(seconds * 1000 * self.rate) + 5000 * self.number
 
-    def log_ms(self) -> int:
-        """Never back in one life (F14)."""
-        self._log_ms = max(self._log_ms, WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms)
-        return self._log_ms
+    def log_wall_ms(self) -> float:
+        return WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms
 
     def start_or_say(self) -> str:
         """Start; or why that is refused, and it stays dead."""
@@ -166,19 +150,20 @@ class Node:
         world = self.world
         self.life += 1
         self.alive = True
-        self._log_ms = 0
         born = self.number in world.born
         membership = Membership(self.number, world.born if born else (), world.placed if born else {})
         storage = open_storage(
             self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
         self.way = Way(self, self.life)
-        cluster = Cluster(membership, Links(self, self.life), GROUPS, self.now_ms, lambda: world.random.getrandbits(64), world.settings)
+        clock = LogClock(storage.log_ms, boot=self.now_ms, wall=self.log_wall_ms)
+        links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
+        cluster = Cluster(membership, links, GROUPS, self.now_ms, seed, world.settings, clock.reach)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
             shape,
-            now_ms=self.log_ms,
+            now_ms=clock.now_ms,
             transport=self.way,
             fatal=partial(self._fatal, self.life),
             cluster=cluster,
@@ -205,6 +190,8 @@ class Node:
         self.spawn(self.placing.run())
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
+        self.forwarding.demand.many, self.forwarding.demand.most = world.follow
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
@@ -212,7 +199,7 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store, world.evict_after_ms).tasks())
+            self.tasks.update(SimTier(self.engine, world.store, self.way, world.evict_after_ms).tasks())
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -378,6 +365,7 @@ class World:
         self.store = store
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
+        self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
         self.born = tuple(range(1, count + 1))
         self.placed: dict[int, tuple[int, ...]] = {}
         if replicas:
@@ -434,6 +422,10 @@ class World:
     def aim(self, group: int, goal: Iterable[int]) -> None:
         """The group is to have these voters."""
         self.redraw(goals={**self.map.goals, group: tuple(sorted(goal))})
+
+    def move(self, group: int, source: Node, target: Node) -> None:
+        """… this one instead of that one."""
+        self.aim(group, {*self.map.goals[group], target.number} - {source.number})
 
     def add_node(self, *, reader: bool = False) -> Node:
         """A new one, with a number of its own."""

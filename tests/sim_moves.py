@@ -150,7 +150,7 @@ class Moves(Episode):
         self.note(f"node {node.number} is lost for good, node {heir.number} is its heir")
         for group in range(GROUPS + 1):
             if node.number in world.map.goals[group]:
-                world.aim(group, {*world.map.goals[group], heir.number} - {node.number})
+                world.move(group, node, heir)
 
 
 MOVES = (Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.come, Moves.lose)

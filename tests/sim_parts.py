@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polynya.base.errors import Unavailable
+from polynya.raft import Settings
 from polynya.stream import snapshots
 from polynya.stream.machine import Machine
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
     from sim_cluster import Node
+
+
+def settings_of(group: int, is_first: bool, groups: int) -> Settings:
+    """Small bounds, so that each is met."""
+    return Settings(
+        priority=2 if is_first else 1,
+        sleep_after_ms=1500,
+        message_bytes_max=4096,
+        inflight_messages_max=8,
+        inflight_bytes_max=16_384,
+        log_bytes_max=8192,
+        chunk_bytes=1024,
+        chunk_window_bytes=4096,
+        rejoin_ms=1000,
+    )
 
 
 class Stream:

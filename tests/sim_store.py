@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
+from polynya.objectstore import MemoryStore, ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.api import AlreadyExists, Conflict
 
 Result = TypeVar("Result")
@@ -39,9 +39,14 @@ class SimStore(MemoryStore):
         self.random = Random(f"store {seed}")
         self.weather = GOOD
         self.faults: Counter[str] = Counter()
+        self.refused: set[int] = set()  # nodes to which it says 403
         self._wall_ms = wall_ms
         self._tasks: set[asyncio.Task[object]] = set()
         self._born: dict[str, float] = {}
+
+    def on(self, node: int) -> ObjectStore:
+        """As this node reaches it."""
+        return _Refusing(self, node)
 
     def _store(self, key: str, data: bytes) -> str:
         self._version += 1
@@ -119,3 +124,40 @@ class SimStore(MemoryStore):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
+
+
+class _Refusing:
+    """The store of one node, which it may refuse."""
+
+    def __init__(self, store: SimStore, node: int) -> None:
+        self._store, self._node = store, node
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        return await self._open().put(key, parts)
+
+    async def get(self, key: str) -> bytes:
+        return await self._open().get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._open().get_range(key, start, length)
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._open().head(key)
+
+    def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self._open().list(prefix, after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._open().delete(keys)
+
+    async def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> str:
+        return await self._open().compare_and_swap(key, data, expected)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _open(self) -> SimStore:
+        if self._node in self._store.refused:
+            self._store.faults["403"] += 1
+            raise StoreUnavailable("403 Forbidden", "403 Forbidden")
+        return self._store

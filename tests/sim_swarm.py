@@ -102,6 +102,7 @@ class SwarmEpisode(Episode):
         store = SimStore(seed, self._wall_ms) if self.swarm.weather is not None else None
         self.world = World(seed, self.swarm.nodes, store=store)
         self.world.disks_fail = True
+        self.world.follow = 6, 0.4  # leads move all the time
         self.idle = Random(f"idle {seed}")
         if store is not None:
             self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))
@@ -113,6 +114,7 @@ class SwarmEpisode(Episode):
 
     async def _mishaps(self) -> None:
         tails = [asyncio.ensure_future(self._tail(number)) for number in range(2)]
+        tails.append(asyncio.ensure_future(self._refuse(Random(f"refused {self.seed}"))))
         self._worsen()
         for step in self.schedule:
             await asyncio.sleep(step.after)
@@ -136,6 +138,7 @@ class SwarmEpisode(Episode):
         world = self.world
         if world.store is not None:
             world.store.weather = GOOD
+            world.store.refused.clear()
         for node in world.nodes.values():
             node.disk.fail_at, node.disk.bad_reads = 0, 0.0
             node.disk.capacity = FULL
@@ -160,6 +163,20 @@ class SwarmEpisode(Episode):
             why = node.start_or_say()
         assert not why, f"node {node.number} does not start: {why}"
         node.disk.misdirected = self.swarm.misdirected
+
+    async def _refuse(self, draw: Random) -> None:
+        """In some worlds the object store refuses one of the nodes for a while."""
+        store, loop = self.world.store, asyncio.get_running_loop()
+        if store is None or draw.random() > 0.3:
+            return
+        begin = loop.time() + draw.uniform(0.0, 8.0)
+        end, node = begin + draw.uniform(5.0, 20.0), draw.choice(list(self.world.nodes))
+        while not self.over and loop.time() < end:
+            if loop.time() >= begin and node not in store.refused:
+                self.note(f"the store refuses node {node}")
+                store.refused.add(node)
+            await asyncio.sleep(0.2)
+        store.refused.discard(node)
 
     # --- idle streams
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from types import SimpleNamespace
+from typing import Any, Protocol
 
 from sim_store import SimStore
 
@@ -28,13 +30,28 @@ from polynya.cold import (
     merger,
 )
 from polynya.node.engine import Engine
+from polynya.node.store_access import Patience, StoreAccess
+from polynya.node.store_leads import Asking, StoreLeads
+from polynya.objectstore import WatchedStore
+from polynya.transport import address
 
 CLUSTER = "c" * 32
 FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
 MERGE = MergeSettings(interval_ms=1500)
+PATIENCE = Patience(persists=6.0, failures=3, probe=2.0, look=0.5)
 COLLECT = CollectorSettings(
     interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=60_000, sweep_every_ms=5000
 )
+
+
+class Way(Asking, Protocol):
+    """To the other nodes of the world."""
+
+    node: Any
+
+
+def _addresses(nodes: Mapping[int, Any], own: int) -> list[int]:
+    return [address(node, 0) for node in nodes if node != own]
 
 
 async def _owned() -> bool:
@@ -44,13 +61,19 @@ async def _owned() -> bool:
 class SimTier:
     """Of one life: its tasks are cancelled when that ends."""
 
-    def __init__(self, engine: Engine, store: SimStore, evict_after_ms: int = 0) -> None:
+    def __init__(self, engine: Engine, shared: SimStore, way: Way, evict_after_ms: int = 0) -> None:
+        assert engine.replicated is not None
+        node, nodes = engine.replicated.node, way.node.world.nodes
+        store = WatchedStore(shared.on(node), asyncio.get_running_loop().time)
+        self.access = StoreAccess(store, lambda: None, PATIENCE)
+        others = partial(_addresses, nodes, node)
+        self.leads = StoreLeads(engine.replicated.leadership, self.access, way, others)
         self.reader = ColdReader(store, cache_bytes=2048)
         self.flusher = Flusher(engine.groups, store, FLUSH, CLUSTER)
         self.merger = Merger(engine.groups, store, MERGE, CLUSTER, self.flusher.in_flight)
         self.states = StateReader(store, cache_bytes=500)
         settings = EvictSettings(after_ms=evict_after_ms, block_streams=2, few=1)
-        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight, recent=engine.groups.recent)
+        self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
         self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
             engine.groups,
@@ -66,7 +89,8 @@ class SimTier:
         engine.local.recalls.states = self.states
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        work = (self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self._snapshots())
+        work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self._snapshots()]
+        work += [self.access.run(), self.leads.run(), self.leads.answer()]
         return [asyncio.ensure_future(each) for each in work]
 
     async def _snapshots(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import stat
 from pathlib import Path
 
 import pytest
+from several_writers import write_at_once
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CREDENTIALS_KEPT_MAX
@@ -185,13 +185,7 @@ def _add_many(folder: str, process: int) -> None:
 
 
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_add_many, args=(str(tmp_path), process)) for process in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(30)
-        assert writer.exitcode == 0
+    write_at_once(_add_many, tmp_path)
     assert len(json.loads((tmp_path / "access" / "tokens.json").read_bytes())["tokens"]) == 30
     assert not [name for name in os.listdir(tmp_path / "access") if name.endswith(".new")]
 

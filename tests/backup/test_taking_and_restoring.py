@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
-from cold_world import GROUPS
+from cold_world import CLUSTER, GROUPS, no_sleep
 from stream_world import raw_batch
 
 from polynya.backup.manifest import Manifest
 from polynya.backup.pruning import prune
 from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
+from polynya.backup.streams import Library, size_of, streams_of
 from polynya.backup.taking import Progress, Taker
 from polynya.backup.verifying import Verifier
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
+from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
 from polynya.objectstore import MemoryStore
 from polynya.stream.commands import Append, Producer
@@ -289,3 +291,27 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(tmp
     assert tier.world.machines()[group].uid_counter > JUMP
     for storage in storages:
         storage.journal.close()
+
+
+@run
+async def test_evicted_streams_are_read_out_of_a_backup(tmp_path: Path) -> None:
+    tier, shelf = BackedUp(), MemoryStore()
+    tier.fill(5, 4)
+    await tier.flusher.flush_now()
+    tier.world.now += 1000
+    settings = EvictSettings(after_ms=1000, few=1)
+    evictor = Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
+    assert await evictor.evict_due() == len(tier.written)
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    library, found = Library(shelf, manifest), {}
+    for group in ALL:
+        machine = await library.machine(group)
+        assert not machine.streams
+        for stream in streams_of(machine):
+            pieces = [piece async for piece in library.pieces(machine, stream)]
+            found[stream.name] = b"".join(piece.payload for piece in pieces)
+            assert size_of(stream) == (sum(piece.records for piece in pieces), len(found[stream.name]))
+    assert found == {name: bytes(payload) for name, payload in tier.written.items()}
+    await shelf.delete([key for key in shelf.objects if "/packs/" in key])
+    with pytest.raises(CorruptData, match="is missing"):
+        [piece async for piece in library.pieces(machine, stream)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
 from polynya.cli.cluster import _look_again
-from polynya.cli.cluster_dev import _connections_from, _free_ports, is_running, running_pid
+from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
+from polynya.node.settings import SETTINGS
 
 
 def run(*arguments: str) -> Result:
@@ -41,7 +43,7 @@ def test_status_shows_nodes_and_groups():
     with scripted(said("node 2 does not answer")) as server:
         shown = run("status", "--groups", "--server", server.url)
     assert shown.exit_code == 0, shown.output
-    assert "   1  http://h:1   there  9.9      2          5" in shown.output
+    assert "   1  http://h:1   there  9.9          2      5" in shown.output
     assert "   2  http://h:11  away" in shown.output
     rows = [line.split() for line in shown.output.splitlines()]
     assert ["0", "1", "3", "1,700", "0", "40"] in rows and ["1", "none", "4", "1"] in rows
@@ -78,6 +80,12 @@ def test_health_ends_with_what_it_found():
     with scripted(said()) as server:
         well = run("health", "--server", server.url)
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
+
+
+def test_health_of_a_node_that_no_cluster_knows_says_so():
+    with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
+        refused = run("health", "--server", server.url)
+    assert refused.exit_code == exits.REFUSED and "node 4 has not heard of its cluster yet" in refused.output
 
 
 def test_health_can_wait(monkeypatch):
@@ -131,6 +139,46 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
 def test_dev_refuses_what_cannot_be(tmp_path: Path, flags: tuple[str, ...], said: str):
     refused = run("dev", "--data", str(tmp_path / "c"), *flags)
     assert refused.exit_code == exits.USAGE and said in refused.output
+
+
+def test_dev_leaves_nothing_behind_of_settings_that_a_node_refuses(tmp_path: Path):
+    refused = run("dev", "--nodes", "5", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0", "--cold-backend", "foo")
+    assert refused.exit_code == exits.USAGE and "'foo': expected one of local, s3" in refused.output
+    assert not list(tmp_path.glob("c/node-*"))  # the next start may want another number of nodes
+
+
+def test_dev_says_that_a_folder_cannot_be_used(tmp_path: Path):
+    (tmp_path / "file").touch()
+    refused = run("dev", "--data", str(tmp_path / "file"), "--listen", "127.0.0.1:0")
+    assert refused.exit_code == exits.REFUSED and "cannot be used: File exists" in refused.output
+
+
+def test_a_node_more_of_a_development_cluster_is_found_where_it_starts(tmp_path: Path):
+    refused = run("add", "--dev", str(tmp_path), "--peer", "h:1")
+    assert refused.exit_code == exits.USAGE and "leave out --peer and --http" in refused.output
+
+
+def test_dev_leaves_a_cluster_that_runs_alone(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("polynya.cli.cluster_dev.LEAVE_SECONDS", 0)
+    node = tmp_path / "node-1"
+    node.mkdir()
+    (node / "polynya.toml").write_text("as it was")
+    (node / "node.pid").write_text("4711")
+    with (node / "node.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = run("dev", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert refused.exit_code == exits.REFUSED and "runs already: node 1 (pid 4711)" in refused.output
+    assert (node / "polynya.toml").read_text() == "as it was"
+
+
+def test_dev_lays_out_a_folder_with_any_name(tmp_path: Path):
+    folder = tmp_path / 'odd "n\\ame; #'
+    node = DevNode(1, folder / "node-1", "127.0.0.1", 5000)
+    folder.mkdir()
+    values = dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS)
+    _lay_out([node], folder, Laid(2, [], 3, objects=True), values)
+    config = load({}, environ={}, path=str(node.folder / "polynya.toml")).config
+    assert (config.data, config.cold.root) == (str(node.folder), str(folder / "objects"))
 
 
 def view(**more: Any) -> tuple[int, dict[str, str], bytes]:

@@ -89,7 +89,8 @@ def test_a_server_that_is_busy_is_asked_again_before_the_first_record_and_one_th
         assert ran(server.url, "append", "a", "1").exit_code == 0
     assert [said.method for said in server.said] == ["HEAD", "HEAD", "HEAD", "POST"]
     with scripted((503, {"retry-after": "1"}, b"")) as server:
-        assert ran(server.url, "append", "a", "1", "--retry", "1s").exit_code == exits.UNREACHABLE
+        away = ran(server.url, "append", "a", "1", "--retry", "1s")
+    assert away.exit_code == exits.UNREACHABLE and "the server cannot answer this now (503)" in away.output
     assert len(server.said) > 1
     assert ran(server.url, "append", "a", "1").exit_code == exits.UNREACHABLE  # at once: it is not there any more
 

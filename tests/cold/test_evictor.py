@@ -11,14 +11,14 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, StateReader, Verifier
 from polynya.stream.commands import Evict, Return
-from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.eviction import ghosts, slice_of, whole_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
 
 
 def evictor_of(tier: Tier, settings: EvictSettings = SETTINGS) -> Evictor:
-    return Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, recent={}, sleep=no_sleep)
+    return Evictor(tier.world, tier.store, settings, CLUSTER, in_flight=tier.flusher.in_flight, sleep=no_sleep)
 
 
 def evicted(tier: Tier) -> set[str]:
@@ -30,11 +30,19 @@ async def bring_all(tier: Tier) -> None:
     states = StateReader(tier.store)
     for group, machine in tier.world.machines().items():
         for ghost in list(ghosts(machine)):
-            where = where_of(ghost)
-            assert where is not None
-            state = await states.state(slice_of(machine, where))
-            assert whole_of(ghost, where, state).name == ghost.name
+            state = await states.state(slice_of(machine, ghost))
+            assert whole_of(ghost, state).name == ghost.name
             tier.world.apply(group, Return([(ghost.name, ghost.uid, state)], tier.world.now))
+
+
+async def back_as_before(tier: Tier) -> None:
+    """All streams, whole; and nothing else is left, in the store and in the machines."""
+    await bring_all(tier)
+    assert not evicted(tier)
+    await tier.check()
+    tier.world.deliver()
+    await tier.settle_all()
+    tier.check_nothing_leaks()
 
 
 async def idle(tier: Tier) -> None:
@@ -57,11 +65,7 @@ def test_idle_streams_go_in_blocks_of_their_group_and_come_back() -> None:
             (entry,) = read_footer(data).entries
             assert (entry.base_record, entry.uid) == (-1, 0), "nothing takes it for records"
             assert not damaged_slices(data)
-        await bring_all(tier)
-        assert not evicted(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
+        await back_as_before(tier)
         assert set(tier.store.objects) == packs
         assert before.keys() == tier.world.machines().keys()
 
@@ -79,11 +83,7 @@ def test_any_call_of_the_store_may_fail(after: bool) -> None:
         assert evicted(tier) == set(tier.written), "one failed call is repeated under the same key"
         calls = tier.store.calls
         tier.store.fail_at = 0
-        await bring_all(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
-        tier.check_nothing_leaks()
+        await back_as_before(tier)
         return calls
 
     play_each(story, over=2)
@@ -104,11 +104,7 @@ def test_any_proposal_may_fail(how: str, in_a_row: int) -> None:
         await evictor.evict_due()
         assert evicted(tier) == set(tier.written)
         await tier.settle_all()
-        await bring_all(tier)
-        await tier.check()
-        tier.world.deliver()
-        await tier.settle_all()
-        tier.check_nothing_leaks()
+        await back_as_before(tier)
         return calls
 
     play_each(story, over=5)
@@ -159,9 +155,7 @@ def test_states_are_fetched_once_and_checked() -> None:
         await evictor_of(tier).evict_due()
         machine = next(machine for machine in tier.world.machines().values() if machine.evicted)
         ghost = next(ghosts(machine))
-        where = where_of(ghost)
-        assert where is not None
-        place = slice_of(machine, where)
+        place = slice_of(machine, ghost)
         states = StateReader(tier.store)
         assert len({id(state) for state in await asyncio.gather(*(states.state(place) for _ in range(5)))}) == 1
         assert states.counters.loads == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,6 @@ from product import polynya
 pytestmark = pytest.mark.process
 FLAGS = ("--cores", "2", "--cold-flush-max-age-ms", "100", "--cold-evict-after-ms", "300", "--cold-delete-grace-ms", "1s")
 NAMES = [f"idle/s{number}" for number in range(12)]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "data")
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 def append(world: World, name: str, sequence: int) -> int:

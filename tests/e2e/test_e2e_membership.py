@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def test_five_nodes_with_three_replicas_answer_everything_and_a_lost_disk_is_rep
         moved = agreed(cluster, 3, "who leads group 1", lambda view: view["groups"][1]["leader"] == target)["groups"][1]
         assert moved["first"] == target and source not in moved["voters"]
         cluster.kill(2)
+        shutil.copytree(folder / "node-2", tmp_path / "away", ignore=lambda *_: ["run"])
         cluster.wipe(2)
         other = cluster.urls[2]
         agreed(cluster, 3, "that node 2 is away", lambda view: 2 not in [node["id"] for node in view["nodes"] if node["there"]])
@@ -102,5 +104,10 @@ def test_five_nodes_with_three_replicas_answer_everything_and_a_lost_disk_is_rep
         for name in names:
             assert ask("POST", f"{urls[6]}/v1/stream/{name}", b"1")[0] == 204
             assert [records(each, name) for each in urls.values()] == [[0, 1]] * 5
+        settings = ("--config", str(folder / "node-2" / "polynya.toml"))
+        started = polynya("serve", *settings, "--data", str(tmp_path / "away"))  # it was down while it was removed, and hears so
+        assert started.code == 78 and "node 2 was removed from the cluster" in started.err and "while it was away" in started.err
+        started = polynya("serve", *settings)  # on its empty disk, too
+        assert started.code == 78 and "number 2 was removed from the cluster" in started.err
         assert cluster.stop() == 0
     assert not [line for line in cluster.logs().splitlines() if "level=critical" in line]

@@ -13,7 +13,7 @@ from front_world import World, play, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.http.connection import Connection
 from polynya.front.http.server import HttpFront
@@ -345,6 +345,7 @@ def test_stopping_answers_what_is_in_flight() -> None:
         (Unavailable("x"), "UNAVAILABLE", "refused"),
         (OutcomeUnknown("x"), "OUTCOME_UNKNOWN", "unknown"),
         (RuntimeError("x"), "INTERNAL", "unknown"),
+        (CorruptData("block 7 is gone"), "DATA_DAMAGED", "unknown"),
     ],
 )
 def test_a_client_can_tell_refused_from_unknown(fault: Exception, code: str, outcome: str) -> None:

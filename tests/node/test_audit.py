@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import stat
 from pathlib import Path
 
 import pytest
+from several_writers import write_at_once
 
 from polynya.node.audit import AuditFile, AuditLog, act
 
@@ -54,13 +54,7 @@ def _write(folder: str, process: int) -> None:
 
 
 def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_write, args=(str(tmp_path), process)) for process in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(30)
-        assert writer.exitcode == 0
+    write_at_once(_write, tmp_path)
     assert len({line["target"] for line in lines(tmp_path)}) == 150
 
 

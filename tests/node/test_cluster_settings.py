@@ -96,6 +96,8 @@ def test_a_table_that_is_wrong_is_named(tmp_path, line, said):
         ({"cluster_nodes": TWO.replace("5012", "5002")}, "two nodes have the peer 127.0.0.1:5002"),
         ({"cluster_nodes": TWO.replace("5012", "5000")}, "the peer port of node 2, 127.0.0.1:5000, is where clients reach node 1"),
         ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "ftp://x")}, "expected the URL that clients reach it at"),
+        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", "http://h:99999")}, "expected the URL that clients reach it at"),
+        ({"cluster_nodes": TWO.replace("http://127.0.0.1:5010", 'http://h"x:1')}, "expected the URL that clients reach it at"),
         ({"cluster_nodes": "1=127.0.0.1:5002"}, "expected ID=HOST:PORT=URL"),
         ({"cluster_ca": "ca.crt"}, "cluster.ca, cluster.cert and cluster.key go together"),
         ({"cluster_listen": "0.0.0.0:5002"}, "the peer port on 0.0.0.0 is reachable from other machines"),

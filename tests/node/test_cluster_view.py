@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems, reader_notes
+from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems, reader_notes, store_notes
 from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, Placement
 from polynya.stream.placement import Map, born
@@ -45,12 +45,24 @@ def test_a_cluster_that_is_well_has_no_problems():
         "cores": 1,
         "leads": 1,
         "replicas": 3,
+        "forgotten": {},
         "lost": [],
         "votes": 3,
         "behind_entries": 0,
         "behind_seconds": 0.0,
+        "store": "",
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []
+    assert list(store_notes(nodes)) == []
+
+
+def test_who_cannot_use_the_object_store_is_named_and_is_no_problem():
+    why = "nothing could be written to it for 40 s: 403 Forbidden"
+    said = {(node, 0): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 2, 3)}
+    said[2, 1] = msgspec.structs.replace(told(), store=why)
+    nodes, groups = described(a_map(0), 0, said)
+    assert list(problems(a_map(0), nodes, groups)) == []
+    assert list(store_notes(nodes)) == [f"node 2 and the object store: {why}"]
 
 
 def test_what_is_wrong_is_named():
@@ -141,3 +153,18 @@ def test_a_zone_that_is_missing_is_a_note():
     now = in_zones("a", "", "b", "", voters=(1, 2, 3))
     assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; zones are kept apart by themselves once every node has one"]
     assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []
+
+
+def test_what_a_node_without_its_data_waits_for_is_a_problem():
+    def blank(group: int, *unheard: int) -> Replica:
+        return msgspec.structs.replace(replica(group, "follower"), forgotten=list(unheard))
+
+    said = {(1, 0): told(replica(0, "leader"), replica(1, "follower"), replica(2, "follower"))}
+    said |= {(node, 0): told(blank(0), blank(1, 3), blank(2)) for node in (2,)}
+    nodes, groups = described(a_map(2), 2, said)
+    found = [problem for problem in problems(a_map(2), nodes, groups) if problem.startswith("node 2")]
+    assert len(found) == 1 and "group 0" not in found[0], "what has a leader is on its way"
+    assert (
+        "nothing on its disk of group 1, and takes part once it has heard node 3: start it; it has lost its disk, and waits for a leader of group 2"
+        in found[0]
+    )

@@ -43,7 +43,7 @@ def sizes(world: World) -> dict[str, int]:
         "feeds": len(local.feeds),
         "proposals": len(core._proposals),
         "inflight": core.inflight_bytes,
-        "waiters": len(core._waiters),
+        "waiters": len(core._ends),
         "sending": len(settler._sending),
         "flushing": len(world.flusher.in_flight),
         "hot": world.hot_bytes,

@@ -13,6 +13,7 @@ from cluster_peer import cluster_peer
 from free_ports import free_ports
 from test_cluster_settings import ID, loaded
 
+from polynya.base.errors import ConfigError
 from polynya.node import learning
 from polynya.node.birth import FILE, Birth, Learned, birth_of, journal_id_of
 from polynya.node.config import Config
@@ -44,6 +45,17 @@ def test_history_and_groups_are_those_of_the_cluster_and_nobody_is_alarmed(tmp_p
 def test_what_the_settings_say_is_not_learned(tmp_path: Path) -> None:
     config = config_of(tmp_path, 1, groups="8", cluster_history="9")
     assert (made := birth_of(config, Learned(7, 6))).history == 9 and made.groups == 8
+
+
+def test_a_number_that_was_removed_begins_no_folder(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    config = config_of(tmp_path, port)
+    with cluster_peer(tmp_path / "peer", port, cluster=ID, history=7, removed=12):
+        learned = asyncio.run(learn(config))
+    assert learned.removed_by == 2
+    with pytest.raises(ConfigError, match=r"number 1 was removed from the cluster, says node 2, .*under a new number"):
+        birth_of(config, learned)
+    assert not list((tmp_path / "data").iterdir())
 
 
 def test_nothing_is_learned_of_strangers(tmp_path: Path) -> None:

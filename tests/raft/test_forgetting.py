@@ -83,3 +83,79 @@ def test_a_new_group_is_born_though_its_members_hear_each_other_late(monkeypatch
     monkeypatch.undo()
     world.pass_time(20 * world.settings.election_ms)
     assert leads(world) and not any(member.live.forgetful for member in world.members.values())
+
+
+def pair(blank: int) -> World:
+    """A group of two with an entry, of which one has lost its disk."""
+    world = World(Configuration((1, 2)))
+    for node in (1, 2):
+        world.add(node)
+    world.pass_time(3 * world.settings.election_ms)
+    leader = world.leader()
+    assert leader is not None
+    leader.live.propose(commands("a"), leader.now_ms)
+    world.pass_time(100)
+    lose(world, blank)
+    return world
+
+
+def lose(world: World, number: int) -> None:
+    lost = world.members[number]
+    lost.crash()
+    world.pass_time(50)
+    lost.disk = Disk()
+    lost.disk.frames.append(("hard", HardState(forgetful=True)))
+    lost.disk.sync(1)
+    lost.start()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_of_two_the_one_that_has_all_is_elected_by_the_one_that_has_nothing(number: int) -> None:
+    world = pair(number)
+    world.pass_time(10 * world.settings.election_ms)
+    leader, lost = world.leader(), world.members[number].live
+    assert leader is not None and leader.node == 3 - number, "who has all leads"
+    assert not lost.forgetful and lost.commit == leader.live.commit >= 3
+    lose(world, 3 - number)  # and now the other
+    world.pass_time(10 * world.settings.election_ms)
+    leader = world.leader()
+    assert leader is not None and leader.node == number and leader.live.commit >= 4
+
+
+def test_of_two_that_have_both_forgotten_nobody_leads() -> None:
+    """The second lost its disk before the first had learned anything again: what was acknowledged is gone, and nobody may say that it never was."""
+    world = pair(2)
+    while not world.members[2].live.term:
+        world.pass_time(1)
+    assert world.members[2].live.forgetful and not leads(world)
+    lose(world, 1)
+    world.pass_time(30 * world.settings.election_ms)
+    assert world.leader() is None
+
+
+def test_of_three_nobody_is_elected_by_one_that_has_forgotten() -> None:
+    """One has lost its disk, one lags, one is down: the entry may be on the third alone."""
+    world, leader, lost = with_a_lost_disk()
+    (other,) = {1, 2, 3} - {leader, lost}
+    world.members[leader].crash()
+    world.pass_time(30 * world.settings.election_ms)
+    assert world.members[lost].live.forgetful and not leads(world) and world.members[other].raft is not None
+
+
+def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
+    """A change to three had begun: what the new ones committed together is not known to the old one alone."""
+    world = World(Configuration((1, 2)))
+    for node in (1, 2, 3):
+        world.add(node)
+    world.pass_time(3 * world.settings.election_ms)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.live.change(Configuration((1, 2), learners=(3,)), leader.now_ms) is None
+    world.pass_time(200)
+    world.members[3].crash()
+    lose(world, 3 - leader.node)
+    world.pass_time(30 * world.settings.election_ms)
+    assert world.members[3 - leader.node].live.forgetful and not leads(world)
+    world.members[3].start()
+    world.pass_time(30 * world.settings.election_ms)
+    assert not leads(world), "of two with a learner nobody is sure"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A, led, stories
+from cluster_stories import A, led, outrun, stories
 from sim_cluster import Node, NotThere, World
 from sim_loop import run_simulated
 
@@ -67,12 +67,7 @@ async def test_who_missed_more_than_the_logs_hold_gets_a_snapshot(world: World, 
     group = world.group_of(A)
     behind = next(node for node in world.alive() if node is not leader)
     behind.kill()
-    for number in range(40):
-        await leader.append(A, b"%03d" % number + b"x" * 1000)
-    for _ in range(4):
-        for node in world.alive():
-            await node.snapshot()
-        await leader.append(A, b"y" * 9000)
+    await outrun(world, leader)
     assert leader.core.members[group].raft.log.first > 30, "the entries are gone"
     behind.start()
     await world.wait_equal()
@@ -277,3 +272,22 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         await world.stop()
 
     run_simulated(run())
+
+
+@story_of_a_leader
+async def test_log_time_goes_on_after_a_leader_whose_clock_was_an_hour_ahead(world: World, leader: Node) -> None:
+    leader.wall_ms = 3_600_000
+    await leader.append(A, b"ahead;")
+    await world.wait_equal()
+    leader.kill()
+    group = world.group_of(A)
+    await world.wait(lambda: world.leader(group) is not None)
+    other = world.leader(group)
+    assert other is not None
+    began_ms, began = other.engine.service.now_ms(), asyncio.get_running_loop().time()
+    assert began_ms > other.log_wall_ms() + 3_500_000
+    await asyncio.sleep(20)
+    passed_ms = (asyncio.get_running_loop().time() - began) * 1000
+    assert abs(other.engine.service.now_ms() - began_ms - passed_ms) < 0.02 * passed_ms
+    leader.wall_ms = 0
+    leader.start()

@@ -94,7 +94,7 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     leaving = world.leader(group)
     assert leaving is not None
     await leaving.snapshot()
-    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    world.move(group, leaving, outsider)
     await world.wait_placed()
     assert group not in leaving.engine.local.machines and group not in leaving.core.shard.groups
     assert not [path for path in leaving.disk.names(leaving.folder / "snapshots") if path.startswith(f"g{group:05d}")]
@@ -119,14 +119,14 @@ async def test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none(
     leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
     await leaving.snapshot()
     calls = leaving.disk.calls
-    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    world.move(group, leaving, outsider)
     await world.wait_placed()
     assert leaving.disk.calls > calls
     for power in (None, 0.0, 0.5, 1.0):
         leaving.kill(power=power)
         leaving.start()
         assert not leaving.core.has(group)
-    world.aim(group, {*world.map.goals[group], leaving.number} - {outsider.number})
+    world.move(group, outsider, leaving)
     await world.wait_placed()
     leaving.kill(power=0.0)
     leaving.start()
@@ -141,7 +141,7 @@ async def test_a_node_that_was_away_learns_that_its_replica_was_moved(world: Wor
     await outsider.create(A)
     away = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
     away.kill()
-    world.aim(group, {*world.map.goals[group], outsider.number} - {away.number})
+    world.move(group, away, outsider)
     await world.wait_placed()
     leader = world.leader(group)
     assert leader is not None
@@ -319,7 +319,7 @@ async def test_what_a_member_promised_outlives_its_data(world: World) -> None:
     leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
     term = leaving.core.term(group)
     assert term > 0
-    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    world.move(group, leaving, outsider)
     await world.wait_placed()
     for _ in range(3):
         await leaving.snapshot()
@@ -395,7 +395,7 @@ async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_
     await outsider.create(A)
     leaving = next(node for node in world.alive() if node.core.has(group) and not node.core.leads(group))
     assert leaving.engine.residence is not None
-    world.aim(group, {*world.map.goals[group], outsider.number} - {leaving.number})
+    world.move(group, leaving, outsider)
     await world.wait_placed()
     await leaving.engine.residence.make(group)
     for _ in range(2):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from cluster_stories import A, led, stories
+from cluster_stories import A, led, outrun, stories
 from msgspec import structs
-from sim_cluster import GROUPS, Node, World, settings_of
+from sim_cluster import GROUPS, Node, World
+from sim_parts import settings_of
 
 from polynya.node import arriving, exchange
 from polynya.raft import ChunkWanted, Configuration, Snapshot, SnapshotChunk, decode_message
@@ -35,16 +36,6 @@ async def none_left(world: World) -> None:
 
 
 story = stories(one_behind, none_left)
-
-
-async def outrun(world: World, leader: Node) -> None:
-    """More is written than the logs keep."""
-    for number in range(40):
-        await leader.append(A, b"%03d" % number + b"x" * 1000)
-    for _ in range(4):
-        for node in world.alive():
-            await node.snapshot()
-        await leader.append(A, b"y" * 9000)
 
 
 def chunks(world: World, to: Node) -> list[int]:

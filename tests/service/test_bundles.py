@@ -29,7 +29,7 @@ class World:
         self.lost: BaseException | None = None
         self.refused: set[str] = set()
         self.bundles = Bundles(self)
-        self._handle = handler_of({1, 2}.__contains__, lambda group: 9, self._propose, lambda: STAMP)
+        self._handle = handler_of({1, 2}.__contains__, lambda group: 9, self._propose, lambda: STAMP, lambda *came: None)
 
     def protocol(self, core: int) -> int:
         return self.protocols
@@ -101,7 +101,11 @@ def test_what_fails_does_so_alone():
 def test_a_command_of_a_later_release_is_the_fault_of_it_alone():
     taken: list[str] = []
     handle = handler_of(
-        lambda group: True, lambda group: 0, lambda group, append, done: (taken.append(append.name), done(Reply(0))), lambda: 1
+        lambda group: True,
+        lambda group: 0,
+        lambda group, append, done: (taken.append(append.name), done(Reply(0))),
+        lambda: 1,
+        lambda *came: None,
     )
     strange = msgspec.msgpack.encode([2, 5, "no time", "", None])
     bodies = [encode_command(Append("a", 1, "", None)), strange, encode_command(Append("b", 1, "", None))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ import msgspec
 import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.replica.log import decode_command
+from polynya.replica.log import decode_command, encode_command
 from polynya.service import forwarding, messages
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.passing import THROUGH
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Acknowledge, AnyCommand, Append, Command
 from polynya.stream.replies import Code, Reply
@@ -29,6 +31,8 @@ class World:
         self.leaders: dict[int, int] = {}
         self.gone: set[int] = set()
         self.others = [1]
+        self.protocols = 3
+        self._passed: list[tuple[int, int, Any]] = []
         self.here: list[tuple[int, int, Any]] = []
         self.asked: list[tuple[int, int, Any]] = []
         self.told: list[dict[int, int]] = []
@@ -68,6 +72,11 @@ class World:
         return True
 
     def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        if kind == messages.PASS_ON:
+            kind, group = struct.unpack_from("<HH", body)
+            self.call_nowait(core, kind, body[4:], done)
+            self._passed.append((kind, group, self.asked[-1][1]))
+            return
         if kind == messages.PROPOSE_ALL:
             rest = msgspec.msgpack.decode(body[2:], type=list[AnyCommand])
             self.asked.append((core, [_number_of(command) for command in rest], done))
@@ -76,7 +85,14 @@ class World:
         self.asked.append((core, _number_of(decode_command(body[2:])), done))
 
     def protocol(self, core: int) -> int:
-        return 2
+        return self.protocols
+
+    def passed(self) -> list[tuple[int, int, Any]]:
+        """What was to be passed on, of what was asked: kind, group, numbers."""
+        return self._passed
+
+    def answer_all(self, index: int, replies: list[Reply]) -> None:
+        self.asked[index][2](messages.encode([replies, {}]))
 
     def append(self, group: int, number: int) -> list[Any]:
         answers: list[Any] = []
@@ -282,7 +298,7 @@ def test_without_a_leader_it_ends_in_bounded_time(monkeypatch):
 
 def test_a_leader_that_is_not_heard_is_not_asked():
     async def work(world: World) -> None:
-        world.gone.add(3)
+        world.gone |= {2, 3}  # nobody is there through whom it could be
         world.lead(2, 3)
         world.propose(2, 7)
         assert not world.asked
@@ -328,5 +344,102 @@ def test_a_question_for_who_leads_has_an_answer_or_says_that_there_is_none():
         assert list(world.forwarding.places()) == [0x200, 0x201, 0x300, 0x301]
         world.gone.add(2)
         assert list(world.forwarding.places()) == [0x300, 0x301]
+
+    story(work)
+
+
+def test_a_leader_that_is_not_reached_is_asked_through_another_node():
+    """One attempt or bundle at a time, in their order; directly again once it is there."""
+
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        world.gone = {3}
+        answers = [world.append(2, number) for number in range(3)]
+        await turns()
+        assert [place for place, _ in world.places()] == [2 << 8] and world.passed() == [(messages.PROPOSE_ALL, 2, [0, 1, 2])]
+        late, other = world.append(2, 3), world.propose(2, 4)
+        await turns()
+        assert len(world.asked) == 1
+        world.answer_all(0, [OK, OK, OK])
+        assert answers == [[OK], [OK], [OK]]
+        world.gone = set()
+        await until(lambda: len(world.asked) == 3)
+        assert world.places()[1:] == [(3 << 8, 3), (3 << 8, 4)] and not late + other
+
+    story(work)
+
+
+def test_who_is_between_and_does_not_reach_the_leader_either_is_not_asked_for_ever(monkeypatch):
+    async def work(world: World) -> None:
+        monkeypatch.setattr(forwarding, "PATIENCE_SECONDS", 0.3)
+        world.lead(2, 3)
+        world.gone = {3}
+        answers = world.propose(2, 1)
+        answered = 0
+        async with asyncio.timeout(60):
+            while not answers:
+                for _, _, done in world.asked[answered:]:
+                    answered += 1
+                    done(NotLeader(3))
+                await asyncio.sleep(0.001)
+        assert isinstance(answers[0], NotLeader) and len(world.asked) < 40
+
+    story(work)
+
+
+def test_what_is_passed_on_goes_to_the_leader_alone():
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        answers: list[Any] = []
+        handle = world.handlers[messages.PASS_ON]
+        body = b"\x02\x00" + encode_command(Acknowledge(7))
+        handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 2 << 8)
+        assert world.places() == [(3 << 8, 7)]
+        world.asked[0][2](encoded := messages.encode(OK))
+        world.asked[0][2](fault := OutcomeUnknown("lost"))
+        assert answers == [encoded, fault]
+        answers.clear()
+        handle(struct.pack("<HH", messages.PASS_ON, 2) + body, answers.append, 2 << 8)  # never twice
+        handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 3 << 8)  # nor back
+        world.gone = {3}
+        handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 2 << 8)
+        world.lead(2, 1)
+        handle(struct.pack("<HH", messages.PROPOSE, 2) + body, answers.append, 2 << 8)
+        assert [each.node for each in answers] == [3, 3, 3, 1] and len(world.asked) == 1
+
+    story(work)
+
+
+def test_a_node_of_a_release_that_does_not_pass_on_is_only_asked_who_leads():
+    async def work(world: World) -> None:
+        world.protocols = 2
+        world.lead(2, 3)
+        world.gone = {3}
+        world.propose(2, 1)
+        await turns()
+        assert not world.asked
+        with pytest.raises(NotLeader):
+            world.forwarding.home(2, through=True)
+        world.protocols = 3
+        assert world.forwarding.home(2, through=True) == THROUGH + (2 << 8)
+        with pytest.raises(NotLeader):
+            world.forwarding.home(2)
+
+    story(work)
+
+
+def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
+    """It heard its leader while it had forgotten what it promised; whoever was asked then did not lead yet."""
+
+    async def work(world: World) -> None:
+        world.fit = lambda group: False
+        answers = world.propose(2, 1)
+        world.lead(2, 3)
+        world.asked.pop()[2](NotLeader(0))
+        world.fit = lambda group: True
+        await until(lambda: world.asked)
+        assert world.places() == [(3 << 8, 1)]
+        world.asked.pop()[2](messages.encode(OK))
+        assert answers == [OK]
 
     story(work)

@@ -6,18 +6,20 @@ import asyncio
 import socket
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import uvloop
+from msgspec import structs
 from two_nodes import ECHO, HOLD, Node, answer_of, two_nodes, until
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.node.authority import make_authority, make_certificate, peer_tls
 from polynya.node.ports import take_port
 from polynya.transport import Reply, address, backoff, lane, pulse, transport
-from polynya.transport.dialing import PeerTls
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, judge
+from polynya.transport.dialing import Dialer, PeerTls
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
 from polynya.transport.lane import messages_of
 from polynya.transport.link import HEADER, Link, Type
 
@@ -317,7 +319,7 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
             first.raft.send(3, [b"m"])
             await until(lambda: (0, 1, [b"m"]) in three.heard)
             assert first.nodes == [2, 3]
-            first.dismiss_node(3)
+            first.dismiss_node(3, 5)
             assert first.raft.is_there(3)
             await first.remove_node(3)
             assert not first.raft.is_there(3) and first.nodes == [2] and "lost 3" in one.seen
@@ -334,6 +336,92 @@ def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_mo
 
     (tmp_path / "again").mkdir()
     run(story())
+
+
+def test_a_removed_node_is_told_by_which_map_and_believes_no_other_cluster_s_nodes(tmp_path, caplog):
+    """Who was away while it was removed hears it from whoever refuses it; who is only on its way out, or of another history, does not."""
+
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        told = []
+        await one.start({2: two.port, 3: 1})
+        (first,) = one.transports
+        first.dismiss_node(2)  # its address is another's by now, and it is not removed yet
+        await two.start({1: one.port})
+        two.transports[0].on_removed = told.append
+        await until(lambda: any("on its way out" in str(getattr(each, "reason", "")) for each in caplog.records))
+        assert told == []
+        first.dismiss_node(2, 7)
+        first.dismiss_node(2, 9)  # later maps have it so, too
+        await until(lambda: told)
+        assert {(each.node, each.cluster, each.history, each.removed) for each in told} == {(1, "c", 1, 7)}
+        await two.stop()
+        stranger = Node(tmp_path / "again", 2)
+        await stranger.start({1: one.port}, name="another")
+        heard = []
+        stranger.transports[0].on_removed = heard.append
+        await until(lambda: any("belongs to the cluster another" in str(getattr(each, "reason", "")) for each in caplog.records))
+        await until(lambda: any(str(getattr(each, "reason", "")).startswith("it refuses this node: it belongs") for each in caplog.records))
+        assert heard == []
+        await first.remove_node(2)  # nobody forgets why
+        assert first._port is not None and first._port._dismissed == {2: 7}
+        for node in (one, stranger):
+            await node.stop()
+        for node in (one, two, stranger):
+            node.held.close()
+
+    (tmp_path / "again").mkdir()
+    run(story())
+
+
+def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
+    """The others cannot connect to it, and so never missed it; it was connected to them all the time."""
+
+    async def story():
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        nowhere = take_port("127.0.0.1", 0, name="nowhere")
+        await one.start({2: nowhere.getsockname()[1]})
+        await two.start({1: one.port})
+        told = []
+        two.transports[0].on_removed = told.append
+        await until(lambda: two.raft.is_there(1))
+        one.transports[0].dismiss_node(2, 5)
+        await one.transports[0].remove_node(2)
+        await until(lambda: told and not two.raft.is_there(1))
+        assert told[0].removed == 5
+        for node in (one, two):
+            await node.stop()
+            node.held.close()
+        nowhere.close()
+
+    run(story())
+
+
+def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_path):
+    """Somebody answers at the address of node 2 who is in another history, or another node."""
+
+    async def story():
+        for wrong in ({"history": 2}, {"node": 4}):
+            liar = await asyncio.start_server(partial(_refuse_as_removed, wrong), "127.0.0.1", 0)
+            own = Hello(1, 2, "c", 1, 4, 3, 0, 1, "life")
+            dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, lambda hello: None)
+            told: list[Hello] = []
+            dialer.on_removed = told.append
+            with pytest.raises(OSError, match="it refuses this node"):
+                await dialer.connect(0, LANE_ASK)
+            assert told == []
+            liar.close()
+
+    run(story())
+
+
+async def _refuse_as_removed(wrong, reader, writer):
+    await reader.readexactly(PREAMBLE.size)
+    told = Hello(1, 2, "c", 1, 4, 2, 0, 1, "life", removed=99)
+    own = encode_hello(structs.replace(told, **wrong))
+    ends = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
+    ends.connection_made(writer.transport)
+    ends.send(Type.REFUSED, len(own), 0, own + b"node 3 was removed from the cluster")
 
 
 def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):

@@ -7,7 +7,6 @@ import io
 import tarfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -15,7 +14,7 @@ from google_crc32c import extend
 
 from polynya.backup.manifest import MANIFEST, Manifest, decode, folder_of, is_id
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.objectstore import NotFound, ObjectInfo, ObjectStore, StoreUnavailable
+from polynya.objectstore import NotFound, ObjectInfo
 
 READ_BYTES = 8 << 20
 
@@ -186,8 +185,3 @@ async def part_of(shelf: Reading, name: str, number: int) -> bytes:
     if not part:
         raise CorruptData(f"{key} is empty")
     return part
-
-
-async def delete_quietly(store: ObjectStore, keys: Sequence[str]) -> None:
-    with suppress(StoreUnavailable):
-        await store.delete(keys)

@@ -15,6 +15,7 @@ from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
 from polynya.stream import holes
 from polynya.stream.commands import ColdSlice
+from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch, Stream
 from polynya.stream.reading import record_lengths
@@ -47,9 +48,12 @@ class Library:
         self._machines.move_to_end(group)
         return self._machines[group]
 
-    def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
-        """All that a reader of the stream would get, in order, what it inherits included."""
-        return self._between(machine, stream, stream.first_record, stream.next_record)
+    async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
+        """All that a reader of the stream would get, in order, what it inherits included. `stream`: one of `streams_of`."""
+        if where_of(stream) is not None:
+            stream = whole_of(stream, await self._read(stream, slice_of(machine, stream)))
+        async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
+            yield piece
 
     async def _between(self, machine: Machine, stream: Stream, begin: int, end: int) -> AsyncIterator[Piece]:
         fork = stream.fork
@@ -69,20 +73,32 @@ class Library:
             yield piece
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
+        data = await self._read(stream, cold)
         try:
-            data = await self._shelf.get_range(f"objects/{cold.pack}", cold.offset, cold.stored)
             found = await asyncio.to_thread(parse_slice, data, cold.crc)
-        except (NotFound, ValueError):
-            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is missing or too short") from None
         except CorruptData as fault:
             raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is damaged: {fault}") from None
         return list(found.hot_batches(record=cold.record, byte=cold.byte))
 
+    async def _read(self, stream: Stream, cold: ColdSlice) -> bytes:
+        try:
+            return await self._shelf.get_range(f"objects/{cold.pack}", cold.offset, cold.stored)
+        except (NotFound, ValueError):
+            raise CorruptData(f"objects/{cold.pack}, which {stream.name} needs, is missing or too short") from None
+
+
+def streams_of(machine: Machine) -> list[Stream]:
+    """All but soft-deleted ones; of those that are evicted what is known of them (`eviction.ghost_of`)."""
+    return [*(stream for stream in machine.streams.values() if not stream.deleted), *ghosts(machine)]
+
 
 def size_of(stream: Stream) -> tuple[int, int]:
     """How many records and bytes a reader would get. The records of a fork that inherits across numbers that were jumped over are too many."""
+    size = stream.next_byte - stream.first_byte
+    if where_of(stream) is not None:
+        return holes.between(stream.first_record, stream.next_record), size
     missing = holes.missing(stream, stream.first_record) if stream.fork is None else 0
-    return stream.next_record - stream.first_record - missing, stream.next_byte - stream.first_byte
+    return stream.next_record - stream.first_record - missing, size
 
 
 def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -> Iterator[Piece]:

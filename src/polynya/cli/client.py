@@ -245,11 +245,16 @@ class Client:
         code, message, request_id = _told(answer)
         if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's words do not name it
             message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
+        if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
+            return exits.Unreachable(message, code=code, request_id=request_id)  # what reads leaves no doubt about what it did
         if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
             return exits.Unknown(message, code=code, request_id=request_id)
         if answer.status_code in (408, 429, 503, 507):
             after = answer.headers.get("retry-after")
             hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
+            if answer.request.method == "HEAD" and answer.status_code == 503:  # an answer to HEAD has no words of the server
+                message = "the server cannot answer this now (503)"
+                hint += " Of a cluster, 'polynya cluster health' says why."
             return exits.Busy(message, code=code, hint=hint, request_id=request_id)
         hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
         return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)

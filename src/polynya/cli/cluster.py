@@ -13,6 +13,7 @@ from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.cluster_acts import COMMANDS
 from polynya.cli.cluster_dev import dev_command
+from polynya.cli.values import toml_text
 
 WATCH_SECONDS = 1.0
 
@@ -150,7 +151,7 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
             make_certificate(folder, node, list(hosts))
             click.echo(f"[cluster]  # node {node}")
             for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
-                click.echo(f'{key} = "{(folder / name).absolute()}"')
+                click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
     except (OSError, ValueError) as error:
         raise exits.Refused(f"{folder}: {error}") from None
 
@@ -192,17 +193,15 @@ def _listed(nodes: Iterable[int]) -> str:
 def _look(client: Client) -> dict[str, Any]:
     told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
     if not told["nodes"]:
-        raise _stranger(client, told) if told.get("problems") else _alone(client)
+        raise _outside(client, told)
     return told
 
 
-def _stranger(client: Client, told: dict[str, Any]) -> exits.Refused:
-    return exits.Refused(
-        told["problems"][0], hint="On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
-    )
-
-
-def _alone(client: Client) -> exits.Refused:
+def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
+    """A node that knows no nodes: one that its cluster has not let in, or one by itself."""
+    if told.get("problems"):
+        hint = "On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
+        return exits.Refused(told["problems"][0], hint=hint)
     return exits.Refused(
         f"{client.server} is a node by itself, in no cluster",
         hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
@@ -219,7 +218,7 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
             raise client.refused(answer)
         told = answer.json()
         if not told["nodes"]:
-            raise _alone(client)
+            raise _outside(client, told)
         return list(told["problems"]), list(told.get("notes", ()))
     except (exits.Unreachable, httpx.TransportError) as error:
         if not patient:

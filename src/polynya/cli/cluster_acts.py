@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from polynya.cli import cluster_dev, output
+from polynya.cli import cluster_dev, exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.cluster_wait import (
     Left,
@@ -28,13 +29,26 @@ _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
 _wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
 _timeout = click.option(
-    "--timeout", type=float, default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
+    "--timeout", type=click.FloatRange(0), default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
 )
 
 
-def waiting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command `--wait` and `--timeout`."""
-    return _wait(_timeout(command))
+class Ending(NamedTuple):
+    """How a command ends: waiting for what it asked for, at most `timeout` seconds, or not."""
+
+    wait: bool = False
+    timeout: float = 0.0
+    as_json: bool = False
+
+
+def waiting(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--wait`, `--timeout` and `--json`, as its `ending`."""
+
+    @wraps(command)
+    def ended(*args: Any, wait: bool, timeout: float, as_json: bool, **options: Any) -> None:
+        command(*args, ending=Ending(wait, timeout, as_json), **options)
+
+    return _wait(_timeout(output.as_json(ended)))
 
 
 _id = click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
@@ -55,7 +69,6 @@ _dev = click.option(
 @click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
 @_dev
 @waiting
-@output.as_json
 def add_command(  # noqa: PLR0913
     client: Client,
     number: int | None,
@@ -65,9 +78,7 @@ def add_command(  # noqa: PLR0913
     reader: bool,
     no_rebalance: bool,
     dev: Path | None,
-    wait: bool,
-    timeout: float,
-    as_json: bool,
+    ending: Ending,
 ) -> None:
     """Let a node into the cluster, and print the settings to start it with. It gets its share of the groups once it is there.
 
@@ -81,7 +92,7 @@ def add_command(  # noqa: PLR0913
     node = int(told["node"]["id"])
     said = f"node {node} belongs to the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
     left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
-    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
+    _finish(client, told, said, left, ending, settings=place is None)
 
 
 @click.command("promote")
@@ -89,8 +100,7 @@ def add_command(  # noqa: PLR0913
 @click.argument("node", type=_number)
 @click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
 @waiting
-@output.as_json
-def promote_command(client: Client, node: int, no_rebalance: bool, wait: bool, timeout: float, as_json: bool) -> None:
+def promote_command(client: Client, node: int, no_rebalance: bool, ending: Ending) -> None:
     """Make a read replica a node like the others: it gets its share of the groups, with votes and leads, and drops the rest.
 
     \b
@@ -98,7 +108,7 @@ def promote_command(client: Client, node: int, no_rebalance: bool, wait: bool, t
     """
     told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
     left = arrival_left(node, balanced=not no_rebalance)
-    _finish(client, told, f"node {node} is to vote like the others", (left, wait, timeout), as_json=as_json)
+    _finish(client, told, f"node {node} is to vote like the others", left, ending)
 
 
 @click.command("replace-disk")
@@ -109,9 +119,8 @@ def promote_command(client: Client, node: int, no_rebalance: bool, wait: bool, t
 @click.option("--http", metavar="URL", default="", help="Where clients find it, if not where the old one was.")
 @_dev
 @waiting
-@output.as_json
 def replace_disk_command(  # noqa: PLR0913
-    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, wait: bool, timeout: float, as_json: bool
+    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: Ending
 ) -> None:
     """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
 
@@ -130,7 +139,7 @@ def replace_disk_command(  # noqa: PLR0913
         return there(view) or gone(view)
 
     said = f"node {new} takes over from node {node}{_start_of(place)}"
-    _finish(client, told, said, (left, wait, timeout), as_json=as_json, settings=place is None)
+    _finish(client, told, said, left, ending, settings=place is None)
 
 
 def _state_command(verb: str, said: str, about: str) -> click.Command:
@@ -141,7 +150,8 @@ def _state_command(verb: str, said: str, about: str) -> click.Command:
     @click.argument("node", type=_number)
     @output.as_json
     def command(client: Client, node: int, as_json: bool) -> None:
-        _finish(client, _act(client, f"nodes/{node}/{verb}", {}), f"node {node} {said}", None, as_json=as_json)
+        told = _act(client, f"nodes/{node}/{verb}", {})
+        _finish(client, told, f"node {node} {said}", lambda view: "", Ending(as_json=as_json))
 
     return command
 
@@ -155,8 +165,7 @@ uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 
 @click.argument("node", type=_number)
 @click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
 @waiting
-@output.as_json
-def drain_command(client: Client, node: int, replicas: bool, wait: bool, timeout: float, as_json: bool) -> None:
+def drain_command(client: Client, node: int, replicas: bool, ending: Ending) -> None:
     """Have others lead what a node leads, and give it nothing new; as before work on its machine.
 
     \b
@@ -166,15 +175,14 @@ def drain_command(client: Client, node: int, replicas: bool, wait: bool, timeout
     """
     told = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
     said = f"node {node} is emptied" if replicas else f"node {node} hands over what it leads"
-    _finish(client, told, said, (drain_left(node, replicas=replicas), wait, timeout), as_json=as_json)
+    _finish(client, told, said, drain_left(node, replicas=replicas), ending)
 
 
 @click.command("remove")
 @server_option
 @click.argument("node", type=_number)
 @waiting
-@output.as_json
-def remove_command(client: Client, node: int, wait: bool, timeout: float, as_json: bool) -> None:
+def remove_command(client: Client, node: int, ending: Ending) -> None:
     """Take a node out of the cluster: others get what it holds, then it is let go, and its number is never given again.
 
     Works on a node that is lost, too, as long as the others have a majority of each of its groups. The cluster shrinks no further than
@@ -184,7 +192,7 @@ def remove_command(client: Client, node: int, wait: bool, timeout: float, as_jso
     polynya cluster remove 3 --wait
     """
     told = _act(client, f"nodes/{node}/remove", {})
-    _finish(client, told, f"node {node} leaves the cluster", (removal_left(node), wait, timeout), as_json=as_json)
+    _finish(client, told, f"node {node} leaves the cluster", removal_left(node), ending)
 
 
 @click.command("move")
@@ -193,21 +201,15 @@ def remove_command(client: Client, node: int, wait: bool, timeout: float, as_jso
 @click.option("--from", "source", type=_number, required=True, help="The node that has a replica now.")
 @click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
 @waiting
-@output.as_json
-def move_command(client: Client, group: int, source: int, target: int, wait: bool, timeout: float, as_json: bool) -> None:
+def move_command(client: Client, group: int, source: int, target: int, ending: Ending) -> None:
     """Move a replica of a group from one node to another, while it works.
 
     \b
     polynya cluster move 7 --from 1 --to 4 --wait
     """
     told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
-    _finish(
-        client,
-        told,
-        f"group {group} goes from node {source} to node {target}",
-        (move_left(group, target, source), wait, timeout),
-        as_json=as_json,
-    )
+    said = f"group {group} goes from node {source} to node {target}"
+    _finish(client, told, said, move_left(group, target, source), ending)
 
 
 @click.command("transfer")
@@ -215,23 +217,21 @@ def move_command(client: Client, group: int, source: int, target: int, wait: boo
 @click.argument("group", type=_group)
 @click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
 @waiting
-@output.as_json
-def transfer_command(client: Client, group: int, target: int, wait: bool, timeout: float, as_json: bool) -> None:
+def transfer_command(client: Client, group: int, target: int, ending: Ending) -> None:
     """Have another node lead a group, from now on.
 
     \b
     polynya cluster transfer 7 --to 2
     """
     told = _act(client, f"groups/{group}/transfer", {"to": target})
-    _finish(client, told, f"group {group} is to be led by node {target}", (lead_left(group, target), wait, timeout), as_json=as_json)
+    _finish(client, told, f"group {group} is to be led by node {target}", lead_left(group, target), ending)
 
 
 @click.command("rebalance")
 @server_option
 @click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
 @waiting
-@output.as_json
-def rebalance_command(client: Client, replicas: int, wait: bool, timeout: float, as_json: bool) -> None:
+def rebalance_command(client: Client, replicas: int, ending: Ending) -> None:
     """Spread replicas and leads evenly over the nodes, by their cores, and over zones; a few groups at a time.
 
     \b
@@ -239,7 +239,7 @@ def rebalance_command(client: Client, replicas: int, wait: bool, timeout: float,
     polynya cluster rebalance --replicas 5
     """
     told = _act(client, "rebalance", {"replicas": replicas})
-    _finish(client, told, "replicas and leads are being spread", (balance_left, wait, timeout), as_json=as_json)
+    _finish(client, told, "replicas and leads are being spread", balance_left, ending)
 
 
 COMMANDS = (
@@ -262,9 +262,11 @@ def _new_node(
     """What the cluster says to it, and where it is started when it is one of a development cluster."""
     place = None
     if dev is not None:
+        if wanted["peer"] or wanted["http"]:
+            raise exits.Misused("--dev chooses where the node is found: leave out --peer and --http")
         place = cluster_dev.next_place(dev, number)
         place.reader = wanted.get("reader", False)
-        number, wanted = place.number, {**wanted, "peer": wanted["peer"] or place.peer, "http": wanted["http"] or place.url}
+        number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
     told = _act(client, "nodes", {"id": number or 0, **wanted})
     if place is not None and dev is not None:
         cluster_dev.lay_out_joining(dev, place)
@@ -295,17 +297,16 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finish(  # noqa: PLR0913
-    client: Client, told: dict[str, Any], said: str, wait: tuple[Left, bool, float] | None, *, as_json: bool, settings: bool = False
+    client: Client, told: dict[str, Any], said: str, left: Left, ending: Ending, *, settings: bool = False
 ) -> None:
     """Say it (with the settings of a new node), wait for it if that is wanted, and say that it is done."""
-    waits = wait is not None and wait[1]
-    if not as_json:
+    if not ending.as_json:
         output.notice(said)
-    if settings and not as_json:
+    if settings and not ending.as_json:
         click.echo(settings_of(told), nl=False)
-    if wait is not None and waits:
-        wait_until(client, told["epoch"], wait[0], seconds=wait[2])
-    if as_json:
-        output.json_line({**told, "done": waits})
-    elif waits:
+    if ending.wait:
+        wait_until(client, told["epoch"], left, seconds=ending.timeout)
+    if ending.as_json:
+        output.json_line({**told, "done": ending.wait})
+    elif ending.wait:
         output.notice("done")

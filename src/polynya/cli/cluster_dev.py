@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,13 +25,16 @@ import msgspec
 from polynya.cli import exits, output
 from polynya.cli.client import Client
 from polynya.cli.setting_flags import loaded_config, with_hidden_settings
+from polynya.cli.values import toml_text
 from polynya.node.birth import REMOVED
+from polynya.node.config import Config
 from polynya.node.settings import SETTINGS
 
 STEP = 10  # ports from one node to the next: each takes three
 NODES_MAX = 15  # of a start
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
+LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
@@ -50,6 +54,7 @@ class DevNode:
     down: bool = field(default=False)
     joins: bool = False
     reader: bool = False
+    log_start: int = 0  # in its log: of this start
 
     @property
     def url(self) -> str:
@@ -105,12 +110,9 @@ def dev_command(count: int | None, readers: int | None, replicas: str, place: st
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, (count, readers), values)
+    _refuse_running(nodes, folder)
     objects = not values["cold_backend"] and not values["cold_root"]
-    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / LAID).write_bytes(msgspec.json.encode(laid))
-    for node in nodes:
-        _prepare(node, nodes, folder, laid)
+    _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects), values)
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -178,6 +180,40 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
     ]
 
 
+def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
+    """Two of this command in one folder would each take the other's nodes for their own. Those of one that was killed need a moment to stop."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while running := [node for node in nodes if is_running(node.folder)]:
+        if time.monotonic() > deadline:
+            said = ", ".join(f"{node.number} (pid {running_pid(node.folder)})" for node in running)
+            raise exits.Refused(f"the cluster in {folder} runs already: node {said}", hint="Stop it first, or give another --data.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
+    """The folders of all nodes. What a node would refuse is refused here, and leaves no half of a cluster behind. Raises `exits.Ended`."""
+    new = [node.folder for node in nodes if not node.folder.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for node in nodes:
+            _prepare(node, nodes, folder, laid)
+        (folder / LAID).write_bytes(msgspec.json.encode(laid))
+    except OSError as error:
+        raise exits.Refused(f"--data: {folder} cannot be used: {error.strerror}") from None
+    try:
+        for node in nodes:
+            _config(node, values)
+    except exits.Misused:
+        for each in new:
+            shutil.rmtree(each)
+        raise
+
+
+def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
+    """What its start will read. Raises `exits.Misused`."""
+    return loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
+
+
 def _numbers(folder: Path) -> list[int]:
     """Of the nodes that the folder has, but for those that were removed from the cluster."""
     found = [path for path in folder.glob("node-*") if path.name[5:].isdigit() and not (path / REMOVED).exists()]
@@ -241,9 +277,9 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
 def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
     """The node's folder, its file of settings, and its start.sh."""
     node.folder.mkdir(parents=True, exist_ok=True)
-    lines = [f'listen = "{node.host}:{node.port}"', f'data = "{node.folder}"', f"cores = {laid.cores}", ""]
+    lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
     if laid.objects:
-        lines += ["[cold]", f'root = "{folder / "objects"}"  # all nodes share it', ""]
+        lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # all nodes share it", ""]
     lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
@@ -303,8 +339,7 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
     """Every node's folder from the same backup. Raises `exits.Ended`."""
     from polynya.cli.backup import restore_into
 
-    shared = {**values, **dict.fromkeys(OWN)}
-    restore_into(place, [loaded_config(str(node.folder / "polynya.toml"), shared).config for node in nodes])
+    restore_into(place, [_config(node, values) for node in nodes])
 
 
 def _cluster_id(folder: Path) -> str:
@@ -319,17 +354,22 @@ def _cluster_id(folder: Path) -> str:
 
 def _start(node: DevNode) -> None:
     """In a session of its own, so that Ctrl-C is ours to hand on; it goes when this process does."""
-    own = {f"POLYNYA_{name.upper()}" for name in OWN}
-    environment = {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
     with (node.folder / "node.log").open("ab") as log:
+        node.log_start = log.tell()
         node.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()), str(node.folder / "start.sh")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=_environment(),
             start_new_session=True,
         )
+
+
+def _environment() -> dict[str, str]:
+    """Of every node: without what its own file says."""
+    own = {f"POLYNYA_{name.upper()}" for name in OWN}
+    return {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
 
 
 def _wait_until_healthy(nodes: list[DevNode]) -> None:
@@ -368,8 +408,8 @@ def _say(nodes: list[DevNode], folder: Path) -> None:
     for node in nodes:
         click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
     click.echo(f"\n  look    polynya cluster status --server {nodes[-1].url}")
-    click.echo(f"  lose    kill -9 $(cat {folder}/node-{nodes[-1].number}/node.pid)")
-    click.echo(f"  regain  {folder}/node-{nodes[-1].number}/start.sh")
+    click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{nodes[-1].number}/node.pid')})")
+    click.echo(f"  regain  {shlex.quote(f'{folder}/node-{nodes[-1].number}/start.sh')}")
     click.echo("  stop    Ctrl-C", nl=True)
     sys.stdout.flush()
 
@@ -446,7 +486,10 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _last_lines(node: DevNode) -> str:
-    return "\n".join((node.folder / "node.log").read_text(errors="replace").splitlines()[-5:])
+    """Of its log, since this start."""
+    with (node.folder / "node.log").open("rb") as log:
+        log.seek(node.log_start)
+        return "\n".join(log.read().decode(errors="replace").splitlines()[-5:])
 
 
 def _variable(key: str) -> Any:

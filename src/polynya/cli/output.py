@@ -39,7 +39,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     if not rows:
         return
     texts = [list(heads)] + [[_text(cell) for cell in row] for row in rows]
-    right = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(heads))]
+    held = [[row[at] for row in rows if row[at] is not None] for at in range(len(heads))]
+    right = [bool(cells) and all(isinstance(cell, int | float) for cell in cells) for cells in held]
     widths = [max(len(line[at]) for line in texts) for at in range(len(heads))]
     for line in texts:
         cells = [text.rjust(width) if to_right else text.ljust(width) for text, width, to_right in zip(line, widths, right, strict=True)]

@@ -126,7 +126,7 @@ async def _recover(
 ) -> Manifest:  # fmt: skip
     """`where`: place, backup, file of settings. Without `retry` nothing is carried over, only named."""
     from polynya.backup.shelf import chosen
-    from polynya.backup.streams import Library
+    from polynya.backup.streams import Library, streams_of
     from polynya.cli import backup_places
 
     place, backup, file = where
@@ -136,13 +136,14 @@ async def _recover(
             for group in _groups_of(wanted, library.manifest.groups):
                 done.doing = f"group {group}"
                 machine = await library.machine(group)
-                chosen_here = [stream for stream in machine.streams.values() if wanted.has(stream.name) and not stream.deleted]
-                done.found += len(chosen_here)
-                done.total += sum(stream.next_byte - stream.first_byte for stream in chosen_here)
+                streams = [stream for stream in streams_of(machine) if wanted.has(stream.name)]
+                moves = [(stream, wanted.target(stream.name)) for stream in streams]
+                done.found += len(streams)
+                done.total += sum(stream.next_byte - stream.first_byte for stream in streams)
                 if retry is None:
-                    done.streams += [_row(stream, wanted.target(stream.name)) for stream in chosen_here]
+                    done.streams += [_row(stream, target) for stream, target in moves]
                 else:
-                    await _carry(client, library, machine, [(stream, wanted) for stream in chosen_here], done, retry)
+                    await _carry(client, library, machine, moves, done, retry)
     return library.manifest
 
 
@@ -153,15 +154,15 @@ def _groups_of(wanted: Wanted, groups: int) -> list[int]:
 
 
 async def _carry(
-    client: Client, library: Library, machine: Machine, streams: list[tuple[Stream, Wanted]], done: Done, retry: float
+    client: Client, library: Library, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
 ) -> None:  # fmt: skip
-    """Some at a time. What is refused is noted; what does not answer ends it."""
-    todo = iter(streams)
+    """Some at a time, each under the name beside it. What is refused is noted; what does not answer ends it."""
+    todo = iter(moves)
 
     async def work() -> None:
         with client.another() as own:
-            for stream, wanted in todo:
-                carrier = Carrier(own, library.manifest.id, stream, wanted.target(stream.name), retry)
+            for stream, target in todo:
+                carrier = Carrier(own, library.manifest.id, stream, target, retry)
                 try:
                     done.streams.append(await carrier.run(library.pieces(machine, stream), done))
                 except exits.Unreachable:
@@ -173,7 +174,7 @@ async def _carry(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(AT_ONCE, len(streams))):
+            for _ in range(min(AT_ONCE, len(moves))):
                 tasks.create_task(work())
     except* Exception as failed:
         raise failed.exceptions[0] from None

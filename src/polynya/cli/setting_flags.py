@@ -37,11 +37,11 @@ def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def loaded_config(file: str | None, values: Mapping[str, str | None]) -> Loaded:
+def loaded_config(file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Loaded:
     """The configuration; `values` are the flags by variable. Raises `exits.Misused` that lists every problem."""
     flags = {setting.flag: text for setting in SETTINGS if setting.flag and (text := values[_variable(setting)]) is not None}
     try:
-        return load(flags, environ=os.environ, path=file)
+        return load(flags, environ=environ, path=file)
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
 

@@ -6,7 +6,6 @@ Contexts are kept in a TOML file that only its owner may read. It holds the path
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polynya.cli import exits
+from polynya.cli.values import toml_text
 
 SERVER_DEFAULT = "http://127.0.0.1:4437"
 SERVER_VARIABLE = "POLYNYA_SERVER"
@@ -91,10 +91,10 @@ def load_contexts(path: Path) -> Contexts:
 
 def save_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the file at once; it is 0600, in a folder that is 0700 if it is made here. Raises `exits.Refused`."""
-    lines = [f"current = {_quoted(contexts.current)}"]
+    lines = [f"current = {toml_text(contexts.current)}"]
     for name, context in sorted(contexts.known.items()):
-        lines += ["", f"[contexts.{_quoted(name)}]"]
-        lines += [f"{field} = {_quoted(value)}" for field in _FIELDS if (value := getattr(context, field))]
+        lines += ["", f"[contexts.{toml_text(name)}]"]
+        lines += [f"{field} = {toml_text(value)}" for field in _FIELDS if (value := getattr(context, field))]
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # 0600
@@ -160,8 +160,3 @@ def _context(path: Path, name: str, fields: Any) -> Context:
     if odd:
         raise exits.Misused(f"{path}: contexts.{name}.{odd[0]}: a context has {', '.join(_FIELDS)}, all texts")
     return Context(**fields)
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string; control characters are escaped as JSON escapes them."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

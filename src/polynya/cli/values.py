@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,3 +113,8 @@ def offset_of(text: str, *, fork: bool = False) -> str:
 def _instant(moment: datetime) -> str:
     """A moment as the server takes it; without a zone it is local time. Raises ValueError for one outside the calendar."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def toml_text(text: str) -> str:
+    """A TOML basic string; control characters are escaped as JSON escapes them."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -26,12 +26,13 @@ The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin sh
 
 from polynya.cold.collector import Collector, CollectorSettings, Swept
 from polynya.cold.evictor import Evictor, EvictSettings
+from polynya.cold.fetches import PackGone
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import MergeSettings
 from polynya.cold.merger import Merger
 from polynya.cold.planner import FlushSettings
-from polynya.cold.reader import ColdReader, PackGone
+from polynya.cold.reader import ColdReader
 from polynya.cold.states import StateReader
 from polynya.cold.verifier import Part, Verifier
 

@@ -64,8 +64,7 @@ class Found(msgspec.Struct, gc=False):
 
 
 class Evictor:
-    """One per core. `in_flight`: packs on their way, which the collector leaves alone. `recent`: uid → log time at which an evicted stream came
-    back."""
+    """One per core. `in_flight`: packs on their way, which the collector leaves alone."""
 
     def __init__(
         self,
@@ -75,7 +74,6 @@ class Evictor:
         cluster_id: str,
         *,
         in_flight: set[str],
-        recent: dict[int, int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counters = EvictCounters()
@@ -84,7 +82,6 @@ class Evictor:
         self._settings = settings
         self._cluster_id = cluster_id
         self._in_flight = in_flight
-        self._recent = recent
         self._sleep = sleep
         self._steps = Steps(groups, store, sleep)
         self._failures = 0
@@ -100,8 +97,9 @@ class Evictor:
     async def evict_due(self) -> int:
         """One pass; the number of streams that went."""
         before_ms = self._groups.now_ms() - self._settings.after_ms
-        for uid in [uid for uid, at_ms in self._recent.items() if at_ms <= before_ms]:
-            del self._recent[uid]
+        recent = self._groups.recent
+        for uid in [uid for uid, at_ms in recent.items() if at_ms <= before_ms]:
+            del recent[uid]
         gone = 0
         for group, machine in list(self._groups.machines().items()):
             if not self.may(machine):
@@ -136,10 +134,11 @@ class Evictor:
         """The uids of those that are due, some streams looked at at a time."""
         found: list[int] = []
         oldest_ms = before_ms
+        recent = self._groups.recent
         streams = list(machine.streams.values())
         for begin in range(0, len(streams), SURVEY_STREAMS):
             for stream in streams[begin : begin + SURVEY_STREAMS]:
-                if stream.activity_ms <= before_ms and stream.uid not in self._recent and is_evictable(stream):
+                if stream.activity_ms <= before_ms and stream.uid not in recent and is_evictable(stream):
                     found.append(stream.uid)
                     oldest_ms = min(oldest_ms, stream.activity_ms)
             await asyncio.sleep(0)

@@ -21,6 +21,11 @@ class Groups(Protocol):
         """Grows whenever something was applied: no machine has changed since it was the same."""
         ...
 
+    @property
+    def recent(self) -> dict[int, int]:
+        """uid → log time at which an evicted stream came back. The evictor forgets them."""
+        ...
+
     def term(self, group: int) -> int: ...
 
     async def propose(self, group: int, command: Command) -> Reply:

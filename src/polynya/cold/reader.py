@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
+from polynya.cold.fetches import Fetches, PackGone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
 
-Place = tuple[str, int]  # object key, offset
 RUN_BYTES = 64 * 1024  # of neighbouring small batches that a reader gets as one
 POSITION_BYTES = 8  # what a parsed slice may come to hold besides, per record
-
-
-class PackGone(Unavailable):
-    """The object is deleted: the index has changed since the caller looked. Plan again."""
 
 
 class ReadCounters(msgspec.Struct):
@@ -33,15 +28,16 @@ class ReadCounters(msgspec.Struct):
 
 
 class ColdReader:
-    """One per core. Whoever asks for a slice that is being fetched waits for that fetch; it goes on if the one who began it leaves."""
+    """One per core."""
 
     def __init__(self, store: ObjectStore, cache_bytes: int = CACHE_BYTES) -> None:
         self.counters = ReadCounters()
-        self.cached_bytes = 0
         self._store = store
-        self._cache_bytes = cache_bytes
-        self._slices: OrderedDict[Place, Slice] = OrderedDict()  # least recently used first
-        self._fetching: dict[Place, asyncio.Task[Slice]] = {}
+        self._slices: Fetches[Slice] = Fetches(cache_bytes, _cost)
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._slices.kept_bytes
 
     async def batches(self, cold: ColdSlice) -> Sequence[HotBatch]:
         """The slice's batches at their positions in the stream, small neighbours as one, made as they are asked for. Raises as `slice`."""
@@ -61,26 +57,18 @@ class ColdReader:
     async def slice(self, cold: ColdSlice) -> Slice:
         """The parsed slice. Raises PackGone, Unavailable (the store is), CorruptData."""
         place = (cold.pack, cold.offset)
-        found = self._slices.get(place)
+        found = self._slices.kept(place)
         if found is not None:
-            self._slices.move_to_end(place)
             self.counters.hits += 1
             return found
         self.counters.misses += 1
-        fetch = self._fetching.get(place)
-        if fetch is None:
-            fetch = self._fetching[place] = asyncio.create_task(self._fetch(place, cold))
-            fetch.add_done_callback(lambda done: self._fetched(place, done))
-        return await asyncio.shield(fetch)
+        return await self._slices.fetch(place, partial(self._fetch, cold))
 
     async def close(self) -> None:
         """End the fetches under way."""
-        fetches = list(self._fetching.values())
-        for fetch in fetches:
-            fetch.cancel()
-        await asyncio.gather(*fetches, return_exceptions=True)
+        await self._slices.close()
 
-    async def _fetch(self, place: Place, cold: ColdSlice) -> Slice:
+    async def _fetch(self, cold: ColdSlice) -> Slice:
         try:
             data = await self._store.get_range(cold.pack, cold.offset, cold.stored)
         except NotFound:
@@ -93,22 +81,7 @@ class ColdReader:
         found = parse_slice(data, cold.crc)
         if (found.records, len(found.payload)) != (cold.records, cold.length):
             raise CorruptData(f"the slice at {cold.offset} of {cold.pack} is not the one that the index names")
-        self._keep(place, found)
         return found
-
-    def _fetched(self, place: Place, done: asyncio.Task[Slice]) -> None:
-        del self._fetching[place]
-        if not done.cancelled():
-            done.exception()  # whoever still waits raises it; nobody may be left
-
-    def _keep(self, place: Place, found: Slice) -> None:
-        size = _cost(found)
-        if size > self._cache_bytes:
-            return
-        self._slices[place] = found
-        self.cached_bytes += size
-        while self.cached_bytes > self._cache_bytes:
-            self.cached_bytes -= _cost(self._slices.popitem(last=False)[1])
 
 
 def _cost(found: Slice) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -20,7 +19,6 @@ from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
 from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.backups import Backups
-from polynya.node.birth import REMOVED
 from polynya.node.checks import StoreChecks
 from polynya.node.clock import LogClock, once_per_pass
 from polynya.node.cluster_acts import Acts, NoCluster
@@ -37,6 +35,7 @@ from polynya.node.maps import Maps
 from polynya.node.metrics import Samples
 from polynya.node.placing import Placing
 from polynya.node.reader_lag import ReaderLag
+from polynya.node.removal import Removal
 from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
 from polynya.node.steering import Steering
 from polynya.node.storage import Storage
@@ -45,8 +44,7 @@ from polynya.replica.planner import moving
 from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
-from polynya.stream.commands import NodeState
-from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.placement import META_GROUP
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
@@ -73,9 +71,10 @@ class Assembly:
         )
         self._transport = transport_of(start)
         self._farewell = Farewell(self._transport) if self._transport is not None else None
-        now_ms = once_per_pass(LogClock(storage.log_ms).now_ms, asyncio.get_running_loop())
+        clock = LogClock(storage.log_ms)
+        now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = Engine(
-            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport)
+            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport, clock)
         )
         self._maps: Maps | None = None
         if start.config.cluster.is_on:
@@ -115,8 +114,10 @@ class Assembly:
             self._engine.local.cold = self._tier.reader
             self._engine.local.recalls.states = self._tier.states
             self.service.flush_here = self._tier.flush_now
-            claim, flusher = self._tier.claim, self._tier.flusher
-            self._health.warn("object store", lambda: claim.reason or flusher.trouble())
+            access, flusher = self._tier.access, self._tier.flusher
+            self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
+            self._view.store = lambda: access.trouble() or ""
+            store_leads = None if self._joined is None else self._joined.store_leads(access)
         data = Path(self._start.config.data)
         self._health.warn("disk", lambda: low_disk(data))
         checks = StoreChecks(self.service, self._tier)
@@ -126,7 +127,7 @@ class Assembly:
         if self._joined is not None:
             self._joined.forwarding.start()
         if self._tier is not None:
-            for task in self._tier.tasks():
+            for task in self._tier.tasks() + ([] if store_leads is None else [store_leads.run(), store_leads.answer()]):
                 self._spawn(task)
             self._spawn(self._tier.once_claimed(self._copier(self._tier).run))
         await self._keeper.start()
@@ -228,6 +229,7 @@ class Assembly:
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim
             registry.add(lambda: {"polynya_object_store_waiting": int(claim.reason is not None)})
+            registry.add(self._tier.access.samples)
 
     def _take_part(self, joined: Joined, maps: Maps) -> None:
         """In a cluster: what is here follows the map; operators may come to any core; who leads the meta group brings things about."""
@@ -246,7 +248,8 @@ class Assembly:
         self._reader_lag = joined.reader_lag(lambda: maps.now.readers)
         self._view.lags = self._reader_lag.lags
         joined.meet(maps.now)
-        maps.on_map += [joined.meet, placing.adopt, self._leave]
+        maps.on_map += [joined.meet, placing.adopt]
+        joined.on_removed = Removal(start, maps).told
         self._acts = Acts(self._view, maps, steering, self.service, start.birth.cluster_id)
         if start.core == 0:
             self._controller = Controller(start, maps, self._view, steering, self.service, lambda: META_GROUP in replicated.led)
@@ -265,15 +268,6 @@ class Assembly:
         lost = sorted(self._placing.missing) if self._placing is not None else []
         node = self._start.birth.node
         return f"{len(lost)} groups count on what this node has lost: polynya cluster replace-disk {node}" if lost else None
-
-    def _leave(self, now: Map) -> None:
-        """A node that was removed from the cluster has nothing any more, and stops."""
-        record = now.nodes.get(self._start.birth.node)
-        if record is None or record.state != NodeState.REMOVED or self._start.core:
-            return
-        log.warning("this node was removed from the cluster: it stops, and its data folder can be deleted")
-        (Path(self._start.config.data) / REMOVED).touch()
-        os.kill(self._start.supervisor_pid, signal.SIGTERM)
 
     def _look_at_map(self) -> None:
         """Core 0: what the meta group says now."""
@@ -302,6 +296,9 @@ class Assembly:
         for rounds in count(1):
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
+            if self._joined is not None:
+                self._joined.look_at_memory()
+                await self._joined.stranded.look()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
 

@@ -135,7 +135,7 @@ class Backups:
         if len(self._held) >= CAPTURES_MAX:
             raise Unavailable("other backups are being taken: try again in a minute")
         token = token_hex(8)
-        self._held[token] = _Held(number)  # its place is taken
+        held = self._held[token] = _Held(number)  # its place is taken
         self._keep(token)
         try:
             found = await captured(self._engine.storage.shard.groups[number], self._engine.snapshotter.encoding, hot=True)
@@ -143,7 +143,6 @@ class Backups:
             if service.local.led.get(number) is not machine:
                 raise NotLeader(0)
             header = Header(number, found.term, found.index, log_ms, found.state_bytes, found.state_crc, found.batches)
-            held = self._held[token] = _Held(number)
             await held.fill([pack_header(header), *found.state, *found.hot])
         except BaseException:
             self._forget(token)

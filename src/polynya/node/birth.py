@@ -43,6 +43,7 @@ class Learned(msgspec.Struct, frozen=True):
 
     history: int = 0
     groups: int = 0
+    removed_by: int = 0  # a node that knows that this one's number was removed from the cluster
 
 
 def birth_of(config: Config, learned: Learned | None = None) -> Birth:
@@ -53,10 +54,7 @@ def birth_of(config: Config, learned: Learned | None = None) -> Birth:
     """
     path = Path(config.data) / FILE
     if (path.parent / REMOVED).exists():
-        raise ConfigError(
-            f"data: node {config.cluster.node} was removed from the cluster, and the data in {path.parent} is of no use any more; to have this "
-            "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
-        )
+        raise ConfigError(removed_text(config))
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -69,12 +67,25 @@ def birth_of(config: Config, learned: Learned | None = None) -> Birth:
     return birth
 
 
+def removed_text(config: Config) -> str:
+    """For whoever starts a node that was removed from its cluster."""
+    return (
+        f"data: node {config.cluster.node} was removed from the cluster, and the data in {config.data} is of no use any more; to have this "
+        "machine back in it, name an empty folder, and add it under a new number ('polynya cluster add')"
+    )
+
+
 def journal_id_of(cluster_id: str, core: int) -> int:
     """Which journal a core's is, so that a folder in the wrong place is noticed."""
     return int(cluster_id[:14] or "0", 16) << 8 | core
 
 
 def _bear(path: Path, config: Config, learned: Learned) -> Birth:
+    if learned.removed_by:
+        raise ConfigError(
+            f"cluster.node: number {config.cluster.node} was removed from the cluster, says node {learned.removed_by}, and is never given again; "
+            "add this machine under a new number ('polynya cluster add')"
+        )
     strangers = strangers_in(path.parent)
     if RESTORING in strangers:
         raise ConfigError(f"data: a restore into {path.parent} was interrupted; give the command again, or remove the folder")

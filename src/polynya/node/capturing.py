@@ -15,13 +15,13 @@ from google_crc32c import extend
 
 from polynya.backup.group_file import hot_pieces
 from polynya.base.errors import Unavailable
+from polynya.node.encoding import SLICE_BYTES
 from polynya.replica import Group
 from polynya.stream import snapshots
 from polynya.stream.changes import keys_of
-from polynya.stream.eviction import ghost_of
+from polynya.stream.eviction import stream_or_ghost
 from polynya.stream.machine import Machine
 
-SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
 PASSES = 6  # over what changed while the pass before went on
 AT_ONCE = 128  # streams that may be left for the end
 HOT_COST = 64  # as many bytes as a piece of a hot batch takes time
@@ -110,7 +110,7 @@ async def _encode_all(machine: Machine, found: dict[int, _Encoded], keys: Iterab
 
 def _encode_one(machine: Machine, found: dict[int, _Encoded], key: int | str, *, hot: bool) -> int:
     """How many bytes it has. `key`: its uid, or the name of one that is evicted."""
-    stream = machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
+    stream = stream_or_ghost(machine, key)
     if stream is None:
         if isinstance(key, int):
             found.pop(key, None)

@@ -23,7 +23,7 @@ FIRST_TRIES = 5  # of a node that has never held this root
 MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
 PAUSE_SECONDS = 0.5  # and twice as long each time …
 PAUSE_SECONDS_MAX = 10.0  # … up to so long
-AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there (the log says why)"
+AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there"
 log = logging.getLogger("polynya.tier")
 
 
@@ -50,6 +50,7 @@ class Claim:
     def __init__(self, start: CoreStart, store: ObjectStore) -> None:
         self.made = asyncio.Event()
         self.root: RootClaim | None = None
+        self._trouble = "it has not been asked yet"
         self._start = start
         self._store = store
         self._path = Path(start.config.data) / FILE
@@ -58,7 +59,7 @@ class Claim:
     @property
     def reason(self) -> str | None:
         """Why the store is not in use."""
-        return None if self.made.is_set() else AWAY
+        return None if self.made.is_set() else f"{AWAY}: {self._trouble}"
 
     async def make(self) -> None:
         """Returns once it is made. Raises ConfigError when it never can be, or when a root that was never held cannot be reached."""
@@ -69,6 +70,7 @@ class Claim:
                 break
             except StoreUnavailable as error:
                 failures += 1
+                self._trouble = error.reason
                 if not self.is_known and failures == FIRST_TRIES:
                     raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
                 if failures == 1 or self.is_known:

@@ -66,7 +66,8 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """`groups`: how many there are for streams, in all. `seed` gives random bits that no other life of this process had."""
+    """`groups`: how many there are for streams, in all. `seed` gives random bits that no other life of this process had. `reached` hears of log
+    time that others have logged and this node's clock has not reached."""
 
     membership: Membership
     links: Links
@@ -74,3 +75,4 @@ class Cluster(msgspec.Struct, frozen=True):
     now_ms: Callable[[], int] = boot_ms
     seed: Callable[[], int] = lambda: randbits(64)
     settings: Callable[[int, bool, int], Settings] = settings_of
+    reached: Callable[[int], None] = lambda log_ms: None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from polynya.front.http.cluster import ClusterRefused, NewNode
-from polynya.node.cluster_settings import parse_nodes
+from polynya.node.cluster_settings import checked_node
 from polynya.node.cluster_view import ClusterView, observed
 from polynya.node.controller import Proposing
 from polynya.node.maps import Maps
@@ -46,7 +46,7 @@ class Acts:
         if not node.peer or not node.http:
             raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
         try:
-            (parsed,) = parse_nodes(f"{number}={node.peer}={node.http}" + (f"={node.zone}" if node.zone else ""))
+            parsed = checked_node(str(number), node.peer, node.http, node.zone)
         except ValueError as error:
             raise ClusterRefused("INVALID_REQUEST", str(error)) from None
         if number > NODE_NUMBER_MAX:

@@ -17,6 +17,9 @@ NODE_KEYS_MORE = ("zone", "role")
 ROLES = ("voter", "reader")
 REPLICAS = (1, 3, 5)
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_BRACKETED = r"\[[0-9A-Fa-f:.%\w]+\]"
+_HOST = re.compile(rf"{_BRACKETED}|[\w.:%-]+", re.ASCII)
+_URL = re.compile(rf"https?://(?:{_BRACKETED}|[\w.%-]+)(?::(\d{{1,5}}))?/?", re.ASCII | re.IGNORECASE)
 _ZONE = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
@@ -55,6 +58,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     cert: str = ""
     key: str = ""
     unsafe_no_tls: bool = False
+    leads_follow_writers: bool = True
 
     @property
     def is_on(self) -> bool:
@@ -99,7 +103,7 @@ def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
         pieces = part.split("=", 4)
         if len(pieces) < 3:
             raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
-        found.append(_node(*(piece.strip() for piece in pieces)))
+        found.append(checked_node(*(piece.strip() for piece in pieces)))
     return tuple(found)
 
 
@@ -153,13 +157,14 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
 
 
-def _node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> ClusterNode:
+def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> ClusterNode:
+    """Raises ValueError that says what is wrong."""
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= NODE_MAX):
         raise ValueError(f"{number!r}: a node's id is a number from 1 to {NODE_MAX}")
     if not _is_place(peer):
         raise ValueError(f"node {number}: {peer!r}: expected the HOST:PORT of its peer port")
-    url = urlsplit(http)
-    if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/") or url.query or url.fragment:
+    url = _URL.fullmatch(http)
+    if url is None or not _is_port(url[1] or "80"):
         raise ValueError(f"node {number}: {http!r}: expected the URL that clients reach it at, as http://10.0.0.1:4437")
     if zone and not _ZONE.fullmatch(zone):
         raise ValueError(f"node {number}: {zone!r}: a zone's name has letters, digits, '-', '_' and '.', at most 40")
@@ -170,7 +175,11 @@ def _node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> 
 
 def _is_place(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+    return _HOST.fullmatch(host) is not None and _is_port(port)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= 65535
 
 
 def _table_text(table: dict[str, Any], number: int) -> str:

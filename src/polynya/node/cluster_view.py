@@ -15,6 +15,7 @@ from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
+from polynya.replica.memory import waits
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
@@ -42,6 +43,7 @@ class Replica(msgspec.Struct, frozen=True):
     configuration: Configuration | None = None
     settled: bool = False
     caught_up: list[int] = []
+    forgotten: list[int] | None = None  # it has lost what it may have promised, and hears no leader: who has to tell it first
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class Told(msgspec.Struct, frozen=True):
     level: int = 1  # of logs, the newest that its release knows
     works_at: int = 1  # the lowest of its groups
     lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
+    store: str = ""  # why the object store cannot be used there
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -72,6 +75,7 @@ class ClusterView:
         self.lost: Callable[[], list[int]] = list
         self.works_at: Callable[[], int] = lambda: LEVEL
         self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
+        self.store: Callable[[], str] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -92,7 +96,7 @@ class ClusterView:
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
         found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
-        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups)]
+        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups), *store_notes(nodes)]
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
@@ -137,6 +141,7 @@ class ClusterView:
             LEVEL,
             self.works_at(),
             self.lags(),
+            self.store(),
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -169,6 +174,7 @@ def replica_of(group: int, status: Status, node: int) -> Replica:
         status.configuration if leads else None,
         status.settled and leads,
         sorted([node, *near]) if leads else [],
+        None if status.forgotten is None else list(status.forgotten),
     )
 
 
@@ -202,6 +208,10 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     if leaderless:
         yield f"no leader: {_groups(leaderless)}"
     for number, node in nodes.items():
+        waiting = waits({group: unheard for group, unheard in node["forgotten"].items() if group in leaderless})
+        if waiting:
+            yield f"node {number} {waiting}"
+    for number, node in nodes.items():
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
@@ -213,8 +223,8 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         yield f"fewer than {now.replicas} replicas: {_groups(short)}"
     lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
     if lacking:
-        yield f"under-replicated, as {_nodes(away)} is away: {_groups(lacking)}"
-    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and nodes[number]["there"]]
+        yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
+    able = [number for number in now.active if nodes[number]["there"]]
     crowded = zones.crowded(now, able, today=True)
     if crowded:
         yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
@@ -239,6 +249,13 @@ def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Ite
             yield f"read replica {number} is {node['behind_entries']} entries behind, and {node['behind_seconds']:.0f} s"
 
 
+def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Who cannot use the object store, for people: what was written is safe meanwhile, and others lead if they can."""
+    for number, node in nodes.items():
+        if node["store"]:
+            yield f"node {number} and the object store: {node['store']}"
+
+
 def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
     record = now.nodes[number]
     parts = [part for (where, _), part in told.items() if where == number]
@@ -258,10 +275,12 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "cores": len(parts),
         "leads": led,
         "replicas": has if parts else len(now.groups_of(number)),
+        "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
         "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
         "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
+        "store": next((part.store for part in parts if part.store), ""),
     }
 
 
@@ -286,7 +305,7 @@ def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
 
 
 def _nodes(numbers: list[int]) -> str:
-    return f"node {numbers[0]}" if len(numbers) == 1 else f"one of the nodes {', '.join(map(str, numbers))}"
+    return f"node {numbers[0]} is" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))} are"
 
 
 def _groups(numbers: list[int]) -> str:

@@ -16,16 +16,16 @@ from typing import cast
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.node.turn_ends import TurnEnds, journal_failed
 from polynya.replica import Entry, Run, Shard
 from polynya.replica.log import encode_command
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
 from polynya.stream.model import HotBatch
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.wal import DiskFull, Journal, Kind, WriteBatch
 
 MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
 KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
-Done = Callable[[Reply | BaseException], None]
 Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 
 
@@ -64,7 +64,7 @@ class Core:
         self._mark_due = False
         self._dead: BaseException | None = None
         self._turns_begun = self._turns_ended = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._ends = TurnEnds()
         self._queue: queue.SimpleQueue[tuple[WriteBatch, list[Entry], Moves] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
@@ -78,7 +78,7 @@ class Core:
         """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
         OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
         if self._dead is not None:
-            done(Unavailable("the journal has failed; this core is going down"))
+            done(journal_failed())
             return
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
             self.counters.overloaded += 1
@@ -126,12 +126,12 @@ class Core:
         """Until everything proposed before this call is applied or refused. Raises Unavailable when the journal fails."""
         goal = self._turns_begun + bool(self._proposals or self._copies)
         while self._turns_ended < goal:
-            await self._wait_turn()
+            await self._ends.wait(self._dead)
 
     async def drain(self) -> None:
         """Until nothing is in flight; for a clean stop."""
         while self._busy or self._kicked or self._proposals:
-            await self._wait_turn()
+            await self._ends.wait(self._dead)
 
     def close(self) -> None:
         """Ends the thread, after what it was given."""
@@ -258,10 +258,7 @@ class Core:
         self._turns_ended += batch.durable
         if not self._busy:
             self._went_idle(marked=not batch.durable)
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._ends.tell()
 
     def _went_idle(self, *, marked: bool) -> None:
         if self._proposals or self._copies:
@@ -299,19 +296,9 @@ class Core:
         waiting, self._proposals = self._proposals, []
         self._runs.clear()
         self._answer_all(entries, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
-        self._answer_all(waiting, Unavailable("the journal has failed; this core is going down"))
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters = []
+        self._answer_all(waiting, journal_failed())
+        self._ends.tell()
         self._fatal(error)
-
-    async def _wait_turn(self) -> None:
-        if self._dead is not None:
-            raise Unavailable("the journal has failed; this core is going down")
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
 
 
 def copy_of(hot: HotBatch) -> bytes:

@@ -58,7 +58,7 @@ class Engine:
         else:
             self.core = replicated = ReplicatedCore(cluster, storage, fatal=fatal, writer=writer)
             self.replicated = replicated
-            now_ms = _not_before(replicated, now_ms)
+            now_ms = _not_before(replicated, now_ms, cluster.reached)
         machines = {number: group.machine for number, group in storage.shard.groups.items()}
         self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
         self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
@@ -101,6 +101,15 @@ class Engine:
             look()
 
 
-def _not_before(core: ReplicatedCore, now_ms: Callable[[], int]) -> Callable[[], int]:
-    """Log time goes on from what other leaders have logged (F14)."""
-    return lambda: max(now_ms(), core.floor_ms)
+def _not_before(core: ReplicatedCore, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
+    """Log time goes on from what other leaders have logged (F14). It does not wait there for the wall's clock: that of another node may have been
+    hours ahead, and leases, ages and times to live would stand still for as long."""
+
+    def now() -> int:
+        log_ms, floor_ms = now_ms(), core.floor_ms
+        if log_ms >= floor_ms:
+            return log_ms
+        reached(floor_ms)
+        return floor_ms
+
+    return now

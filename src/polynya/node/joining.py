@@ -10,6 +10,7 @@ from pathlib import Path
 
 from polynya.base.errors import ConfigError
 from polynya.node.authority import date_trouble, expires, peer_tls_of
+from polynya.node.clock import LogClock
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.cluster_view import Replica, replica_of
@@ -21,8 +22,12 @@ from polynya.node.ports import shared_listener
 from polynya.node.reader_lag import ReaderLag
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
+from polynya.node.store_access import StoreAccess
+from polynya.node.store_leads import StoreLeads
 from polynya.raft import group_of_message
+from polynya.replica.memory import waits
 from polynya.service.forwarding import Forwarding, Place
+from polynya.service.stranded import Stranded
 from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
@@ -62,13 +67,13 @@ def transport_of(start: CoreStart) -> Transport | None:
     return Transport(start.core, start.cores, start.run_directory, start_id=start.start_id, cluster=links)
 
 
-def cluster_of(start: CoreStart, transport: Transport | None) -> Cluster | None:
+def cluster_of(start: CoreStart, transport: Transport | None, clock: LogClock) -> Cluster | None:
     """What the engine needs of it."""
     membership = membership_of(start)
     if membership is None:
         return None
     assert transport is not None and transport.raft is not None
-    return Cluster(membership, transport.raft, start.groups)
+    return Cluster(membership, transport.raft, start.groups, reached=clock.reach)
 
 
 class Joined:
@@ -80,6 +85,7 @@ class Joined:
         self._transport = transport
         self._tls = transport.tls
         self._expires = self._look_at_certificate()
+        self._waits_for = self._said = ""
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
@@ -97,8 +103,11 @@ class Joined:
         )
         service = engine.service
         service.join(self.forwarding)
+        self.stranded = Stranded(service, self.forwarding)
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
+        if start.config.cluster.leads_follow_writers:
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
@@ -106,6 +115,8 @@ class Joined:
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost
+        self.on_removed: Callable[[int, int], None] = lambda by, epoch: None  # told by which node, and by a map of which epoch
+        transport.on_removed = lambda hello: self.on_removed(hello.node, hello.removed)
 
     def meet(self, now: Map) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
@@ -116,6 +127,8 @@ class Joined:
                 continue
             if record.state != NodeState.REMOVED and record.peer:
                 self._transport.add_node(number, ClusterNode(number, record.peer, "").peer_place)
+            elif record.state == NodeState.REMOVED:
+                self._transport.dismiss_node(number, now.epoch)
             elif number in self._transport.nodes:
                 self._transport.dismiss_node(number)
 
@@ -135,6 +148,16 @@ class Joined:
         """How far read replicas are behind. `readers`: their nodes."""
         return ReaderLag(self._core, readers, asyncio.get_running_loop().time)
 
+    def store_leads(self, access: StoreAccess) -> StoreLeads:
+        """Who hands leaderships to others while the object store cannot be used here."""
+        return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
+
+    def _cores_there(self) -> list[int]:
+        """Those of the other nodes that may lead something that is here."""
+        voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
+        there = [node for node in self._transport.nodes if node in voters and self._raft.is_there(node)]
+        return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
+
     def replicas(self) -> list[Replica]:
         """For the cluster's view."""
         return [replica_of(number, status, self._core.node) for number, status in self._core.statuses().items()]
@@ -143,6 +166,7 @@ class Joined:
         forwarding = self.forwarding
         return {
             "polynya_groups_led": len(self._core.led),
+            "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,
             "polynya_peer_messages_dropped_total": self._raft.dropped,
             "polynya_forwarded_total": forwarding.forwarded,
@@ -189,9 +213,28 @@ class Joined:
         self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        whereabouts = self.forwarding.whereabouts
-        belong = [
-            number for number in self._core.members if whereabouts.node in whereabouts.map.replicas_of(number)
-        ]  # others are on their way out
-        without = [number for number in belong if not self._core.leader_of(number)]
-        return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None
+        without = leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+        waiting = self._waiting() if without else ""
+        return f"{without}; this node {waiting}" if waiting else without
+
+    def _waiting(self) -> str:
+        rafts = {number: member.raft for number, member in self._core.members.items()}
+        return waits({number: raft.unheard for number, raft in rafts.items() if raft.forgetful and not raft.leader})
+
+    def look_at_memory(self) -> None:
+        """About once a second: a node that has lost its disk says what it waits for, once it lasts, and when that changes."""
+        waiting = self._waiting()
+        if waiting and waiting == self._waits_for and waiting != self._said:
+            self._said = waiting
+            log.warning("this node %s", waiting)
+        self._waits_for = waiting
+
+
+def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: Whereabouts) -> str | None:
+    """How many of the groups here have no leader, for health. A member without a vote starts no election: it remembers the last leader it
+    heard, however long ago, so of a read replica's groups those count whose leader is there."""
+    own, now = whereabouts.node, whereabouts.map
+    reads = own in now.nodes and now.nodes[own].reader
+    belong = [number for number in groups if own in now.replicas_of(number)]  # others are on their way out
+    without = [number for number in belong if not (leader := leader_of(number)) or (reads and not whereabouts.is_there(leader))]
+    return f"no leader is known of {len(without)} of {len(belong)} groups" if without else None

@@ -1,21 +1,30 @@
-"""Leaderships of one core that go to other nodes: back to those that are to have them, and away before a stop."""
+"""Leaderships of one core that go to other nodes: to where the writers are, back to those that are to have them, and away before a stop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from polynya.raft import Configuration, Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from polynya.node.replicated import ReplicatedCore
     from polynya.node.writing import Writes
+    from polynya.raft import Raft
+    from polynya.service.demand import Demand
 
 STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
 GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
 GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
 GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
+FOLLOW_AT_ONCE = 8  # groups that go to where their writers are, of one look
+FOLLOW_ENTRIES = 16  # a node that lacks more of a group's log has a disk or a way that does not keep up
+STAY_SECONDS = 60.0  # without writers here, until a group goes back
+PLACED_SECONDS = 300.0  # a lead stays where an operator, or balance, has just put it
 log = logging.getLogger("polynya.leads")
 
 
@@ -27,13 +36,29 @@ class Leads:
         self._loop = asyncio.get_running_loop()
         self._given_back: dict[int, float] = {}  # group -> when it was last tried
         self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
+        self._demand: Demand | None = None
+        self._may_lead: Callable[[int], bool] = lambda node: True
+        self._firsts = {number: core.first_of(number) for number in core.members}
+        self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
+        self._stays: dict[int, float] = {}  # group -> until when, for its writers
+        self.followed = 0
         core.on_leadership.append(self._strays.add)
+        self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
         self._stalled_at = float("-inf")  # when leaderships last went because of the disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
     def placed_anew(self) -> None:
         """Other nodes are to lead some groups."""
-        self._strays.update(self._core.led)
+        core, known = self._core, self._firsts
+        self._strays.update(core.led)
+        self._firsts = {number: core.first_of(number) for number in core.members}
+        for number, first in self._firsts.items():
+            if first == core.node and known.get(number, first) != first:
+                self._placed[number] = self._loop.time()
+
+    def follow(self, demand: Demand, may_lead: Callable[[int], bool]) -> None:
+        """From now on groups go to where their writers are, if that node may lead."""
+        self._demand, self._may_lead = demand, may_lead
 
     def close(self) -> None:
         self._timer.cancel()
@@ -52,6 +77,22 @@ class Leads:
         core.kick()
         return refusal
 
+    def shun(self, node: int, seconds: float) -> None:
+        """It is given no lead from here for so long."""
+        self._shunned[node] = self._loop.time() + seconds
+
+    def relieve(self, able: Collection[int]) -> int:
+        """A few of the led groups go to these nodes, if they keep up. How many did."""
+        core, gone = self._core, 0
+        for number in sorted(core.led):
+            raft = core.members[number].raft
+            whole = [node for node in raft.configuration.voters if node in able and _follows(raft, node)]
+            if whole and gone <= len(core.members) // GIVE_BACK_PART and self._tries(number):
+                self._stays.pop(number, None)
+                core.transfer(number, whole[number % len(whole)])
+                gone += 1
+        return gone
+
     def hand_over_all(self) -> None:
         """Each led group goes to the voter that has most of its log and is there."""
         core = self._core
@@ -64,11 +105,49 @@ class Leads:
     def _look(self) -> None:
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
         if self._writes.waiting_seconds < STALLED_SECONDS:
+            self._follow()
             self._give_back()
         elif self._core.led and self._loop.time() - self._stalled_at >= GIVE_BACK_AGAIN_SECONDS:
             self._stalled_at = self._loop.time()
             log.warning("the disk has not taken a write for %.1f s: others lead what this node led", self._writes.waiting_seconds)
             self.hand_over_all()
+
+    def _follow(self) -> None:
+        """Groups whose writers nearly all come by another node go there, each within one round trip: what is proposed meanwhile waits."""
+        if self._demand is None:
+            return
+        core, now, left = self._core, self._loop.time(), FOLLOW_AT_ONCE
+        for number, (node, count) in sorted(self._demand.look().items()):
+            if number not in core.led or now - self._placed.get(number, float("-inf")) < PLACED_SECONDS:
+                continue
+            if node == core.node:
+                self._stays[number] = now + STAY_SECONDS
+            elif (
+                left
+                and count >= self._demand.many
+                and self._may_lead(node)
+                and not self._is_shunned(node)
+                and _follows(core.members[number].raft, node)
+                and self._tries(number)
+            ):
+                self._stays.pop(number, None)
+                self.followed += 1
+                left -= 1
+                core.transfer(number, node)
+
+    def _tries(self, number: int) -> bool:
+        """Whether it is not too soon to hand this group over once more."""
+        now = self._loop.time()
+        if now - self._given_back.get(number, float("-inf")) <= GIVE_BACK_AGAIN_SECONDS:
+            return False
+        self._given_back[number] = now
+        return True
+
+    def _is_shunned(self, node: int) -> bool:
+        return self._shunned.get(node, 0.0) > self._loop.time()
+
+    def _is_to_stay(self, number: int) -> bool:
+        return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
 
     def _give_back(self) -> None:
         """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
@@ -78,14 +157,21 @@ class Leads:
             first = core.first_of(number)
             if number not in core.led or first == core.node:
                 self._strays.discard(number)
+                self._stays.pop(number, None)
+                continue
+            if self._is_to_stay(number):
                 continue
             member = core.members[number]
-            peer = member.raft.peers.get(first)
-            if peer is None or peer.lost or member.proposals or member.queue or peer.match < member.raft.log.last:
+            if member.proposals or member.queue or self._is_shunned(first) or not _follows(member.raft, first, 0):
                 continue
-            if number not in self._given_back or self._loop.time() - self._given_back[number] > GIVE_BACK_AGAIN_SECONDS:
-                self._given_back[number] = self._loop.time()
+            if self._tries(number):
                 core.transfer(number, first)
                 left -= 1
                 if not left:
                     break
+
+
+def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
+    """Whether the voter is there and has, but for so many entries on their way, all of the group's log."""
+    peer = raft.peers.get(node)
+    return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= lacks

@@ -40,7 +40,8 @@ async def learn(config: Config) -> Learned:
     if config.cluster.others:
         histories.append(await _of_the_store(config))
     newest = max((hello for hello in told.values()), key=lambda hello: hello.history, default=None)
-    return Learned(max(histories, default=0), newest.groups if newest is not None else 0)
+    groups = newest.groups if newest is not None else 0
+    return Learned(max(histories, default=0), groups, next((hello.node for hello in told.values() if hello.removed), 0))
 
 
 async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:

@@ -52,6 +52,9 @@ METRICS = (
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
     Metric("polynya_groups_led", "gauge", "Groups that this node leads, of a cluster."),
     Metric(
+        "polynya_leads_followed_total", "counter", "Leads that this node gave to the node by which nearly all appends of the group came."
+    ),
+    Metric(
         "polynya_map_epoch",
         "gauge",
         "Changes of who belongs to the cluster and of where groups are, as far as this node knows.",
@@ -119,6 +122,12 @@ METRICS = (
     Metric("polynya_hot_refused_total", "counter", "Appends refused because a group had too much that was not flushed yet."),
     Metric("polynya_outbox", "gauge", "Messages between groups that are not confirmed yet (forks, releases of packs)."),
     Metric("polynya_object_store_waiting", "gauge", "Cores that wait for the object store since their start: nothing is moved there."),
+    Metric(
+        "polynya_object_store_failing_seconds",
+        "gauge",
+        "For how long the object store could not be used, on the core where that is longest; 0 until it has lasted 20 seconds.",
+        merge="max",
+    ),
     Metric("polynya_packs", "gauge", "Packs in the object store that are known."),
     Metric("polynya_flush_packs_total", "counter", "Packs flushed to the object store."),
     Metric("polynya_flush_slices_total", "counter", "Slices of streams in them."),

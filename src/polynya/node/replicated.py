@@ -20,12 +20,13 @@ from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
-from polynya.node.core import CoreCounters, Done
+from polynya.node.core import CoreCounters
 from polynya.node.deadlines import Deadlines
 from polynya.node.fitness import Fitness
 from polynya.node.leads import Leads
 from polynya.node.outbox import Outbox
 from polynya.node.storage import Storage
+from polynya.node.turn_ends import TurnEnds, journal_failed
 from polynya.node.writing import Writer, WriterThread, Writes
 from polynya.raft import (
     Effects,
@@ -50,7 +51,7 @@ from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Append, Command, PublishSlices, ReplaceSlices
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
@@ -102,7 +103,7 @@ class ReplicatedCore:
         self.first_of = cluster.membership.first_of  # the node that is to lead a group
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._ends = TurnEnds()
         self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
@@ -193,7 +194,7 @@ class ReplicatedCore:
 
     def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
         if self._dead is not None:
-            return Unavailable("the journal has failed; this core is going down")
+            return journal_failed()
         if not member.leads:
             return NotLeader(self.leader_of(member.group.number))
         if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
@@ -201,8 +202,9 @@ class ReplicatedCore:
             return Unavailable("the log is behind: more than the bound is in flight; retry")
         if self._writes.full:
             return Reply(Code.DISK_FULL)
+        kind = type(command)
         if (
-            type(command) is not Append and LEVELS.get(type(command).__name__, 1) > member.group.machine.level
+            kind is not Append and LEVELS.get(kind.__name__, 1) > member.group.machine.level
         ):  # a node of the release before would not know it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
@@ -224,7 +226,7 @@ class ReplicatedCore:
         """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,
         and when there is no replica here, or one that is only on its way."""
         if self._dead is not None:
-            raise Unavailable("the journal has failed; this core is going down")
+            raise journal_failed()
         if not self.fit(group):
             raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
         member, now_ms = self.members[group], self._now_ms()
@@ -352,7 +354,7 @@ class ReplicatedCore:
         """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
         pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
         while any(part.token is not None for part in pending):
-            await self._wait_turn()
+            await self._ends.wait(self._dead)
 
     async def drain(self) -> None:
         """Until nothing is in flight, or for a while; for a clean stop."""
@@ -482,10 +484,7 @@ class ReplicatedCore:
             self._applied = False
             self.counters.turns += 1
             self.on_turn()
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._ends.tell()
 
     def _hand_in(self, now_ms: int) -> None:
         queued, self._queued = self._queued, []
@@ -575,21 +574,11 @@ class ReplicatedCore:
         for member in self.members.values():
             member.leads = False
             queued, proposals = member.emptied()
-            self._answer_all(queued, Unavailable("the journal has failed; this core is going down"))
+            self._answer_all(queued, journal_failed())
             self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
         self.led.clear()
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters = []
+        self._ends.tell()
         self._fatal(error)
-
-    async def _wait_turn(self) -> None:
-        if self._dead is not None:
-            raise Unavailable("the journal has failed; this core is going down")
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
 
 
 def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:

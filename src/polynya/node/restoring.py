@@ -19,6 +19,7 @@ from polynya.backup import copies
 from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.names import spelled_name
 from polynya.node import birth as births
 from polynya.node.birth import Birth
 from polynya.node.cluster import META_GROUP
@@ -246,8 +247,8 @@ class Restorer:
             try:
                 data = await self._store.get_range(keys[where.pack], where.offset, where.length)
             except (NotFound, ValueError) as fault:
-                raise CorruptData(f"the state of the stream {ghost.name} is not in the object store: {fault}") from None
-            stream = image.streams[number] = whole_of(ghost, where, data)
+                raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} is not in the object store: {fault}") from None
+            stream = image.streams[number] = whole_of(ghost, data)
             stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
             stream.activity_ms = ghost.activity_ms
 

@@ -265,6 +265,13 @@ SETTINGS = (
         "decided by `polynya cluster remove`. The same on every node.",
         low=0,
     ),
+    Setting(
+        "cluster.leads_follow_writers",
+        parse_switch,
+        True,
+        "A group whose appends nearly all come by one node is led by that node, for as long as they do. Else, and when this is off, leads stay "
+        "spread evenly over the nodes.",
+    ),
     Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
     Setting(
         "cluster.ca",

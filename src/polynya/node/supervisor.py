@@ -24,7 +24,7 @@ from polynya.node import logs
 from polynya.node.access import check_access
 from polynya.node.audit import AuditFile, act
 from polynya.node.authority import peer_tls_of
-from polynya.node.birth import FILE, Birth, bear, birth_of, write_json
+from polynya.node.birth import FILE, Birth, bear, birth_of, removed_text, write_json
 from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
@@ -32,7 +32,7 @@ from polynya.node.lake import lake_command, lake_environment
 from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
-from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, FATAL, OTHERS_HAVE_IT, READY, CoreStart
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, FATAL, OTHERS_HAVE_IT, READY, CoreStart
 from polynya.node.tls import prepare as prepare_tls
 
 ENTRY = "polynya.node.bootstrap"
@@ -271,7 +271,9 @@ class _Node:
                 return
             lived = loop.time() - began
             quick = quick + 1 if lived < QUICK_SECONDS else 1
-            if code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked work again
+            if code == EXIT_REMOVED:
+                self._fail(EXIT_CONFIG, removed_text(self._start.config))
+            elif code in FATAL and not (code == EXIT_CONFIG and self._served.is_set()):  # settings that worked work again
                 reason = OTHERS_HAVE_IT if code == EXIT_CORRUPT and self._start.birth.node else FATAL[code]
                 self._fail(code, f"core {core} stopped: {reason}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):

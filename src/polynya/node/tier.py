@@ -28,7 +28,8 @@ from polynya.node.claims import Claim, was_held
 from polynya.node.config import ColdConfig
 from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
-from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, open_store, release_root
+from polynya.node.store_access import StoreAccess
+from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, WatchedStore, open_store, release_root
 
 CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
 RELEASE_SECONDS = 2.0
@@ -65,10 +66,11 @@ def collector_settings(cold: ColdConfig) -> CollectorSettings:
 class Tier:
     """Of one core. Made by `open_tier`; None in its place is the backend `none`. Nothing is written before the root is claimed."""
 
-    def __init__(self, store: ObjectStore, start: CoreStart, groups: CoreGroups, claim: Claim) -> None:
+    def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: Claim) -> None:
         cluster = start.birth.cluster_id
-        self.store = store
+        self.store: ObjectStore = store
         self.claim = claim
+        self.access = StoreAccess(store, lambda: claim.reason)
         self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
         self._claiming: asyncio.Task[None] | None = None
         self.verifier = Verifier(groups, store)
@@ -77,7 +79,7 @@ class Tier:
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
-        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight, recent=groups.recent)
+        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
         if start.birth.node:  # the others must know it too
             self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
@@ -94,6 +96,7 @@ class Tier:
         """What runs for ever beside the core, or ends when the root can never be claimed."""
         return [
             self._claimed(),
+            self.access.run(),
             *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)),
         ]
 
@@ -149,6 +152,7 @@ async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
         raise ConfigError(f"cold: {error}") from None
     if store is None:
         return None
-    tier = Tier(store, start, groups, Claim(start, store))
+    watched = WatchedStore(store, asyncio.get_running_loop().time)
+    tier = Tier(watched, start, groups, Claim(start, watched))
     await tier.begin()
     return tier

@@ -30,6 +30,7 @@ from polynya.objectstore.memory import MemoryStore
 from polynya.objectstore.proof import prove_conditional_writes
 from polynya.objectstore.root import MARKER_KEY, RootClaim, RootMarker, claim_root, owns_root, read_root, release_root
 from polynya.objectstore.settings import StoreSettings, open_store
+from polynya.objectstore.watched import Record, WatchedStore
 
 __all__ = [
     "MARKER_KEY",
@@ -40,11 +41,13 @@ __all__ = [
     "NotFound",
     "ObjectInfo",
     "ObjectStore",
+    "Record",
     "RootClaim",
     "RootMarker",
     "StoreError",
     "StoreSettings",
     "StoreUnavailable",
+    "WatchedStore",
     "check_key",
     "check_prefix",
     "claim_root",

@@ -31,7 +31,12 @@ class Conflict(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """Not now. A write may or may not have happened: repeat it with the same key and bytes."""
+    """Not now. A write may or may not have happened: repeat it with the same key and bytes. `reason`: why, without places and names, as anybody
+    may be told."""
+
+    def __init__(self, message: str, reason: str = "it cannot be reached; the log says more") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, gc=False):

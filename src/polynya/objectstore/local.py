@@ -85,7 +85,7 @@ class LocalStore:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
         except OSError as fault:
             self._synced.clear()  # somebody may have removed a folder
-            raise StoreUnavailable(f"the object folder {self.root}: {fault}") from fault
+            raise StoreUnavailable(f"the object folder {self.root}: {fault}", _reason(fault)) from fault
 
     # What follows runs in the pool.
 
@@ -200,7 +200,7 @@ class LocalStore:
                         if time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
                             self._drop(entry.path)
         except OSError as fault:
-            raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}") from fault
+            raise StoreUnavailable(f"the object folder {self.root} cannot be used: {fault}", _reason(fault)) from fault
         self._is_open = True
 
     def _path(self, key: str) -> str:
@@ -250,6 +250,10 @@ class LocalStore:
         """Remove a temporary name; if it cannot be, a later start will."""
         with suppress(OSError):
             self._files.unlink(temporary)
+
+
+def _reason(fault: OSError) -> str:
+    return f"{fault.strerror or type(fault).__name__}; the log says more"
 
 
 def _page(walk: Iterator[ObjectInfo]) -> Sequence[ObjectInfo]:

@@ -25,6 +25,7 @@ from polynya.objectstore.api import (
     check_key,
     check_prefix,
 )
+from polynya.objectstore.s3_refusals import reason, says_nothing, told
 
 T = TypeVar("T")
 _REQUEST_SECONDS = 30.0
@@ -69,7 +70,12 @@ class S3Store:
         return data
 
     async def head(self, key: str) -> ObjectInfo:
-        return _info(await self._call(obstore.head_async(self._reads, check_key(key))))
+        try:
+            return _info(await self._call(obstore.head_async(self._reads, check_key(key))))
+        except StoreUnavailable as fault:
+            if fault.__cause__ is not None and says_nothing(fault.__cause__):
+                await self._call(obstore.get_range_async(self._reads, key, start=0, length=1))  # this is refused with a reason
+            raise
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
@@ -102,13 +108,13 @@ class S3Store:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await work
         except FileNotFoundError as fault:
-            raise NotFound(f"{self.place}: {_first_line(fault)}") from None
+            raise NotFound(f"{self.place}: {told(fault)}") from None
         except (AlreadyExistsError, PreconditionError):
             raise
         except TimeoutError:
-            raise StoreUnavailable(f"{self.place}: no answer in {_CALL_SECONDS:.0f} s") from None
+            raise StoreUnavailable(f"{self.place}: no answer in {_CALL_SECONDS:.0f} s", "it does not answer") from None
         except (BaseError, OSError) as fault:
-            raise StoreUnavailable(f"{self.place}: {_first_line(fault)}") from fault
+            raise StoreUnavailable(f"{self.place}: {told(fault)}", reason(fault)) from fault
 
 
 def _bucket(name: str, config: dict[str, str], prefix: str, retries: int) -> Bucket:
@@ -137,7 +143,3 @@ def _info(meta: Any) -> ObjectInfo:
 def _etag(result: Any) -> str:
     """Without an ETag there is no compare-and-swap; the proof at start has the last word."""
     return result["e_tag"] or ""
-
-
-def _first_line(fault: BaseException) -> str:
-    return str(fault).strip().split("\n", 1)[0]

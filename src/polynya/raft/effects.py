@@ -28,7 +28,6 @@ class Refusal(IntEnum):
     CHANGE_IN_FLIGHT = 5
     NOT_CAUGHT_UP = 6  # a voter to be is no learner that is close to the end of the log
     NOT_A_VOTER = 7
-    NO_LEADER = 8  # known for too long a time
     INVALID = 9
     JUST_LEFT = 10  # what a member to be said when it was one before may still be on its way
 
@@ -105,7 +104,7 @@ class Status(msgspec.Struct, frozen=True):
     durable: int
     last: int
     asleep: bool
-    log_bytes: int
     peers: dict[int, PeerStatus]
     configuration: Configuration  # the one in effect
     settled: bool  # and committed, and not joint
+    forgotten: tuple[int, ...] | None = None  # it has nothing of what it may have promised; who has to tell it first

@@ -107,7 +107,7 @@ def promised(raft: Raft, candidate: int) -> bool:
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
-    if raft.forgetful or raft.learning:
+    if raft.learning or (raft.forgetful and not has_all_we_forgot(raft, message.sender)):
         return
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:
@@ -128,6 +128,12 @@ def on_vote(raft: Raft, message: Vote) -> None:
         raft.set_hard_state(raft.term, message.sender)
         restart_timer(raft)
     raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
+
+
+def has_all_we_forgot(raft: Raft, candidate: int) -> bool:
+    """Of a forgetful member that has heard all others: whether those are the candidate alone. A majority of two is both, so that the candidate has
+    whatever was committed, and knows of all members that there could be (docs/decisions/0019)."""
+    return raft.recalled == {candidate}
 
 
 def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:

@@ -393,8 +393,9 @@ class Raft:
     def status(self) -> Status:
         peers = {node: PeerStatus(peer.match, peer.mode.name.lower(), peer.heard_ms, peer.lost) for node, peer in self.peers.items()}
         return Status(
-            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, self.log.bytes, peers,
+            self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, peers,
             self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
+            tuple(sorted(self.unheard)) if self.forgetful and not self.leader else None,
         )  # fmt: skip
 
     # --- for the other files of this room --------------------------------------------------------------------------------------

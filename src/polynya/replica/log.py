@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from polynya.base.msgpack import array_head
 from polynya.stream.commands import AnyCommand, Command
 
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
-
 _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]])
 
 
@@ -18,9 +18,7 @@ encode_command: Callable[[Command], bytes] = _encoder.encode  # to the bytes tha
 
 def encode_bundle(payloads: Sequence[bytes]) -> bytes:
     """What `encode_command` gives for a `Bundle` of the commands that these are."""
-    count = len(payloads)
-    head = _BUNDLE_HEAD + (bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big"))
-    return b"".join((head, *payloads))
+    return b"".join((_BUNDLE_HEAD, array_head(len(payloads)), *payloads))
 
 
 def decode_command(data: bytes) -> Command:

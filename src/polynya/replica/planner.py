@@ -249,10 +249,7 @@ class _Goals:
             for group, placement in sorted(self.now.groups.items())
             if (goal := tuple(sorted(self.goals[group]))) != placement.goal or self.firsts[group] != placement.first
         ]
-        awaited = any(
-            each.state == NodeState.ACTIVE and not each.reader and not each.cores and each.id not in self.observed.up
-            for each in self.now.nodes.values()
-        )
+        awaited = any(not self.now.nodes[number].cores and number not in self.observed.up for number in self.now.active)
         if balance and settled and not steps and not awaited and len(self.observed.groups) == len(self.now.groups):
             steps.append(Balanced())  # a node that was added and never seen is waited for: it is to have its share
         return steps
@@ -385,8 +382,7 @@ class _Goals:
 
     def _shift_lead(self) -> bool:
         """Leads are passed on from a node with too many, over others if need be, to one with too few; False when all is even."""
-        active = [number for number, node in self.now.nodes.items() if node.state == NodeState.ACTIVE and not node.reader]
-        fit = sorted(self.observed.up.intersection(active))
+        fit = sorted(self.observed.up.intersection(self.now.active))
         for few in sorted(fit, key=lambda node: (self._leads(node) / _weight(self.now.nodes[node]), node)):
             way = self._way_to(few, fit)
             if way:

@@ -76,9 +76,8 @@ def moving(now: Map, observed: Observed, group: int, source: int, target: int) -
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
     found = unknown(now, source) or unknown(now, target)
-    if found:
-        return found
-    found = _silent(now, source, "what it has counts for nothing, and stays there; 'polynya cluster remove' takes it out") or _silent(
+    found = found or _silent(now, source, "what it has counts for nothing, and stays there; 'polynya cluster remove' takes it out")
+    found = found or _silent(
         now, target, f"it has the group, and no vote; 'polynya cluster promote {target}' makes it a node like the others"
     )
     if found:
@@ -104,10 +103,7 @@ def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
     """The lead of a group."""
     if group not in now.groups:
         return f"there is no group {group}; the groups are 0 to {max(now.groups, default=0)}"
-    found = unknown(now, target)
-    if found:
-        return found
-    found = _silent(now, target, "it leads nothing")
+    found = unknown(now, target) or _silent(now, target, "it leads nothing")
     if found:
         return found
     placement = now.groups[group]
@@ -124,10 +120,7 @@ def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
 
 def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
     """A new node takes over what a node had whose disk is gone: what others have must be enough."""
-    found = unknown(now, node)
-    if found:
-        return found
-    found = _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
+    found = unknown(now, node) or _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
     if found:
         return found
     if heir in now.nodes and now.nodes[heir].replaces != node:
@@ -155,8 +148,7 @@ def _crowding(now: Map, group: int, goal: set[int]) -> str:
     before = now.groups[group].voters
     if not zones.are_known(now) or zones.unevenness(now.nodes, goal) <= zones.unevenness(now.nodes, before):
         return ""
-    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE]
-    mates, targets = zones.better(now.nodes, goal, able)
+    mates, targets = zones.better(now.nodes, goal, now.active)
     if not targets:
         return ""
     zone, free = now.nodes[mates[0]].zone, sorted({now.nodes[node].zone for node in targets})
@@ -174,10 +166,11 @@ def _on_its_way(now: Map, node: int, state: int) -> str:
 def _without(now: Map, observed: Observed, node: int, held: list[int]) -> str:
     """What the groups of a node would lack when it is empty."""
     able = sum(now.nodes[number].state in _HOLDING for number in now.voting if number != node)
+    active = now.active
     for group in held:
         placement = now.groups[group]
         after = set(placement.goal) - {node}
-        fit = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE and number not in placement.goal]
+        fit = [number for number in active if number not in placement.goal]
         there = [number for number in fit if number in observed.up]
         if there:
             after |= {there[0]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from polynya.stream.commands import NodeRecord, NodeState
+from polynya.stream.commands import NodeRecord
 from polynya.stream.placement import Map
 
 Nodes = Mapping[int, NodeRecord]
@@ -39,8 +39,10 @@ def better(nodes: Nodes, voters: Collection[int], able: Iterable[int]) -> tuple[
     be."""
     has = tally(nodes, voters)
     most = max(has.values(), default=0)
-    targets = sorted(node for node in able if node not in voters and has[zone_of(nodes[node])] <= most - 2) if most > 1 else []
-    return (sorted(node for node in voters if node in nodes and has[zone_of(nodes[node])] == most), targets) if targets else ([], [])
+    targets = sorted(node for node in able if node not in voters and has[zone_of(nodes[node])] <= most - 2)
+    if not targets:
+        return [], []
+    return sorted(node for node in voters if node in nodes and has[zone_of(nodes[node])] == most), targets
 
 
 def are_known(now: Map) -> bool:
@@ -54,7 +56,7 @@ def crowded(now: Map, able: Collection[int] | None = None, *, today: bool = Fals
     that take anything new if left out. `today`: as the groups are, not as they are to be. None until all zones are known."""
     if not now.members or not are_known(now) or len({now.nodes[node].zone for node in now.voting}) == 1:
         return []
-    able = [number for number in now.voting if now.nodes[number].state == NodeState.ACTIVE] if able is None else able
+    able = now.active if able is None else able
     asked: dict[tuple[int, ...], bool] = {}  # groups in the same places have the same answer
     found = []
     for group, placement in now.groups.items():

@@ -16,14 +16,14 @@ from msgspec.structs import force_setattr
 
 from polynya.base.errors import NotLeader, OutcomeUnknown
 from polynya.base.limits import MIB
-from polynya.service import messages
+from polynya.base.msgpack import array_head
+from polynya.service import messages, passing
 from polynya.stream.commands import Append, Command
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 from polynya.transport.errors import decode_error, encode_error
 
 BUNDLE_BYTES_MAX = 1 * MIB  # then it leaves before the pass is over; a larger append goes alone
 PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
-Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
 
 
@@ -89,7 +89,7 @@ class Bundles:
         bundle = self.open.pop(group, None)
         if bundle is not None:
             self._leave(bundle)
-        self._way.call_nowait(target, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+        passing.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
 
     def bundle(self, target: int, group: int, *, grows: bool = True) -> Bundle:
         """What an append to this core may be added to; if it does not grow, it leaves with the first."""
@@ -100,7 +100,7 @@ class Bundles:
             del self.open[group]
             self._leave(bundle)
         bundle = Bundle(target, group)
-        if grows and self._way.protocol(target) >= PROTOCOL:
+        if grows and (target >= passing.THROUGH or self._way.protocol(target) >= PROTOCOL):
             if not self.open:
                 self._loop.call_soon(self._leave_all)
             self.open[group] = bundle
@@ -124,9 +124,10 @@ class Bundles:
     def _leave(self, bundle: Bundle) -> None:
         group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
         if len(bodies) == 1:
-            self._way.call_nowait(bundle.target, messages.PROPOSE, group + bodies[0], come)
+            passing.ask(self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come)
         elif bodies:
-            self._way.call_nowait(bundle.target, messages.PROPOSE_ALL, b"".join((group, _head(len(bodies)), *bodies)), come)
+            body = b"".join((group, array_head(len(bodies)), *bodies))
+            passing.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
 
     def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
         count = len(bundle.dones)
@@ -159,11 +160,6 @@ def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
 _MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
 
 
-def _head(count: int) -> bytes:
-    """Of a msgpack array."""
-    return b"\xdd" + count.to_bytes(4, "big")
-
-
 # --- the answering side ------------------------------------------------------------------------------------------------------------
 
 
@@ -193,8 +189,10 @@ def handler_of(
     leader_of: Callable[[int], int],
     propose: Callable[[int, Append, Done], None],
     now_ms: Callable[[], int],
+    came: Callable[[int, int, int], None],
 ) -> Callable[[bytes, Answer, int], None]:
-    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14)."""
+    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14), `came` the group, the sender and how many
+    there were."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         group = int.from_bytes(body[:2], "little")
@@ -202,6 +200,7 @@ def handler_of(
             reply(NotLeader(leader_of(group)))
             return
         appends = _appends_of(body)
+        came(group, sender, len(appends))
         collected, stamp = Collected(len(appends), reply), now_ms()
         for index, append in enumerate(appends):
             done = partial(collected.done, index)

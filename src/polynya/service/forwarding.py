@@ -17,11 +17,13 @@ import msgspec
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica.log import encode_command
-from polynya.service import messages
+from polynya.service import messages, passing
 from polynya.service.bundles import Bundle, Bundles
+from polynya.service.demand import Demand
+from polynya.service.passing import THROUGH
 from polynya.service.whereabouts import Whereabouts
 from polynya.stream.commands import Append, Command
-from polynya.stream.replies import Reply
+from polynya.stream.replies import Done, Reply
 
 PATIENCE_SECONDS = 2.5  # with a group that has no leader
 HOPS_MAX = 3  # so often an attempt goes on at once to whom it was sent; then with the next look
@@ -29,7 +31,6 @@ ELECTION_SECONDS = 1.0  # longer than most elections take
 NEVER = 2.0**62
 LOOK_SECONDS = 0.05  # what waits is tried again so often, news or not
 TELL_SECONDS = 1.0  # the other cores are told again who leads so often: a message may have been lost
-Done = Callable[[Reply | BaseException], None]
 _LEADERS: msgspec.msgpack.Decoder[dict[int, int]] = msgspec.msgpack.Decoder(dict[int, int])
 
 
@@ -88,7 +89,8 @@ class Forwarding:
     """Of one core. `here` proposes to the groups of this core what was stamped in this pass of the loop, and `stamped` stamps anew what has
     waited, as log time never goes back (F14); `address(node, core)` is how the transport calls it, `cores_of(node)` how many there are.
 
-    Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it."""
+    Where the group has a replica on this core, that tells who leads. Else whoever is asked does; one attempt at a time looks for it. A leader
+    that is known and cannot be reached is asked through another node, by one attempt or bundle at a time."""
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class Forwarding:
     ) -> None:
         self.place = place
         self.whereabouts = whereabouts
+        self.demand = Demand(place.node, place.groups)
         self.leader_here = leading.leader_of
         self.forwarded = self.retried = self.refused = 0
         self._way = way
@@ -127,6 +130,7 @@ class Forwarding:
         self._looking: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
         way.on(messages.LEADERS, self._hear)
+        way.on(messages.PASS_ON, passing.handler_of(way, self._leader_at, leading.leader_of))
 
     def start(self) -> None:
         self._tell_all()
@@ -147,6 +151,13 @@ class Forwarding:
             return False
         return self._loop.time() - self._leaderless.get(group, NEVER) < ELECTION_SECONDS
 
+    def follows(self, group: int) -> bool:
+        """As `knows`, and the leader can be asked."""
+        return self.knows(group) and self._is_reached(self._leaders[group])
+
+    def _is_reached(self, leader: int) -> bool:
+        return leader in (0, self.place.node) or self.whereabouts.is_there(leader)
+
     def leads(self, group: int) -> bool:
         """Whether this core does."""
         return group in self._led
@@ -165,15 +176,16 @@ class Forwarding:
         """The core of another node that has the group, or would have it, as the transport calls it."""
         return self._address(node, group % self.cores_of(node))
 
-    def to_read(self, group: int) -> list[int]:
-        """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node, of near ones, and once
-        more who is known to lead."""
+    def to_read(self, group: int, *, local: bool = False) -> list[int]:
+        """Other cores that may answer reads of the group, as the transport calls them, the best first: of this node (if that is to hear the
+        leader), of near ones, and once more who is known to lead."""
         place, core = self.place, group % self.place.cores
         here = core != place.core and place.node in self.whereabouts.map.replicas_of(group)
         nodes, leader = self.whereabouts.near(group), self._leaders[group]
         if leader not in (0, place.node, *nodes) and self.whereabouts.is_there(leader):
             nodes.append(leader)
-        return [core] * here + [self.core_at(node, group) for node in nodes]
+        others = [self.core_at(node, group) for node in nodes]
+        return [core] * here + others if local or (leader and self._is_reached(leader)) else others + [core] * here
 
     def gone(self, group: int) -> None:
         """The group has no replica on this core any more."""
@@ -182,9 +194,10 @@ class Forwarding:
         self._news.add(group)
         self._loop.call_soon(self._tell)
 
-    def home(self, group: int) -> int:
-        """Where the group is led, as the transport calls it; the own core by its number. Raises NotLeader when there is nobody to ask."""
-        target, _ = self._target_of(group)
+    def home(self, group: int, *, through: bool = False) -> int:
+        """Where the group is led, as the transport calls it; the own core by its number; perhaps `through` another (see `passing`). Raises
+        NotLeader when there is nobody to ask."""
+        target, _ = self._target_of(group, through=through)
         if target < 0:
             raise NotLeader(0)
         return target
@@ -206,6 +219,7 @@ class Forwarding:
             else:
                 done(answer)
 
+        self.demand.here[group] += 1
         self._here(group, command, answered)
 
     def led(self, group: int) -> None:
@@ -231,33 +245,56 @@ class Forwarding:
         return _Attempt(self._attempts, group, command, b"", done, self._loop.time() + PATIENCE_SECONDS)
 
     def _send(self, attempt: _Attempt) -> None:
-        target, known = self._free_target(attempt.group)
+        target, known = self._free_target(attempt)
         if target < 0 or attempt.group in self._waiting:
             self._wait(attempt)
         else:
             self._go(attempt, target, known=known)
 
-    def _free_target(self, group: int) -> tuple[int, bool]:
+    def _free_target(self, attempt: _Attempt) -> tuple[int, bool]:
         """Where an attempt can go now, as by `_target_of`; -1: it has to wait."""
+        group = attempt.group
         target, known = self._target_of(group)
-        flying = self._flying.get(group, 0)
-        return (-1 if flying and (not known or self._target[group] != target) else target), known
+        if not self._flying.get(group) or (known and self._target[group] == target):
+            return target, known
+        bundle = self._open.get(group) if type(attempt.command) is Append else None
+        joins = bundle is not None and bundle.target == target >= THROUGH  # it has not left yet
+        return target if joins else -1, known
 
-    def _target_of(self, group: int) -> tuple[int, bool]:
+    def _target_of(self, group: int, *, through: bool = True) -> tuple[int, bool]:
         """Where the group is led, as the transport calls it; the own core by its number; -1 when there is nobody to ask. And whether that is
         known, and no guess."""
         place, core = self.place, group % self.place.cores
         if group in self._led:
             return core, True
         leader = self._leaders[group]
+        if not leader and self.knows(group):  # it may not have when it heard, and another, asked then, was electing
+            leader = self._leaders[group] = self.leader_here(group)
         if leader == place.node:
             return (core, True) if core != place.core else (-1, False)  # elected, and not ready yet
         if leader and self.whereabouts.is_there(leader):
             return self._at(leader, group), True
+        between = self._between(group) if leader and through else 0
+        if between:
+            return between, False
         if self.knows(group):
             return -1, False
         likely = self.whereabouts.likely(group, self._turns.get(group, 0))
         return (self._at(likely, group) if likely else -1), False
+
+    def _between(self, group: int) -> int:
+        """Through whom the leader may be reached; 0: nobody who is there knows how to."""
+        node = self.whereabouts.likely(group, self._turns.get(group, 0))
+        target = self._at(node, group) if node else 0
+        if not target or self._way.protocol(target) < passing.PROTOCOL:
+            return 0
+        self._nodes[target + THROUGH] = node
+        return target + THROUGH
+
+    def _leader_at(self, group: int) -> int:
+        """Of another node, as far as is known and if that is there; else -1."""
+        leader = self.elsewhere(group)
+        return self._at(leader, group) if leader and self.whereabouts.is_there(leader) else -1
 
     def _at(self, node: int, group: int) -> int:
         target = self.core_at(node, group)
@@ -271,7 +308,7 @@ class Forwarding:
             self.forwarded += 1
             attempt.body = attempt.body or encode_command(command)
             if type(command) is Append:
-                self._join(attempt, command, self._bundles.bundle(target, group, grows=known))
+                self._join(attempt, command, self._bundles.bundle(target, group, grows=known or target >= THROUGH))
                 return
         self._flying[group] = self._flying.get(group, 0) + 1
 
@@ -327,7 +364,7 @@ class Forwarding:
 
     def _found(self, group: int, target: int) -> None:
         """Whoever was asked has taken it."""
-        if not self._leaders[group] and target != self.place.core and not self.knows(group):
+        if not self._leaders[group] and target < THROUGH and target != self.place.core and not self.knows(group):
             self._leaders[group] = self._nodes.get(target, 0)
             if group in self._waiting:
                 self._loop.call_soon(self._retry, group)
@@ -336,9 +373,11 @@ class Forwarding:
         """Who was asked does not lead, and may know who does. The replicas of this core know their groups better. Whether it is news."""
         self.retried += 1
         if self.knows(group):
+            self._leaders[group] = self.leader_here(group)  # others may have been believed before it did
             return False
         here = leader == self.place.node and group % self.place.cores == self.place.core  # which is known better
-        news = bool(leader and leader != self._nodes.get(target) and not here)
+        vain = target >= THROUGH and leader == self._leaders[group]  # it does not reach it either
+        news = bool(leader and leader != self._nodes.get(target) and not here and not vain)
         if news:
             self._leaders[group] = leader
         else:
@@ -366,7 +405,7 @@ class Forwarding:
         waiting, now = self._waiting.get(group, deque()), self._loop.time()
         for _ in range(len(waiting)):  # what comes back at once waits for the next look
             attempt = waiting[0]
-            target, known = self._free_target(group)
+            target, known = self._free_target(attempt)
             if target < 0 and attempt.deadline > now:
                 return
             waiting.popleft()

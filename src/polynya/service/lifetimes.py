@@ -9,13 +9,12 @@ from polynya.service.feeds import Feeds
 from polynya.stream.commands import Command, Touch
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it
 END_IS_NEAR_MS = 1000  # the clocks of two cores differ by less
 EXPIRIES_MAX = 1000  # of one sweep
 NEVER_MS = 2**62  # the grace of a restart has no end
-Done = Callable[[Reply | BaseException], None]
 
 
 class Lifetimes:

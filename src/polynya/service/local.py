@@ -19,7 +19,7 @@ from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes
 from polynya.service.messages import LagQuery
 from polynya.service.names import SortedNames
-from polynya.service.needs import Agreement, ColdReader, Done, ParentReader, Proposer
+from polynya.service.needs import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.recalls import Recalls
 from polynya.service.retention import TrimCounters
 from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Trim, Unpin
@@ -28,7 +28,7 @@ from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, Stream
 from polynya.stream.producers import judge_producer
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table, lag_of
 
 LIST_STEP = 256  # names looked at in one go of the loop
@@ -113,10 +113,14 @@ class LocalGroups:
             return
         for name in _live_names(old):
             self._names.discard(name)
+        self.cut_readers(group)
+        self.turned()
+
+    def cut_readers(self, group: int) -> None:
+        """The live readers of a group are told to resume."""
         for uid in self.feeds.uids():
             if uid >> 48 == group:
                 self.feeds.cut(uid)
-        self.turned()
 
     # --- lookups ---------------------------------------------------------------------------------------------------------------
 

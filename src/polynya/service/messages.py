@@ -25,6 +25,7 @@ BUCKETS = 11
 LEADERS = 12
 PROPOSE_ALL = 13
 META = 14
+PASS_ON = 15
 
 
 class ReadUid(msgspec.Struct, array_like=True, gc=False):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from polynya.service.api import Span
 from polynya.stream.commands import Command
 from polynya.stream.model import ColdSlice, HotBatch
-from polynya.stream.replies import Reply
-
-Done = Callable[[Reply | BaseException], None]
+from polynya.stream.replies import Done
 
 
 class Proposer(Protocol):
@@ -49,6 +47,14 @@ class ColdReader(Protocol):
 
     async def place_at(self, cold: ColdSlice, time_ms: int) -> tuple[int, int]:
         """Where the slice's first batch of this time or later begins, or the slice's end."""
+        ...
+
+
+class StateReader(Protocol):
+    """What the object tier offers whoever needs an evicted stream."""
+
+    async def state(self, where: ColdSlice) -> bytes:
+        """The bytes at that place. Raises PackGone, Unavailable, CorruptData."""
         ...
 
 

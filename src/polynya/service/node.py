@@ -14,7 +14,7 @@ from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.names import group_of
 from polynya.replica.log import decode_command, encode_command
-from polynya.service import messages
+from polynya.service import messages, passing
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, Sink, Span, Trimmed, TrimQuery
 from polynya.service.bundles import Bundles, handler_of
 from polynya.service.forks import create_fork
@@ -24,11 +24,10 @@ from polynya.service.places import Places
 from polynya.service.retention import set_bucket, trim
 from polynya.service.tails import RemoteTails, TailTransport, serve_tails
 from polynya.stream.commands import Append, Command, Create, Retention
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table
 from polynya.wal import DiskFull
 
-Done = Callable[[Reply | BaseException], None]
 Answer = Callable[[bytes | BaseException], None]
 _ROUTES_MAX = 65_536
 
@@ -89,7 +88,8 @@ class NodeService:
 
     async def facts(self, name: str, *, local: bool = False) -> Facts | Refusal:
         group = self.group_of(name)
-        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, messages.Attach(group, name, local), self._facts_here)
+        question = messages.Attach(group, name, local)
+        found: Facts | Refusal = await self._at_replica(group, messages.FACTS, question, self._facts_here, local=local)
         return found
 
     def propose(self, name: str, command: Command, done: Done) -> None:
@@ -138,14 +138,17 @@ class NodeService:
 
     async def read(self, query: ReadQuery) -> Page | Refusal:
         group = self.group_of(query.name)
-        page: Page | Refusal = await self._at_replica(group, messages.READ, messages.Query(group, query), self._read_here)
+        question = messages.Query(group, query)
+        page: Page | Refusal = await self._at_replica(group, messages.READ, question, self._read_here, local=query.local)
         return page
 
     async def read_uid(
         self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
     ) -> tuple[list[Span], tuple[int, int]]:
         question = messages.ReadUid(uid, at, until, limits, local)
-        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(uid >> 48, messages.READ_UID, question, self._read_uid_here)
+        spans: tuple[list[Span], tuple[int, int]] = await self._at_replica(
+            uid >> 48, messages.READ_UID, question, self._read_uid_here, local=local
+        )
         return spans
 
     async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int]) -> tuple[int, int]:
@@ -166,7 +169,7 @@ class NodeService:
             assert tails is not None
             return await tails.attach(place, group, name, sink)
 
-        return await self._places.ask(group, here, there)
+        return await self._places.ask(group, here, there, local=local)
 
     def detach(self, uid: int, sink: Sink) -> None:
         for tails in (self._tails, self._local_tails):
@@ -186,7 +189,7 @@ class NodeService:
         def question(groups: list[int]) -> messages.ListQuery:
             return messages.ListQuery(prefix, after, limit, local, groups)
 
-        parts = await self.of_groups(range(1, self.groups + 1), messages.LIST, question, self._list_here)
+        parts = await self.of_groups(range(1, self.groups + 1), messages.LIST, question, self._list_here, local=local)
         return sorted((facts for part in parts for facts in part), key=lambda facts: facts.name)[:limit]
 
     async def ask_tables(self) -> list[Table]:
@@ -237,8 +240,8 @@ class NodeService:
         while True:
             place = -1
             try:
-                place = self.home_of(group)
-                return await (handle(question) if place == self._core else self._ask_at(place, kind, question))
+                place = self.home_of(group) if self._forwarding is None else self._forwarding.home(group, through=True)
+                return await (handle(question) if place == self._core else self._ask_at(place, kind, question, group))
             except NotLeader as fault:
                 if self._forwarding is not None and place >= 0:
                     self._forwarding.learn(group, place, fault.node)
@@ -270,22 +273,31 @@ class NodeService:
         if self._transport is not None:
             self._on_async(self._transport, kind, shape, handle)
 
-    async def of_groups(
-        self, groups: Iterable[int], kind: int, question: Callable[[list[int]], Any], handle: Callable[[Any], Awaitable[Any]]
+    async def of_groups(  # noqa: PLR0913
+        self,
+        groups: Iterable[int],
+        kind: int,
+        question: Callable[[list[int]], Any],
+        handle: Callable[[Any], Awaitable[Any]],
+        *,
+        local: bool = False,
     ) -> list[Any]:
         """What `question` of many groups is answered with, in parts: by `handle` for those with a replica on this core, and as it is served
         elsewhere for the others. Each group is in one part. Raises Unavailable."""
         return await self._places.ask_all(
-            groups, lambda some: handle(question(some)), lambda place, some: self._ask_at(place, kind, question(some))
+            groups, lambda some: handle(question(some)), lambda place, some: self._ask_at(place, kind, question(some)), local=local
         )
 
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
-    async def _at_replica(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _at_replica(  # noqa: PLR0913
+        self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, local: bool = False
+    ) -> Any:
         """The answer of a replica: from `handle` if there is one here, or as it is served elsewhere."""
-        return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question))
+        return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question), local=local)
 
-    async def _ask_at(self, place: int, kind: int, question: Any) -> Any:
+    async def _ask_at(self, place: int, kind: int, question: Any, group: int = 0) -> Any:
+        """`group`: whose leader is asked, where that is through another core."""
         assert self._transport is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -294,12 +306,14 @@ class NodeService:
                 body = Unavailable(f"{body}; ask again")  # a question changes nothing
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 
-        self._transport.call_nowait(place, kind, messages.encode(question), answered)
+        passing.ask(self._transport, place, group, kind, messages.encode(question), answered)
         return await future
 
     def _register(self, transport: CoreTransport) -> None:
         transport.on(messages.PROPOSE, self._on_propose)
-        transport.on(messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms))
+        transport.on(
+            messages.PROPOSE_ALL, handler_of(self._leads, self._leader_of, self.local.propose_append, self.local.now_ms, self._came)
+        )
         serve_tails(transport, self.local)
         self._on_async(transport, messages.FACTS, messages.Attach, self._facts_here)
         self._on_async(transport, messages.READ, messages.Query, self._read_here)
@@ -375,11 +389,17 @@ class NodeService:
     def _leader_of(self, group: int) -> int:
         return 0 if self._forwarding is None else self._forwarding.leader_here(group)
 
+    def _came(self, group: int, sender: int, count: int) -> None:
+        if self._forwarding is not None:
+            self._forwarding.demand.came(group, sender, count)
+
     def _on_propose(self, body: bytes, reply: Answer, peer: int) -> None:
         group = int.from_bytes(body[:2], "little")
         if self._forwarding is not None and not self._forwarding.leads(group):
             reply(NotLeader(self._forwarding.leader_here(group)))
             return
+
+        self._came(group, peer, 1)
 
         def done(outcome: Reply | BaseException) -> None:
             reply(outcome if isinstance(outcome, BaseException) else messages.encode(outcome))

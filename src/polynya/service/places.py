@@ -25,14 +25,16 @@ class Places:
         """There are other nodes."""
         self._forwarding = forwarding
 
-    async def ask(self, group: int, here: Callable[[], Awaitable[Answer]], there: Callable[[int], Awaitable[Answer]]) -> Answer:
-        """Raises what the last place did, or Unavailable when there is none for a while."""
+    async def ask(
+        self, group: int, here: Callable[[], Awaitable[Answer]], there: Callable[[int], Awaitable[Answer]], *, local: bool = False
+    ) -> Answer:
+        """Raises what the last place did, or Unavailable when there is none for a while. `local`: what this node has, if it has anything."""
         if self._forwarding is None:
             return await (here() if group in self._local.machines else there(group % self._cores))
         loop = asyncio.get_running_loop()
         begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group can be reached; retry")
-        while loop.time() - begin <= PATIENCE_SECONDS:  # with what is asked last there may be as much again
-            place = next((place for place in self._of(group) if place not in asked), None)
+        while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:  # with what is asked last there may be as much again
+            place = next((place for place in self._of(group, local=local) if place not in asked), None)
             if place is None and asked:
                 break
             if place is None:
@@ -50,10 +52,12 @@ class Places:
         groups: Iterable[int],
         here: Callable[[list[int]], Awaitable[Answer]],
         there: Callable[[int, list[int]], Awaitable[Answer]],
+        *,
+        local: bool = False,
     ) -> list[Answer]:
         """The answers of so many places as it takes, each for some of the groups, and each group in one. Raises Unavailable when a group has
         nobody who answers for it."""
-        candidates = {group: self._of(group) for group in groups}
+        candidates = {group: self._of(group, local=local) for group in groups}
         answers: list[Answer] = []
         while candidates:
             shares: dict[int, list[int]] = {}
@@ -73,10 +77,11 @@ class Places:
                     del candidates[group]
         return answers
 
-    def _of(self, group: int) -> list[int]:
-        """Where a read of the group may be answered, the best first."""
+    def _of(self, group: int, *, local: bool) -> list[int]:
+        """Where a read of the group may be answered, the best first: here, unless the leader is not heard here and others may hear it."""
         forwarding = self._forwarding
         if forwarding is None:
             return [HERE if group in self._local.machines else group % self._cores]
         here = self._local.fit(group) and forwarding.place.node in forwarding.whereabouts.map.replicas_of(group)
-        return [HERE] * here + forwarding.to_read(group)
+        others = forwarding.to_read(group, local=local)
+        return [HERE] * here + others if local or forwarding.follows(group) else others + [HERE] * here

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -19,27 +19,20 @@ from msgspec import structs
 from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import RECALL_BYTES_MAX, RECALL_STREAMS, RECALL_STREAMS_MAX
+from polynya.base.names import spelled_name
 from polynya.cold import PackGone
-from polynya.stream.commands import Append, ClaimRanges, ColdSlice, Command, Create, Evict, LinkSubscription, Return, Trim
-from polynya.stream.eviction import ghost_of, needed_by, slice_of, where_of, whole_of
+from polynya.service.needs import StateReader
+from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Return, Trim
+from polynya.stream.eviction import ghost_of, needed_by, slice_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
-from polynya.stream.replies import Code, Reply
+from polynya.stream.replies import Code, Done, Reply
 
 log = logging.getLogger("polynya.service")
 
-Done = Callable[[Reply | BaseException], None]
 Propose = Callable[[int, Command, Done], None]
 WAITING_COST = 512  # bytes that a waiting command is taken for beside its payload
 LOADS_AT_ONCE = 16
-
-
-class States(Protocol):
-    """What the object tier offers."""
-
-    async def state(self, where: ColdSlice) -> bytes:
-        """Raises PackGone, Unavailable, CorruptData."""
-        ...
 
 
 class RecallCounters(msgspec.Struct):
@@ -65,7 +58,7 @@ class Recalls:
 
     def __init__(self, machines: dict[int, Machine], propose: Propose, again: Propose, now_ms: Callable[[], int]) -> None:
         self.counters = RecallCounters()
-        self.states: States | None = None
+        self.states: StateReader | None = None
         self.recent: dict[int, int] = {}  # uid -> log time at which it came back; the evictor forgets them
         self.racing: dict[str, int] = {}  # names of streams -> evictions on their way to the log
         self._machines = machines
@@ -170,18 +163,15 @@ class Recalls:
 
     async def _one(self, group: int, name: str) -> None:
         """For those who wait for one stream."""
-        outcome: Reply | BaseException = Unavailable("the stream could not be brought back; retry")
         try:
             state = await self._load(group, name)
         except PolynyaError as fault:
-            outcome = fault if isinstance(fault, Unavailable) else _damaged(fault)
+            self._arrived(group, name, _refusal(fault))
+            return
+        if state is None:  # others have brought it back, or the group has left
+            self._arrived(group, name, Reply(Code.OK))
         else:
-            if state is None:  # others have brought it back, or the group has left
-                outcome = Reply(Code.OK)
-            else:
-                self._propose(group, Return([state], self._now_ms()), partial(self._arrived, group, name))
-                return
-        self._arrived(group, name, outcome)
+            self._propose(group, Return([state], self._now_ms()), partial(self._arrived, group, name))
 
     def _arrived(self, group: int, name: str, outcome: Reply | BaseException) -> None:
         queue = self._queues.pop(name)
@@ -206,7 +196,7 @@ class Recalls:
                 await self.bring(group, names[begin : begin + RECALL_STREAMS])
         except PolynyaError as fault:
             self.counters.refused += 1
-            done(fault if isinstance(fault, Unavailable) else _damaged(fault))
+            done(_refusal(fault))
             return
         if isinstance(command, ClaimRanges):
             self._propose(group, command, done)
@@ -246,20 +236,19 @@ class Recalls:
         """What is known, the state, and both as one."""
         machine = self._machines.get(group)
         ghost = None if machine is None else ghost_of(machine, name)
-        where = None if ghost is None else where_of(ghost)
-        if machine is None or ghost is None or where is None:
+        if machine is None or ghost is None:
             return None
         if self.states is None:
             raise Unavailable("the state of the stream is in an object store, and this node has none (cold.backend)")
         try:
-            state = await self.states.state(slice_of(machine, where))
+            state = await self.states.state(slice_of(machine, ghost))
         except PackGone:
             if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
-                raise CorruptData(f"the state of the stream {name} is gone from the object store") from None
+                raise CorruptData(f"the state of the stream {spelled_name(name)} is gone from the object store") from None
             return None  # the stream was brought back, and its block let go
         if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
             return None
-        return ghost, state, whole_of(ghost, where, state)
+        return ghost, state, whole_of(ghost, state)
 
     def close(self) -> None:
         """Nobody waits any more."""
@@ -280,6 +269,9 @@ def _named(command: Command) -> Sequence[str]:
     return () if name is None else (name,)
 
 
-def _damaged(fault: BaseException) -> Unavailable:
+def _refusal(fault: PolynyaError) -> Unavailable:
+    """What those are told who need a stream that cannot be brought back."""
+    if isinstance(fault, Unavailable):
+        return fault
     log.error("an evicted stream cannot come back", extra={"error": str(fault)})
     return Unavailable(f"{fault}; look at 'polynya store verify'")

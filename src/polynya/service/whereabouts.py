@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from polynya.stream.commands import NodeState
+
 
 class Node(Protocol):
     @property
@@ -15,6 +17,16 @@ class Node(Protocol):
     @property
     def peer(self) -> str:
         """HOST:PORT of its peer port; empty when it has none any more."""
+        ...
+
+    @property
+    def state(self) -> int:
+        """See `polynya.stream.commands.NodeState`."""
+        ...
+
+    @property
+    def reader(self) -> bool:
+        """Whether it is a read replica."""
         ...
 
 
@@ -89,6 +101,11 @@ class Whereabouts:
 
     def first_of(self, group: int) -> int:
         return self.map.first_of(group)
+
+    def may_lead(self, node: int) -> bool:
+        """Whether the node is none that gives up what it leads."""
+        record = self.map.nodes.get(node)
+        return record is None or record.state < NodeState.DRAINING
 
     def others(self) -> Iterator[int]:
         """The other nodes that are there."""

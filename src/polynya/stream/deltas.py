@@ -18,7 +18,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import index, snapshots, subscriptions_links
 from polynya.stream.changes import Changes
-from polynya.stream.eviction import ghost_of, stub_of
+from polynya.stream.eviction import stream_or_ghost, stub_of
 from polynya.stream.model import Held
 from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import Image as Subscribed
@@ -86,7 +86,7 @@ def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int =
     parts: list[bytes] = []
     size = 0
     for key in keys:
-        stream = machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
+        stream = stream_or_ghost(machine, key)
         if stream is not None:
             parts.append(_encode(snapshots.without_payload(stream)))
             size += len(parts[-1])

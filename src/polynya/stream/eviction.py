@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
 from polynya.base.levels import LEVELS
+from polynya.base.names import spelled_name
 from polynya.stream import index
 from polynya.stream.commands import (
     Append,
@@ -131,13 +132,9 @@ def state_of(stream: Stream) -> bytes:
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Those that are still as they were written."""
     machine.level = max(machine.level, LEVELS["Evict"])  # of a node by itself: an earlier release must not read what is written from now on
-    if command.pack in machine.released:
-        return Reply(Code.OK, detail=[])
-    accepted = [at for at, slot in enumerate(command.slots) if _evict(machine, command, slot)]
-    if command.pack not in machine.held:
-        machine.release_pack(command.pack, machine.group, command.now_ms)
-    machine.make_small(len(accepted))
-    return Reply(Code.OK, detail=accepted)
+    reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
+    machine.make_small(len(reply.detail))
+    return reply
 
 
 def _evict(machine: Machine, command: Evict, slot: tuple[int, int, int, int, int]) -> bool:
@@ -189,16 +186,20 @@ def stub_of(machine: Machine, name: str) -> Stub | None:
 
 
 def stubs(machine: Machine) -> Iterator[tuple[str, Stub]]:
-    """Of all that are evicted now, with their names; they may come and go meanwhile."""
-    for name, data in list(machine.evicted.items()):
-        yield name, _stub.decode(data)
+    """Of all that are evicted when this is called and still are when it is their turn, with their names."""
+    for name in list(machine.evicted):
+        stub = stub_of(machine, name)
+        if stub is not None:
+            yield name, stub
 
 
 def ghost_of(machine: Machine, name: str) -> Stream | None:
     """What is known of an evicted stream without its state: its facts, its tail, and in `front` where the rest is."""
     stub = stub_of(machine, name)
-    if stub is None:
-        return None
+    return None if stub is None else _ghost(name, stub)
+
+
+def _ghost(name: str, stub: Stub) -> Stream:
     content_type = stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
     oldest_ms = None if stub.oldest is None else stub.created_ms + stub.oldest
     return Stream(
@@ -219,12 +220,14 @@ def ghost_of(machine: Machine, name: str) -> Stream | None:
     )
 
 
+def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
+    """What there is here of a stream, by its uid; of one that is evicted by its name."""
+    return machine.by_uid.get(key) if isinstance(key, int) else ghost_of(machine, key)
+
+
 def ghosts(machine: Machine) -> Iterator[Stream]:
-    """Of all that are evicted now."""
-    for name in list(machine.evicted):
-        ghost = ghost_of(machine, name)
-        if ghost is not None:
-            yield ghost
+    """As by `stubs`."""
+    return (_ghost(name, stub) for name, stub in stubs(machine))
 
 
 def where_of(stream: Stream) -> Evicted | None:
@@ -237,21 +240,25 @@ def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:
     machine.evicted[ghost.name] = _packed(ghost, where)
 
 
-def slice_of(machine: Machine, where: Evicted) -> ColdSlice:
+def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
     """The state's place as that of any bytes in a pack."""
+    where = where_of(ghost)
+    assert where is not None, "its state is here"
     return ColdSlice(0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc)
 
 
-def whole_of(ghost: Stream, where: Evicted, state: bytes) -> Stream:
+def whole_of(ghost: Stream, state: bytes) -> Stream:
     """The stream again. Raises CorruptData when `state` is not the one that was put away."""
+    where = where_of(ghost)
+    assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store has another checksum than it should")
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store has another checksum than it should")
     try:
         stream = _state.decode(state)
     except msgspec.MsgspecError as error:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store cannot be decoded: {error}") from error
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store cannot be decoded: {error}") from error
     if stream.uid != ghost.uid:
-        raise CorruptData(f"the state of the stream {ghost.name} in the object store is that of another one")
+        raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store is that of another one")
     stream.name, stream.content_type = ghost.name, ghost.content_type
     stream.next_record, stream.next_byte = ghost.next_record, ghost.next_byte  # a new history has jumped over numbers
     if ghost.tables is None:  # … and begun its tables anew
@@ -261,11 +268,11 @@ def whole_of(ghost: Stream, where: Evicted, state: bytes) -> Stream:
 
 def needed_by(machine: Machine, command: Command) -> Iterator[str]:
     """The evicted streams whose states this command needs. `ClaimRanges` can do without, and takes less then."""
-    evicted, kind = machine.evicted, type(command)
+    evicted = machine.evicted
     if isinstance(command, _NAMED):
         names: Iterator[str] = iter((command.name,))
-    elif kind is Trim:
-        names = iter(command.names)  # type: ignore[attr-defined]
+    elif isinstance(command, Trim):
+        names = iter(command.names)
     elif isinstance(command, LinkSubscription):
         names = _watched_by(machine, command)
     elif isinstance(command, ClaimRanges):
@@ -307,17 +314,16 @@ def apply_return(machine: Machine, command: Return, place: int) -> Reply:
 
 def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> bool:
     name, uid, data = state
-    ghost = ghost_of(machine, name)
-    where = None if ghost is None else where_of(ghost)
-    if ghost is None or where is None or ghost.uid != uid or crc32c(data) != where.crc:
+    stub = stub_of(machine, name)
+    if stub is None or stub.uid != uid or crc32c(data) != stub.crc:
         return False
-    stream = whole_of(ghost, where, data)
+    stream = whole_of(_ghost(name, stub), data)
     del machine.evicted[name]
     machine.streams[name] = stream
     machine.by_uid[uid] = stream
     machine.disordered = True
     machine.changes.streams.add(uid)
-    machine.drop_slice(where.pack, now_ms)
+    machine.drop_slice(stub.pack, now_ms)
     return True
 
 

@@ -178,6 +178,16 @@ class Machine:
 
     # What the rules change beside streams.
 
+    def take_slots(self, pack: str, home_group: int, now_ms: int, taken: Iterable[bool]) -> Reply:
+        """Of a pack with something for several streams here: `taken` sees to one after the other as it is asked, and says which fit still; the reply's
+        detail has their positions. A pack that is released already has nothing to give, and one that nothing here needs is released."""
+        if pack in self.released:
+            return Reply(Code.OK, detail=[])
+        accepted = [at for at, is_taken in enumerate(taken) if is_taken]
+        if pack not in self.held:
+            self.release_pack(pack, home_group, now_ms)
+        return Reply(Code.OK, detail=accepted)
+
     def make_small(self, gone: int) -> None:
         """After so many streams have gone: a dict gives room back only when it is made anew."""
         self._room = max(self._room, len(self.streams) + gone)

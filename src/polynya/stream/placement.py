@@ -62,6 +62,11 @@ class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Those of them that may have a vote: all but read replicas."""
         return tuple(number for number in self.members if not self.nodes[number].reader)
 
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Those of `voting` that take anything new."""
+        return tuple(number for number in self.voting if self.nodes[number].state == NodeState.ACTIVE)
+
     @cached_property
     def readers(self) -> frozenset[int]:
         """The read replicas that are to have every group."""
@@ -161,16 +166,11 @@ def apply_born(machine: Machine, command: ClusterBorn, place: int) -> Reply:
 
 def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
     """CREATED; EXISTS when just this node is there already. `replaces`: a node that leaves, and to which this one is the heir."""
-    now, node = machine.map, command.node
-    if now is None:
-        return _no_map()
-    known = now.nodes.get(node.id)
-    if known is not None and _is_at(known, node) and not known.reader:
-        return _done(machine, Code.EXISTS)
-    problem = _unfit(now, node)
-    if problem:
-        return Reply(Code.REFUSED, detail=problem)
-    nodes = {**now.nodes, node.id: msgspec.structs.replace(node, state=NodeState.ACTIVE, reader=False)}
+    node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, reader=False)
+    now = _before(machine, node)
+    if isinstance(now, Reply):
+        return now
+    nodes = {**now.nodes, node.id: node}
     if node.replaces:
         old = nodes[node.replaces]
         shared = old.peer == node.peer or old.http == node.http
@@ -183,27 +183,20 @@ def apply_add(machine: Machine, command: NodeAdd, place: int) -> Reply:
 
 def apply_reader(machine: Machine, command: ReaderAdd, place: int) -> Reply:
     """CREATED; EXISTS when just this read replica is there already."""
-    now, node = machine.map, msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
-    if now is None:
-        return _no_map()
-    known = now.nodes.get(node.id)
-    if known is not None and _is_at(known, node) and known.reader:
-        return _done(machine, Code.EXISTS)
-    problem = _unfit(now, node)
-    if problem:
-        return Reply(Code.REFUSED, detail=problem)
+    node = msgspec.structs.replace(command.node, state=NodeState.ACTIVE, replaces=0, reader=True)
+    now = _before(machine, node)
+    if isinstance(now, Reply):
+        return now
     _change(machine, nodes={**now.nodes, node.id: node})
     return _done(machine, Code.CREATED)
 
 
 def apply_promote(machine: Machine, command: NodePromote, place: int) -> Reply:
     """OK, also when it is no read replica any more; NOT_FOUND; REFUSED when it is on its way out."""
-    now = machine.map
-    if now is None:
-        return _no_map()
-    node = now.nodes.get(command.node)
-    if node is None or node.state == NodeState.REMOVED:
-        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}")
+    found = _member(machine, command.node)
+    if isinstance(found, Reply):
+        return found
+    now, node = found
     if node.state >= NodeState.EMPTYING:
         return Reply(Code.REFUSED, detail=f"node {node.id} is {NodeState.NAMES[node.state]}; 'polynya cluster uncordon {node.id}' first")
     if node.reader:
@@ -232,12 +225,10 @@ def apply_set(machine: Machine, command: NodeSet, place: int) -> Reply:
 
 def apply_announce(machine: Machine, command: NodeAnnounce, place: int) -> Reply:
     """A node says where it is now. NOT_FOUND when it is none of the cluster's."""
-    now = machine.map
-    if now is None:
-        return _no_map()
-    node = now.nodes.get(command.node)
-    if node is None or node.state == NodeState.REMOVED:
-        return Reply(Code.NOT_FOUND, detail=f"there is no node {command.node}")
+    found = _member(machine, command.node)
+    if isinstance(found, Reply):
+        return found
+    now, node = found
     told = msgspec.structs.replace(node, peer=command.peer, http=command.http, zone=command.zone, cores=command.cores)
     if told == node:
         return _done(machine)
@@ -294,6 +285,29 @@ def _done(machine: Machine, code: int = Code.OK) -> Reply:
     """Detail: the map's epoch by now."""
     assert machine.map is not None
     return Reply(code, detail=machine.map.epoch)
+
+
+def _before(machine: Machine, node: NodeRecord) -> Map | Reply:
+    """The map that the node comes to; or why it does not, such as that it is there."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    known = now.nodes.get(node.id)
+    if known is not None and _is_at(known, node) and known.reader == node.reader:
+        return _done(machine, Code.EXISTS)
+    problem = _unfit(now, node)
+    return Reply(Code.REFUSED, detail=problem) if problem else now
+
+
+def _member(machine: Machine, number: int) -> tuple[Map, NodeRecord] | Reply:
+    """The map, and the node that belongs to the cluster; or why there is none."""
+    now = machine.map
+    if now is None:
+        return _no_map()
+    node = now.nodes.get(number)
+    if node is None or node.state == NodeState.REMOVED:
+        return Reply(Code.NOT_FOUND, detail=f"there is no node {number}")
+    return now, node
 
 
 def _placed(machine: Machine, group: int) -> tuple[Map, Placement] | Reply:

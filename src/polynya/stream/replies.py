@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -59,3 +60,7 @@ class Reply(msgspec.Struct, array_like=True, gc=False):
     received_sequence: int = -1
     first_record: int = -1  # of the batch appended (receipt); -1 when unknown
     detail: Any = None  # what some commands return beside: documented with the command
+
+
+Done = Callable[[Reply | BaseException], None]
+"""Who is told, once, what became of a command: of one that was not applied, or whose outcome is unknown, the fault."""

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from polynya.base.errors import CorruptData
 from polynya.base.levels import check_level
+from polynya.base.msgpack import array_head
 from polynya.stream import eviction, index, subscriptions_links
 from polynya.stream.commands import ReleasePack, Retention, Unpin
 from polynya.stream.model import Held, HotBatch, Pack, Stream
@@ -71,15 +72,8 @@ def encode(machine: Machine) -> bytes:
 def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
     """What comes before the so many streams of a snapshot, which may be encoded one by one, and behind them."""
     parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
-    before = b"".join([_array(len(parts)), *parts[:_STREAMS], _array(streams)])
+    before = b"".join([array_head(len(parts)), *parts[:_STREAMS], array_head(streams)])
     return before, b"".join(parts[_STREAMS + 1 :])
-
-
-def _array(count: int) -> bytes:
-    """The head of a msgpack array."""
-    if count < 16:
-        return bytes((0x90 | count,))
-    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def _whole_image_of(machine: Machine) -> Image:

@@ -23,12 +23,8 @@ _RECORD = attrgetter("record")
 
 def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
     """Take what fits the index now. What is stale, repeated out of order or of a pack already released is left out and so reported."""
-    if command.pack in machine.released:
-        return Reply(Code.OK, detail=[])
-    accepted = [i for i, (uid, cold) in enumerate(command.slices) if _publish(machine, command, uid, cold)]
-    if command.pack not in machine.held:
-        machine.release_pack(command.pack, command.home_group, command.now_ms)
-    return Reply(Code.OK, detail=accepted)
+    taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
+    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
 
 def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice) -> bool:
@@ -80,12 +76,8 @@ def _covered(stream: Stream, cold: ColdSlice) -> int:
 
 def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
     """Take what stands for whole entries that are there now. The rest is left out and so reported, as by `apply_publish_slices`."""
-    if command.pack in machine.released:
-        return Reply(Code.OK, detail=[])
-    accepted = [i for i, (uid, cold) in enumerate(command.replacements) if _replace(machine, command, uid, cold)]
-    if command.pack not in machine.held:
-        machine.release_pack(command.pack, command.home_group, command.now_ms)
-    return Reply(Code.OK, detail=accepted)
+    taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
+    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
 
 
 def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice) -> bool:

@@ -43,6 +43,7 @@ class Dialer:
         self._places = [place]  # the first is tried next
         self._tls = tls
         self._on_hello = on_hello
+        self.on_removed: Callable[[Hello], None] = lambda hello: None  # told by whom this node was removed, as that one knows
         self._troubles: set[str] | None = None  # not tried yet
 
     def move(self, place: tuple[str, int]) -> None:
@@ -139,6 +140,8 @@ class Dialer:
         except msgspec.DecodeError:
             raise Refused("it does not speak this protocol") from None
         if type_ == Type.REFUSED:
+            if other.removed and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
+                self.on_removed(other)
             raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != Type.WELCOME or reason:

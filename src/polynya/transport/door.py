@@ -185,9 +185,9 @@ class Door:
         """Listen no more, and let all guests go."""
         if self._server is not None:
             self._server.close()
-        for guest in list(self._house.guests):
-            guest.link.close()
         while self._house.guests:
+            for guest in list(self._house.guests):  # in each pass: one may just have come in
+                guest.link.close()
             await asyncio.sleep(0)
         if os.path.exists(self._path):
             os.unlink(self._path)

@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
-PROTOCOL_MAX = 2  # … and the newest; 2: appends of a group travel together
+PROTOCOL_MAX = 3  # … and the newest; 2: appends of a group travel together; 3: what is for a leader is passed on to it
 MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
 CORES_MAX = 256  # of a node: see `address`
@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     level: int = 0  # of the rules for logs, the newest that it knows (base/levels.py); 0: as 1
     works_at: int = 0  # the highest that a group there has reached
     asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
+    removed: int = 0  # said to a node that was removed from the cluster: the epoch of a map that has it so (docs/decisions/0017)
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -86,6 +87,11 @@ def node_name(node: int) -> str:
 def address(node: int, core: int) -> int:
     """What a core of another node is called here; a core of this node is called by its bare number."""
     return node << 8 | core
+
+
+def node_of(address: int) -> int:
+    """0 for a core of this node."""
+    return address >> 8
 
 
 def _range(hello: Hello) -> str:

@@ -36,7 +36,7 @@ class NodePort:
         self._house = house
         self.own = own
         self._nodes = set(nodes)
-        self._dismissed: set[int] = set()
+        self._dismissed: dict[int, int] = {}  # node → the epoch of a map that has it removed; 0: it is on its way out
         self._listener = listener
         self._directory = directory
         self._tls = tls
@@ -48,12 +48,12 @@ class NodePort:
     def admit(self, node: int) -> None:
         """It belongs to the cluster."""
         self._nodes.add(node)
-        self._dismissed.discard(node)
+        self._dismissed.pop(node, None)
 
-    def dismiss(self, node: int) -> None:
-        """It belongs to the cluster no more: no new connection of it is taken."""
+    def dismiss(self, node: int, removed: int = 0) -> None:
+        """No new connection of it is taken. `removed`: the epoch of a map in which it belongs to the cluster no more; it is told so."""
         self._nodes.discard(node)
-        self._dismissed.add(node)
+        self._dismissed[node] = self._dismissed.get(node) or removed
 
     def open(self) -> None:
         """Take connections from now on."""
@@ -183,19 +183,19 @@ class NodePort:
             return -1
         reason = self._judge(other, guest.link)
         if other.asks:
-            self._refuse(guest, "it only asked")
+            self._refuse(guest, "it only asked", self._removed_at(other))
             return -1
         if reason:
             log.warning("a node was refused", extra={"node": other.node, "from": where, "reason": reason})
-            self._refuse(guest, reason)
+            self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0)
             return -1
         self.on_hello(other)
         guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
 
-    def _refuse(self, guest: Guest, reason: str) -> None:
+    def _refuse(self, guest: Guest, reason: str, removed: int) -> None:
         """It is told by whom, and why."""
-        own = encode_hello(self.own)
+        own = encode_hello(msgspec.structs.replace(self.own, removed=removed))
         guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
         guest.link.end()
 
@@ -203,11 +203,20 @@ class NodePort:
         if other.node == self.own.node and other.cluster == self.own.cluster:
             return f"it says that it is node {other.node}, as this one is; every node has an id of its own"
         reason = judge(self.own, other, expected=other.node, certified=certified_names(link))
-        if not reason and other.node in self._dismissed:
-            reason = f"node {other.node} was removed from the cluster; start it with an empty folder and a new number"
+        if not reason and self._removed_at(other):
+            reason = _removed(other.node)
+        elif not reason and other.node in self._dismissed:
+            reason = f"node {other.node} is replaced by another at its address, and on its way out of the cluster"
         elif not reason and other.node not in self._nodes:
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
+
+    def _removed_at(self, other: Hello) -> int:
+        return self._dismissed.get(other.node, 0) if other.cluster == self.own.cluster else 0
+
+
+def _removed(node: int) -> str:
+    return f"node {node} was removed from the cluster; start it with an empty folder and a new number"
 
 
 async def _read_exactly(raw: socket.socket, size: int) -> bytes:

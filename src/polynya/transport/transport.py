@@ -17,7 +17,7 @@ from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Door, Handler, House, StreamHandler
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_of
 from polynya.transport.link import PROTOCOL_VERSION, Link, Type
 from polynya.transport.peer import Done, Peer, Subscription
 from polynya.transport.port import NodePort
@@ -72,6 +72,7 @@ class Transport:
         self._dialers: dict[int, Dialer] = {}
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
+        self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node refuses this one as removed from the cluster
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
         if cluster is not None:
@@ -80,7 +81,13 @@ class Transport:
 
     def _join(self, cluster: Cluster, own: Hello, directory: str) -> None:
         self._hello = own
-        self._dialer = lambda node, place: Dialer(self._hello, node, place, cluster.tls, self._greeted)
+
+        def dialer(node: int, place: tuple[str, int]) -> Dialer:
+            made = Dialer(self._hello, node, place, cluster.tls, self._greeted)
+            made.on_removed = self._removed
+            return made
+
+        self._dialer = dialer
         self._dialers = {node: self._dialer(node, place) for node, place in cluster.others.items()}
         self.raft = raft = RaftNet(
             (own.core, own.cores),
@@ -115,6 +122,9 @@ class Transport:
         """It belongs to the cluster no more. What it is asked from now on is refused."""
         assert self.raft is not None and self._port is not None
         self._port.dismiss(node)
+        for guest in list(self._house.guests):  # if it reaches this one and not the other way round: it is told when it comes again
+            if node_of(guest.core) == node:
+                guest.link.close()
         if self._dialers.pop(node, None) is None:
             return
         tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
@@ -124,10 +134,11 @@ class Transport:
             del self._peers[place]
         await asyncio.gather(self.raft.remove(node), *tasks, return_exceptions=True)
 
-    def dismiss_node(self, node: int) -> None:
-        """It is on its way out: connections that are there go on until `remove_node`, new ones of it are not taken."""
+    def dismiss_node(self, node: int, removed: int = 0) -> None:
+        """It is on its way out: connections that are there go on until `remove_node`, new ones of it are not taken. `removed`: the epoch of a
+        map that has it removed for good, which it is told."""
         if self._port is not None:
-            self._port.dismiss(node)
+            self._port.dismiss(node, removed)
 
     @property
     def nodes(self) -> list[int]:
@@ -261,6 +272,9 @@ class Transport:
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
             self._peers.pop(place)  # the node has fewer cores than it had
             self._tasks.pop(place).cancel()
+
+    def _removed(self, hello: Hello) -> None:
+        self.on_removed(hello)  # whoever listens may come after the dialers
 
     def _visited(self, hello: Hello) -> None:
         """A core of another node has come to this one, so it can be reached."""

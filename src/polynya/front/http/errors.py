@@ -94,6 +94,7 @@ _TABLE = (
     ErrorCode("STREAM_QUOTA", 429, "as many streams exist under the token's prefixes as its limits allow", retry_after=60),
     ErrorCode("HEADERS_TOO_LARGE", 431, "request line and headers are larger than they may be"),
     ErrorCode("INTERNAL", 500, "the server failed; its log has the request id", UNKNOWN),
+    ErrorCode("DATA_DAMAGED", 500, "what this needs is missing or damaged; 'polynya store verify' says what, and the log", UNKNOWN),
     ErrorCode("NO_SQL", 501, "this server does not answer SQL; polynya sql does, where polynya[lake] is installed"),
     ErrorCode("CLUSTER_UNREADY", 503, "the cluster has not found together yet", retry_after=1),
     ErrorCode("UNAVAILABLE", 503, "not now; nothing was applied", retry_after=1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.front.http.errors import ERRORS, Failure, error_body
 from polynya.front.http.responses import CLOSE, COMMON, KEEP_ALIVE, STATUS_LINES, has_body, header_lines, owner_line
 from polynya.front.http.routing import Kind, Route
@@ -146,6 +146,9 @@ class Exchange:
             self.fail("UNAVAILABLE", str(error))
         elif isinstance(error, OutcomeUnknown):
             self.fail("OUTCOME_UNKNOWN", str(error))
+        elif isinstance(error, CorruptData):
+            self.fail("DATA_DAMAGED", f"{error}; 'polynya store verify' says more")
+            log.error("data is missing or damaged", extra={"request_id": self.request_id, "target": self.shown_target, "error": str(error)})
         else:
             self.fail("INTERNAL")
             log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})

@@ -1,0 +1,62 @@
+"""What an S3 service says when it does not do what it was asked, in a line for people: the code, its message, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html import unescape
+
+WORDS_MAX = 300  # of a message; a service may say anything
+_ANSWER = re.compile(r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL)
+_CLOCK = "the clock of this machine and that of the object store differ: set this one by NTP (chrony, systemd-timesyncd)"
+_KEY = "is the secret access key that of the access key id, and does nothing between here and the store change requests?"
+_ADVICE = {
+    "RequestTimeTooSkewed": _CLOCK,
+    "RequestExpired": _CLOCK,
+    "RequestInTheFuture": _CLOCK,
+    "SignatureDoesNotMatch": _KEY,
+    "InvalidAccessKeyId": "the object store does not know the access key id",
+    "AccessDenied": "these credentials must be allowed to get, put, list and delete objects of this bucket, under this root",
+    "ExpiredToken": "the session token is over: renew it; or the clock of this machine is wrong",
+}
+
+
+def told(fault: BaseException) -> str:
+    """What happened, of one of obstore's faults: in its own words where no service answered, or none that is understood."""
+    text = str(fault).strip()
+    answer = _ANSWER.search(text)
+    if answer is None:
+        return text.split("\n", 1)[0]
+    method, url, status = answer.groups()
+    body = text.partition("\n\nDebug source:")[0]
+    code, message = _part(body, "Code"), _part(body, "Message")
+    parts = [f"{method} {url}: {status.strip()}", code, message.rstrip("."), _clocks(body), _ADVICE.get(code, "")]
+    return ": ".join(part for part in parts if part)
+
+
+def reason(fault: BaseException) -> str:
+    """The same without places, names, and what the service says in its own words."""
+    text = str(fault)
+    answer = _ANSWER.search(text)
+    if answer is None:
+        return "it cannot be reached; the log says more"
+    code = _part(text.partition("\n\nDebug source:")[0], "Code")
+    parts = [answer[3].strip(), code, _ADVICE.get(code, "the log says more")]
+    return ": ".join(part for part in parts if part)
+
+
+def says_nothing(fault: BaseException) -> bool:
+    """Whether it was refused without a reason: an answer to HEAD has no body."""
+    answer = _ANSWER.search(str(fault))
+    return answer is not None and answer[1] == "HEAD" and answer[3].startswith(("400", "401", "403"))
+
+
+def _part(body: str, name: str) -> str:
+    found = re.search(f"<{name}>(.*?)</{name}>", body, re.DOTALL)
+    return "" if found is None else unescape(" ".join(found[1].split()))[:WORDS_MAX]
+
+
+def _clocks(body: str) -> str:
+    """Some services say what time it is there."""
+    there = _part(body, "ServerTime")
+    return f"it is {there} there and {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} here" if there else ""

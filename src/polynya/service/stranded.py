@@ -1,0 +1,41 @@
+"""Live readers of a replica that hears no leader, while another node's does: they are told to resume, and are fed from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.service import messages
+
+if TYPE_CHECKING:
+    from polynya.service.forwarding import Forwarding
+    from polynya.service.node import NodeService
+
+
+class Stranded:
+    """Of one core. `look` about once a second."""
+
+    def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
+        self._service, self._local, self._forwarding = service, service.local, forwarding
+        self._told: set[int] = set()  # groups whose readers were told; those that stay have asked for what is here
+
+    async def look(self) -> None:
+        """While nobody hears a leader the readers stay: what they wait for comes from nowhere else."""
+        watched = {uid >> 48: uid for uid in self._local.feeds.uids()}
+        deaf = {group for group in watched if group in self._local.machines and not self._forwarding.knows(group)}
+        self._told &= deaf
+        for group in sorted(deaf - self._told):
+            if await self._is_heard_elsewhere(group, watched[group]) and not self._forwarding.knows(group):
+                self._told.add(group)
+                self._local.cut_readers(group)
+
+    async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
+        stream = self._local.machines[group].by_uid.get(uid)
+        others = [place for place in self._forwarding.to_read(group) if place >> 8]
+        if stream is None or not others:
+            return False
+        try:
+            await self._service.ask_core(others[0], messages.FACTS, messages.Attach(group, stream.name))
+        except PolynyaError:
+            return False
+        return True

@@ -1,0 +1,78 @@
+"""Leads go to where the writers are, and back when they are gone; never to a node that gives up what it leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster_stories import A, led, stories
+from sim_cluster import Node, World
+
+from polynya.node.leads import PLACED_SECONDS, STAY_SECONDS
+from polynya.service.demand import MANY
+
+story = stories(led)
+
+
+async def writes(world: World, node: Node, seconds: float, *, each: float = 0.01) -> int:
+    """Appends by this node; how many. None is refused."""
+    loop, count = asyncio.get_running_loop(), 0
+    until = loop.time() + seconds
+    while loop.time() < until:
+        await node.append(A, b"x")
+        await asyncio.sleep(each)
+        count += 1
+    return count
+
+
+def other_than(world: World, leader: Node) -> Node:
+    return next(node for node in world.alive() if node is not leader)
+
+
+@story
+async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_gone(world: World, leader: Node) -> None:
+    group, near = world.group_of(A), other_than(world, leader)
+    written = await writes(world, near, 4.0)
+    assert written > MANY
+    assert world.leader(group) is near and leader.core.leadership.followed == 1
+    assert await leader.read(A) == b"x" * written, "nothing was lost or done twice on the way"
+    await asyncio.sleep(STAY_SECONDS / 2)
+    assert world.leader(group) is near
+    await asyncio.sleep(STAY_SECONDS)
+    assert world.leader(group) is leader, "it is to lead, and nobody writes"
+
+
+@story
+async def test_few_writers_or_writers_everywhere_move_nothing(world: World, leader: Node) -> None:
+    group = world.group_of(A)
+    await writes(world, other_than(world, leader), 4.0, each=0.2)
+    assert world.leader(group) is leader
+    await asyncio.gather(*(writes(world, node, 4.0) for node in world.alive()))
+    assert world.leader(group) is leader and not any(node.core.leadership.followed for node in world.alive())
+
+
+@story
+async def test_a_node_that_may_not_lead_does_not_get_it(world: World, leader: Node) -> None:
+    group, near = world.group_of(A), other_than(world, leader)
+    leader.core.leadership._may_lead = lambda node: node != near.number
+    await writes(world, near, 4.0)
+    assert world.leader(group) is leader and not leader.core.leadership.followed
+
+
+@story
+async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(world: World, leader: Node) -> None:
+    group, near = world.group_of(A), other_than(world, leader)
+    near.core._writes.flush = lambda: None  # type: ignore[method-assign]  # a disk that takes nothing any more
+    await writes(world, near, 4.0)
+    assert world.leader(group) is leader and not leader.core.leadership.followed
+
+
+@story
+async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(world: World, leader: Node) -> None:
+    group, near = world.group_of(A), other_than(world, leader)
+    leader.core.leadership._firsts[group] = near.number  # as before an operator's `polynya cluster transfer`
+    leader.core.leadership.placed_anew()
+    await writes(world, near, 4.0)
+    assert world.leader(group) is leader and not leader.core.leadership.followed
+    await asyncio.sleep(PLACED_SECONDS)
+    await writes(world, near, 4.0)
+    assert world.leader(group) is near
