@@ -68,13 +68,14 @@ class Acts:
         unknown = refusals.unknown(now, node)
         if unknown:
             raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        wanted = NodeState.EMPTYING if replicas else STATES[act]
         if act == "cordon":
             refuse(refusals.cordoning(now, node))
         elif act == "drain" and not replicas:
             refuse(refusals.draining(now, seen, node))
-        elif act != "uncordon" and now.nodes[node].state != STATES[act]:
+        elif act != "uncordon" and now.nodes[node].state != wanted:
             refuse(refusals.emptying(now, seen, node))
-        return {"epoch": await self._write(NodeSet(node, NodeState.EMPTYING if replicas else STATES[act])), "node": node}
+        return {"epoch": await self._write(NodeSet(node, wanted)), "node": node}
 
     async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
         """A read replica is to be a node like the others."""
