@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from polynya.front.http.cluster import ClusterRefused
+from polynya.front.http.cluster import ClusterRefused, NewNode
 from polynya.node.cluster_acts import Acts
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
@@ -194,7 +194,7 @@ class Office(Acts):
     """What operators do to a town."""
 
     def __init__(self, town: Town) -> None:
-        self.town = town
+        self.town, self._cluster_id = town, "c"
 
     async def _see(self) -> tuple[Map, Observed]:
         return self.town.map, self.town.seen
@@ -202,6 +202,17 @@ class Office(Acts):
     async def _write(self, command: Command) -> int:
         self.town.apply(command)
         return self.town.map.epoch
+
+
+def test_a_disk_that_is_being_replaced_is_told_again() -> None:
+    town = Town(3)
+    office = Office(town)
+    wanted = NewNode(replaces=2, rebalance=False)
+    first = asyncio.run(office.add(wanted))
+    again = asyncio.run(office.add(msgspec.structs.replace(wanted, id=4)))
+    assert again["node"] == first["node"] and again["node"]["peer"] == "n2:1"
+    with pytest.raises(ClusterRefused, match="replace-disk 2 --id 4' prints its settings again"):
+        asyncio.run(office.add(wanted))
 
 
 def test_a_node_that_is_drained_already_is_not_emptied_unseen() -> None:
