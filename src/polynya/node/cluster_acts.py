@@ -40,7 +40,7 @@ class Acts:
             raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id))
-            old = now.nodes[node.replaces]
+            old = now.nodes.get(node.id, now.nodes[node.replaces])  # the heir itself, if this was asked before
             node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
         number = node.id or max(now.nodes, default=0) + 1
         if not node.peer or not node.http:
@@ -68,13 +68,14 @@ class Acts:
         unknown = refusals.unknown(now, node)
         if unknown:
             raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        wanted = NodeState.EMPTYING if replicas else STATES[act]
         if act == "cordon":
             refuse(refusals.cordoning(now, node))
         elif act == "drain" and not replicas:
             refuse(refusals.draining(now, seen, node))
-        elif act != "uncordon" and now.nodes[node].state != STATES[act]:
+        elif act != "uncordon" and now.nodes[node].state != wanted:
             refuse(refusals.emptying(now, seen, node))
-        return {"epoch": await self._write(NodeSet(node, NodeState.EMPTYING if replicas else STATES[act])), "node": node}
+        return {"epoch": await self._write(NodeSet(node, wanted)), "node": node}
 
     async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
         """A read replica is to be a node like the others."""
