@@ -43,7 +43,7 @@ class Replica(msgspec.Struct, frozen=True):
     configuration: Configuration | None = None
     settled: bool = False
     caught_up: list[int] = []
-    forgotten: list[int] | None = None  # it has lost what it may have promised, and hears no leader: who has to tell it first
+    forgotten: list[int] | None = None  # it has lost what it may have promised, and has no voice: who has to tell it first
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -211,6 +211,11 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         waiting = waits({group: unheard for group, unheard in node["forgotten"].items() if group in leaderless})
         if waiting:
             yield f"node {number} {waiting}"
+        learning = [
+            group for group in node["forgotten"] if group not in leaderless and group in now.groups and number in now.groups[group].voters
+        ]
+        if learning:
+            yield f"node {number} has no voice yet, as it began with an empty disk and still learns: {_groups(learning)}"
     for number, node in nodes.items():
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind and not now.nodes[number].reader:
