@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from chaos.proxy import Place, Wires
 
 HTTP_PORT, PEER_PORT = 4437, 4439
+BRIDGE = (
+    "02:00:00:00:00:fe"  # else it takes the least of its ports', and one more node makes all others lose it until they ask for it again
+)
 
 
 class Loopback:
@@ -106,7 +109,7 @@ class Namespaces:
 
     def start(self) -> None:
         bridge = self.name
-        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "link", "add", bridge, "address", BRIDGE, "type", "bridge")
         _run("ip", "addr", "add", f"{self.outside}/16", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         nodes, self.nodes = self.nodes, []
