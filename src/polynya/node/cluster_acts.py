@@ -40,8 +40,7 @@ class Acts:
             raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id))
-            old = now.nodes[node.replaces]
-            node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
+            node = in_place(now, node)
         number = node.id or max(now.nodes, default=0) + 1
         if not node.peer or not node.http:
             raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
@@ -54,7 +53,7 @@ class Acts:
         record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
         command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
         epoch = await self._write(command)
-        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id != node.replaces]
+        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id not in (node.replaces, number)]
         return {
             "epoch": epoch,
             "cluster": self._cluster_id,
@@ -185,3 +184,14 @@ def _alone() -> ClusterRefused:
 
 def _shown(record: NodeRecord) -> dict[str, Any]:
     return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone, "role": "reader" if record.reader else "voter"}
+
+
+def in_place(now: Map, node: NewNode) -> NewNode:
+    """A node that replaces another is at its address, if nothing else is said. Asked for again, it is the one that there is by then."""
+    heir = next((each for each in now.nodes.values() if each.replaces == node.replaces and each.state != NodeState.REMOVED), None)
+    if heir is not None and node.id in (0, heir.id):
+        node = msgspec.structs.replace(node, id=heir.id)
+        old = heir
+    else:
+        old = now.nodes[node.replaces]
+    return msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
