@@ -9,7 +9,7 @@ from google_crc32c import value as crc32c
 from polynya.stream import deltas
 from polynya.stream.changes import Changes
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Return
-from polynya.stream.eviction import ghost_of, ghosts, is_evictable, mark_of, state_of, where_of, whole_of
+from polynya.stream.eviction import ghost_of, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
 from polynya.stream.front import past_of
 from polynya.stream.holes import JUMP
 from polynya.stream.index import Index
@@ -131,13 +131,11 @@ class World:
         """The stream as it would be, if it is evicted; else the stream."""
         machine = self.machines[group]
         ghost = ghost_of(machine, name)
-        where = None if ghost is None else where_of(ghost)
-        return machine.streams[name] if ghost is None or where is None else whole_of(ghost, where, self._state(machine, ghost))
+        return machine.streams[name] if ghost is None else whole_of(ghost, self._state(machine, ghost))
 
     def _state(self, machine: Machine, ghost: Stream) -> bytes:
-        where = where_of(ghost)
-        assert where is not None
-        return self.states[machine.pack_keys[where.pack], where.offset]
+        place = slice_of(machine, ghost)
+        return self.states[place.pack, place.offset]
 
     def slice_of(self, stream: Stream, batches: int, pack: str) -> ColdSlice:
         """Put the first hot batches of a stream into the store."""
@@ -229,12 +227,11 @@ def check_invariants(machine: Machine, states: Mapping[tuple[str, int], bytes] |
         for cold in machine.whole_index_of(stream):
             slices[cold.pack] = slices.get(cold.pack, 0) + 1
     for ghost in ghosts(machine):
-        where = where_of(ghost)
-        assert where is not None and ghost.uid not in machine.by_uid
-        key = machine.pack_keys[where.pack]
-        whole = whole_of(ghost, where, (states or {})[key, where.offset])
+        place = slice_of(machine, ghost)
+        assert ghost.uid not in machine.by_uid
+        whole = whole_of(ghost, (states or {})[place.pack, place.offset])
         assert is_evictable(whole)
-        for pack in [key, *(cold.pack for cold in machine.whole_index_of(whole))]:
+        for pack in [place.pack, *(cold.pack for cold in machine.whole_index_of(whole))]:
             slices[pack] = slices.get(pack, 0) + 1
     assert slices == {pack: held.slices for pack, held in machine.held.items()}
     assert machine.pack_keys == {held.number: pack for pack, held in machine.held.items()}

@@ -11,7 +11,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, StateReader, Verifier
 from polynya.stream.commands import Evict, Return
-from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.eviction import ghosts, slice_of, whole_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)
@@ -30,10 +30,8 @@ async def bring_all(tier: Tier) -> None:
     states = StateReader(tier.store)
     for group, machine in tier.world.machines().items():
         for ghost in list(ghosts(machine)):
-            where = where_of(ghost)
-            assert where is not None
-            state = await states.state(slice_of(machine, where))
-            assert whole_of(ghost, where, state).name == ghost.name
+            state = await states.state(slice_of(machine, ghost))
+            assert whole_of(ghost, state).name == ghost.name
             tier.world.apply(group, Return([(ghost.name, ghost.uid, state)], tier.world.now))
 
 
@@ -157,9 +155,7 @@ def test_states_are_fetched_once_and_checked() -> None:
         await evictor_of(tier).evict_due()
         machine = next(machine for machine in tier.world.machines().values() if machine.evicted)
         ghost = next(ghosts(machine))
-        where = where_of(ghost)
-        assert where is not None
-        place = slice_of(machine, where)
+        place = slice_of(machine, ghost)
         states = StateReader(tier.store)
         assert len({id(state) for state in await asyncio.gather(*(states.state(place) for _ in range(5)))}) == 1
         assert states.counters.loads == 1

@@ -73,8 +73,7 @@ class Library:
 
     async def _whole(self, machine: Machine, stream: Stream) -> Stream:
         """With its state, if it was evicted."""
-        where = where_of(stream)
-        return stream if where is None else whole_of(stream, where, await self._read(stream, slice_of(machine, where)))
+        return stream if where_of(stream) is None else whole_of(stream, await self._read(stream, slice_of(machine, stream)))
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
         data = await self._read(stream, cold)

@@ -135,8 +135,7 @@ class Verifier:
         self._bad |= dict.fromkeys(wanted, "missing, and not in the list of objects")
         for stream in (*machine.streams.values(), *ghosts(machine)):
             self.found.records += stream.next_record - stream.first_record
-            where = where_of(stream)
-            for cold in machine.whole_index_of(stream) if where is None else [slice_of(machine, where)]:
+            for cold in machine.whole_index_of(stream) if where_of(stream) is None else [slice_of(machine, stream)]:
                 row = self._objects.get(cold.pack)
                 if row is not None and cold.offset + cold.stored > row.size:
                     self._bad.setdefault(cold.pack, "it is shorter than a stream needs it")

@@ -16,7 +16,7 @@ from polynya.cold.flusher import SURVEY_STREAMS
 from polynya.cold.groups import Groups
 from polynya.cold.merger import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
-from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.eviction import ghosts, slice_of, stubs, whole_of
 from polynya.stream.index import Index, pack_numbers
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, Stream
@@ -97,12 +97,11 @@ class Verifier:
 
     async def _survey_evicted(self, machine: Machine, table: dict[str, list[ColdSlice]]) -> None:
         """Where the states of evicted streams are, and what these name; block by block."""
-        blocks: dict[str, list[Stream]] = {}
+        blocks: dict[str, list[tuple[Stream, ColdSlice]]] = {}
         for number, ghost in enumerate(ghosts(machine), 1):
-            if (where := where_of(ghost)) is not None and where.pack in machine.pack_keys:
-                place = slice_of(machine, where)
-                table.setdefault(place.pack, []).append(place)
-                blocks.setdefault(place.pack, []).append(ghost)
+            place = slice_of(machine, ghost)
+            table.setdefault(place.pack, []).append(place)
+            blocks.setdefault(place.pack, []).append((ghost, place))
             if number % SURVEY_STREAMS == 0:
                 await asyncio.sleep(0)
         for key, some in blocks.items():
@@ -110,8 +109,8 @@ class Verifier:
                 data = await self._store.get(key)
             except NotFound:  # as will be found when it is its turn
                 continue
-            for ghost in some:
-                for cold in _named_by(machine, ghost, data):
+            for ghost, place in some:
+                for cold in _named_by(machine, ghost, data[place.offset : place.offset + place.stored]):
                     table.setdefault(cold.pack, []).append(cold)
 
     async def _look(self, slices: Sequence[ColdSlice]) -> str:
@@ -146,18 +145,17 @@ class Verifier:
                     if len(found) == STREAMS_NAMED_MAX:
                         return found
             number = machine.held[key].number
-            found += [ghost.name for ghost in ghosts(machine) if (at := where_of(ghost)) is not None and at.pack == number]
+            found += [name for name, stub in stubs(machine) if stub.pack == number]
             found = found[:STREAMS_NAMED_MAX] or [EVICTED]
         return found
 
 
-def _named_by(machine: Machine, ghost: Stream, block: bytes) -> list[ColdSlice]:
-    """The slices that an evicted stream's state in the block names, if it is well, and the stream has not come back."""
-    where = where_of(ghost)
-    if where is None or ghost.name not in machine.evicted:
+def _named_by(machine: Machine, ghost: Stream, state: bytes) -> list[ColdSlice]:
+    """The slices that an evicted stream's state names, if it is well, and the stream has not come back."""
+    if ghost.name not in machine.evicted:
         return []
     try:
-        cold = whole_of(ghost, where, block[where.offset : where.offset + where.length]).cold
+        cold = whole_of(ghost, state).cold
     except CorruptData:
         return []
     return list(Index(cold, machine.pack_keys)) if machine.pack_keys.keys() >= set(pack_numbers(cold)) else []

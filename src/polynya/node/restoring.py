@@ -248,7 +248,7 @@ class Restorer:
                 data = await self._store.get_range(keys[where.pack], where.offset, where.length)
             except (NotFound, ValueError) as fault:
                 raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} is not in the object store: {fault}") from None
-            stream = image.streams[number] = whole_of(ghost, where, data)
+            stream = image.streams[number] = whole_of(ghost, data)
             stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
             stream.activity_ms = ghost.activity_ms
 

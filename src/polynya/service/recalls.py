@@ -23,7 +23,7 @@ from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.service.needs import StateReader
 from polynya.stream.commands import Append, ClaimRanges, Command, Create, Evict, LinkSubscription, Return, Trim
-from polynya.stream.eviction import ghost_of, needed_by, slice_of, where_of, whole_of
+from polynya.stream.eviction import ghost_of, needed_by, slice_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Done, Reply
@@ -236,20 +236,19 @@ class Recalls:
         """What is known, the state, and both as one."""
         machine = self._machines.get(group)
         ghost = None if machine is None else ghost_of(machine, name)
-        where = None if ghost is None else where_of(ghost)
-        if machine is None or ghost is None or where is None:
+        if machine is None or ghost is None:
             return None
         if self.states is None:
             raise Unavailable("the state of the stream is in an object store, and this node has none (cold.backend)")
         try:
-            state = await self.states.state(slice_of(machine, where))
+            state = await self.states.state(slice_of(machine, ghost))
         except PackGone:
             if self._machines.get(group) is machine and ghost_of(machine, name) == ghost:
                 raise CorruptData(f"the state of the stream {spelled_name(name)} is gone from the object store") from None
             return None  # the stream was brought back, and its block let go
         if self._machines.get(group) is not machine or ghost_of(machine, name) != ghost:
             return None
-        return ghost, state, whole_of(ghost, where, state)
+        return ghost, state, whole_of(ghost, state)
 
     def close(self) -> None:
         """Nobody waits any more."""

@@ -186,16 +186,20 @@ def stub_of(machine: Machine, name: str) -> Stub | None:
 
 
 def stubs(machine: Machine) -> Iterator[tuple[str, Stub]]:
-    """Of all that are evicted now, with their names; they may come and go meanwhile."""
-    for name, data in list(machine.evicted.items()):
-        yield name, _stub.decode(data)
+    """Of all that are evicted when this is called and still are when it is their turn, with their names."""
+    for name in list(machine.evicted):
+        stub = stub_of(machine, name)
+        if stub is not None:
+            yield name, stub
 
 
 def ghost_of(machine: Machine, name: str) -> Stream | None:
     """What is known of an evicted stream without its state: its facts, its tail, and in `front` where the rest is."""
     stub = stub_of(machine, name)
-    if stub is None:
-        return None
+    return None if stub is None else _ghost(name, stub)
+
+
+def _ghost(name: str, stub: Stub) -> Stream:
     content_type = stub.content_type if isinstance(stub.content_type, str) else _TYPES[stub.content_type]
     oldest_ms = None if stub.oldest is None else stub.created_ms + stub.oldest
     return Stream(
@@ -222,11 +226,8 @@ def stream_or_ghost(machine: Machine, key: int | str) -> Stream | None:
 
 
 def ghosts(machine: Machine) -> Iterator[Stream]:
-    """Of all that are evicted now."""
-    for name in list(machine.evicted):
-        ghost = ghost_of(machine, name)
-        if ghost is not None:
-            yield ghost
+    """As by `stubs`."""
+    return (_ghost(name, stub) for name, stub in stubs(machine))
 
 
 def where_of(stream: Stream) -> Evicted | None:
@@ -239,13 +240,17 @@ def adopt(machine: Machine, ghost: Stream, where: Evicted) -> None:
     machine.evicted[ghost.name] = _packed(ghost, where)
 
 
-def slice_of(machine: Machine, where: Evicted) -> ColdSlice:
+def slice_of(machine: Machine, ghost: Stream) -> ColdSlice:
     """The state's place as that of any bytes in a pack."""
+    where = where_of(ghost)
+    assert where is not None, "its state is here"
     return ColdSlice(0, 0, 1, where.length, machine.pack_keys[where.pack], where.offset, where.length, where.crc)
 
 
-def whole_of(ghost: Stream, where: Evicted, state: bytes) -> Stream:
+def whole_of(ghost: Stream, state: bytes) -> Stream:
     """The stream again. Raises CorruptData when `state` is not the one that was put away."""
+    where = where_of(ghost)
+    assert where is not None, "its state is here"
     if crc32c(state) != where.crc:
         raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} in the object store has another checksum than it should")
     try:
@@ -309,17 +314,16 @@ def apply_return(machine: Machine, command: Return, place: int) -> Reply:
 
 def _return(machine: Machine, state: tuple[str, int, bytes], now_ms: int) -> bool:
     name, uid, data = state
-    ghost = ghost_of(machine, name)
-    where = None if ghost is None else where_of(ghost)
-    if ghost is None or where is None or ghost.uid != uid or crc32c(data) != where.crc:
+    stub = stub_of(machine, name)
+    if stub is None or stub.uid != uid or crc32c(data) != stub.crc:
         return False
-    stream = whole_of(ghost, where, data)
+    stream = whole_of(_ghost(name, stub), data)
     del machine.evicted[name]
     machine.streams[name] = stream
     machine.by_uid[uid] = stream
     machine.disordered = True
     machine.changes.streams.add(uid)
-    machine.drop_slice(where.pack, now_ms)
+    machine.drop_slice(stub.pack, now_ms)
     return True
 
 
