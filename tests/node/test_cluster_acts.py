@@ -1,4 +1,4 @@
-"""What operators ask of a cluster, and ask again."""
+"""What operators ask of a cluster again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from polynya.front.http.cluster import NewNode
-from polynya.node.cluster_acts import Acts, in_place
-from polynya.stream.commands import Command, NodeRecord, NodeState
+from polynya.node.cluster_acts import Acts
+from polynya.stream.commands import Command, NodeRecord
 from polynya.stream.placement import Map
 
 
@@ -20,17 +18,6 @@ def nodes(*records: NodeRecord) -> Map:
 
 
 HEIR = NodeRecord(4, "h2:1", "http://h2", "a", replaces=2)
-
-
-def test_a_node_on_a_new_disk_is_where_the_old_one_was() -> None:
-    assert in_place(nodes(), NewNode(replaces=2)) == NewNode(0, "h2:1", "http://h2", "a", 2)
-    assert in_place(nodes(), NewNode(peer="h9:1", replaces=2)).peer == "h9:1"
-
-
-@pytest.mark.parametrize("number", [0, 4])
-def test_who_asks_again_for_a_node_on_a_new_disk_gets_the_same(number: int) -> None:
-    moved = NodeRecord(2, "", "", "a", state=NodeState.LEAVING)
-    assert in_place(nodes(moved, HEIR), NewNode(id=number, replaces=2)) == NewNode(4, "h2:1", "http://h2", "a", 2)
 
 
 def test_the_settings_of_a_node_that_is_added_again_name_it_once() -> None:

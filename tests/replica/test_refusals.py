@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from polynya.front.http.cluster import ClusterRefused, NewNode
+from polynya.node.cluster_acts import Acts
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import Observed, Seen
@@ -148,6 +152,9 @@ def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
     town.down.add(2)
     assert refusals.replacing(town.map, town.seen, 2, 4) == ""
     assert "the number 3 is taken" in refusals.replacing(town.map, town.seen, 2, 3)
+    begun = Town(3).apply(NodeAdd(msgspec.structs.replace(node(4), replaces=2)))
+    assert "node 4 is to take over from node 2 already" in refusals.replacing(begun.map, begun.seen, 2, 0)
+    assert refusals.replacing(begun.map, begun.seen, 2, 4) == "", "the same once more"
     town.down.add(3)
     assert "would have no majority without node 2" in refusals.replacing(town.map, town.seen, 2, 4)
     lone = Town(1)
@@ -181,3 +188,41 @@ def test_a_read_replica_is_promoted_when_it_is_there_and_stays() -> None:
     assert refusals.promoting(town.map, town.seen, 4) == "node 4 does not answer"
     town.apply(NodeSet(4, NodeState.LEAVING))
     assert "node 4 is leaving already; 'polynya cluster uncordon 4' first" in refusals.promoting(town.map, town.seen, 4)
+
+
+class Office(Acts):
+    """What operators do to a town."""
+
+    def __init__(self, town: Town) -> None:
+        self.town, self._cluster_id = town, "c"
+
+    async def _see(self) -> tuple[Map, Observed]:
+        return self.town.map, self.town.seen
+
+    async def _write(self, command: Command) -> int:
+        self.town.apply(command)
+        return self.town.map.epoch
+
+
+def test_a_disk_that_is_being_replaced_is_told_again() -> None:
+    town = Town(3)
+    office = Office(town)
+    wanted = NewNode(replaces=2, rebalance=False)
+    first = asyncio.run(office.add(wanted))
+    again = asyncio.run(office.add(msgspec.structs.replace(wanted, id=4)))
+    assert again["node"] == first["node"] and again["node"]["peer"] == "n2:1"
+    with pytest.raises(ClusterRefused, match="replace-disk 2 --id 4' prints its settings again"):
+        asyncio.run(office.add(wanted))
+
+
+def test_a_node_that_is_drained_already_is_not_emptied_unseen() -> None:
+    town = Town(3)
+    office = Office(town)
+    asyncio.run(office.set_node(2, "drain", replicas=False))
+    with pytest.raises(ClusterRefused, match="without node 2 there are 2"):
+        asyncio.run(office.set_node(2, "drain", replicas=True))
+    assert town.map.nodes[2].state == NodeState.DRAINING
+    town.apply(NodeAdd(node(4)))
+    for _ in range(2):  # the same once more
+        asyncio.run(office.set_node(2, "drain", replicas=True))
+        assert town.map.nodes[2].state == NodeState.EMPTYING

@@ -40,7 +40,8 @@ class Acts:
             raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
             refuse(refusals.replacing(now, seen, node.replaces, node.id))
-            node = in_place(now, node)
+            old = now.nodes.get(node.id, now.nodes[node.replaces])  # the heir itself, if this was asked before
+            node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
         number = node.id or max(now.nodes, default=0) + 1
         if not node.peer or not node.http:
             raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
@@ -67,13 +68,14 @@ class Acts:
         unknown = refusals.unknown(now, node)
         if unknown:
             raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        wanted = NodeState.EMPTYING if replicas else STATES[act]
         if act == "cordon":
             refuse(refusals.cordoning(now, node))
         elif act == "drain" and not replicas:
             refuse(refusals.draining(now, seen, node))
-        elif act != "uncordon" and now.nodes[node].state != STATES[act]:
+        elif act != "uncordon" and now.nodes[node].state != wanted:
             refuse(refusals.emptying(now, seen, node))
-        return {"epoch": await self._write(NodeSet(node, NodeState.EMPTYING if replicas else STATES[act])), "node": node}
+        return {"epoch": await self._write(NodeSet(node, wanted)), "node": node}
 
     async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
         """A read replica is to be a node like the others."""
@@ -184,14 +186,3 @@ def _alone() -> ClusterRefused:
 
 def _shown(record: NodeRecord) -> dict[str, Any]:
     return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone, "role": "reader" if record.reader else "voter"}
-
-
-def in_place(now: Map, node: NewNode) -> NewNode:
-    """A node that replaces another is at its address, if nothing else is said. Asked for again, it is the one that there is by then."""
-    heir = next((each for each in now.nodes.values() if each.replaces == node.replaces and each.state != NodeState.REMOVED), None)
-    if heir is not None and node.id in (0, heir.id):
-        node = msgspec.structs.replace(node, id=heir.id)
-        old = heir
-    else:
-        old = now.nodes[node.replaces]
-    return msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)

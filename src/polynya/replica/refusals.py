@@ -125,6 +125,10 @@ def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
         return found
     if heir in now.nodes and now.nodes[heir].replaces != node:
         return f"the number {heir} is taken; a node with a new disk gets a new number, such as {max(now.nodes) + 1}"
+    heirs = [each.id for each in now.nodes.values() if each.replaces == node and each.id != heir and each.state != NodeState.REMOVED]
+    if heirs:
+        again = f"'polynya cluster replace-disk {node} --id {heirs[0]}' prints its settings again"
+        return f"node {heirs[0]} is to take over from node {node} already: start that one, on an empty disk; {again}"
     held = [group for group, placement in now.groups.items() if node in placement.goal]
     lone = [group for group in held if now.groups[group].voters == (node,)]
     if lone:
