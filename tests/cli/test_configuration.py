@@ -48,4 +48,9 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
     told = ran("check", "--json", "--config", str(file))
     assert told.exit_code == exits.USAGE and len(json.loads(told.stdout)["problems"]) == 2
     assert ran("check").exit_code == 0
+    named = ("--tls-cert", "/nowhere.crt", "--tls-key", "/nowhere.key")
+    assert "1 problem with the settings:\n  tls: /nowhere.crt and /nowhere.key cannot be used" in ran("check", *named).stderr
+    peers = ("--cluster-ca", "/no.ca", "--cluster-cert", "/no.crt", "--cluster-key", "/no.key", "--cluster-id", "ab" * 16)
+    node = ("--cluster-node", "1", "--cluster-nodes", "1=127.0.0.1:2=http://127.0.0.1:1", "--cold-backend", "none")
+    assert "  cluster: /no.ca, /no.crt and /no.key cannot be used: No such file" in ran("check", *peers, *node).stderr
     assert "unsafe:" in ran("check", "--listen", "0.0.0.0:1", "--unsafe-no-auth").stderr

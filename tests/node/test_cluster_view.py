@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, problems, reader_notes, store_notes
+from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, disk_notes, problems, reader_notes, store_notes
 from polynya.replica import zones
 from polynya.stream.commands import NodeRecord, Placement
 from polynya.stream.placement import Map, born
@@ -51,6 +51,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "behind_entries": 0,
         "behind_seconds": 0.0,
         "store": "",
+        "disk": "",
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []
     assert list(store_notes(nodes)) == []
@@ -63,6 +64,13 @@ def test_who_cannot_use_the_object_store_is_named_and_is_no_problem():
     nodes, groups = described(a_map(0), 0, said)
     assert list(problems(a_map(0), nodes, groups)) == []
     assert list(store_notes(nodes)) == [f"node 2 and the object store: {why}"]
+
+
+def test_whose_disk_is_nearly_full_is_named():
+    said = {(node, 0): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 2, 3)}
+    said[3, 0] = msgspec.structs.replace(said[3, 0], disk="9 MiB are free in /d: make room")
+    nodes, _ = described(a_map(0), 0, said)
+    assert list(disk_notes(nodes)) == ["node 3: 9 MiB are free in /d: make room"]
 
 
 def test_what_is_wrong_is_named():

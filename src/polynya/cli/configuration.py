@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option, loaded_config, with_hidden_settings
+
+if TYPE_CHECKING:
+    from polynya.node.config import Config
 
 
 @click.group("config")
@@ -44,7 +50,8 @@ def config_show_command(origin: bool, changed: bool, file: str | None, as_json: 
 @as_json
 @with_hidden_settings
 def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
-    """Check the settings without starting anything; what is wrong is listed whole, each with its place. Exit code 2 says wrong.
+    """Check the settings and the certificates that they name without starting anything; what is wrong is listed whole, each with its place.
+    Exit code 2 says wrong.
 
     What only a start can tell (is the port free, does the bucket take writes) is for 'polynya doctor'.
 
@@ -54,6 +61,7 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
     """
     try:
         loaded = loaded_config(file, values)
+        _look_at_certificates(loaded.config)
     except exits.Misused as wrong:
         problems = wrong.message.splitlines()
         if as_json:
@@ -68,3 +76,18 @@ def config_check_command(file: str | None, as_json: bool, **values: str | None) 
         output.notice(f"unsafe: {line}")
     changed = sum(origin != "default" for origin in loaded.origins.values())
     output.notice(f"the settings are right ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
+
+
+def _look_at_certificates(config: Config) -> None:
+    """As a start does. Raises `exits.Misused` that lists every problem."""
+    from polynya.node.authority import peer_tls_of
+    from polynya.node.tls import prepare
+
+    problems = []
+    for look in (lambda: None if config.tls.self else prepare(config), lambda: peer_tls_of(config.cluster)):
+        try:
+            look()
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise exits.Misused("\n".join(problems))

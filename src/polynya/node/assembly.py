@@ -28,7 +28,7 @@ from polynya.node.copying import Copier
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
-from polynya.node.health import Health, low_disk
+from polynya.node.health import Health, little_room, low_disk
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.levels import LOOK_SECONDS, Levels
 from polynya.node.maps import Maps
@@ -120,6 +120,7 @@ class Assembly:
             store_leads = None if self._joined is None else self._joined.store_leads(access)
         data = Path(self._start.config.data)
         self._health.warn("disk", lambda: low_disk(data))
+        self._view.disk = lambda: little_room(data)
         checks = StoreChecks(self.service, self._tier)
         backups = Backups(self._start, self._engine, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there

@@ -58,6 +58,7 @@ class Told(msgspec.Struct, frozen=True):
     works_at: int = 1  # the lowest of its groups
     lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
     store: str = ""  # why the object store cannot be used there
+    disk: str = ""  # that there is little room on it
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -76,6 +77,7 @@ class ClusterView:
         self.works_at: Callable[[], int] = lambda: LEVEL
         self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
         self.store: Callable[[], str] = str
+        self.disk: Callable[[], str] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -96,7 +98,7 @@ class ClusterView:
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
         found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
-        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups), *store_notes(nodes)]
+        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups), *store_notes(nodes), *disk_notes(nodes)]
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
@@ -142,6 +144,7 @@ class ClusterView:
             self.works_at(),
             self.lags(),
             self.store(),
+            self.disk(),
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -261,6 +264,11 @@ def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
             yield f"node {number} and the object store: {node['store']}"
 
 
+def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Whose disk is nearly full, for people: then others lead, and it falls behind."""
+    return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
+
+
 def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
     record = now.nodes[number]
     parts = [part for (where, _), part in told.items() if where == number]
@@ -286,6 +294,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
         "store": next((part.store for part in parts if part.store), ""),
+        "disk": next((part.disk for part in parts if part.disk), ""),
     }
 
 

@@ -76,11 +76,15 @@ class Heart:
 
 def low_disk(folder: Path) -> str | None:
     """A check: whether the journal has room for what it writes next."""
+    trouble = little_room(folder)
+    return f"{trouble}; when it is full appends get 507, and reads go on" if trouble else None
+
+
+def little_room(folder: Path) -> str:
+    """How much is left, where that is little."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
-    if free >= LOW_BYTES:
-        return None
-    return f"{free / MIB:.0f} MiB are free in {folder}: make room; when it is full appends get 507, and reads go on"
+    return "" if free >= LOW_BYTES else f"{free / MIB:.0f} MiB are free in {folder}: make room"
 
 
 class Health:
