@@ -86,7 +86,8 @@ def _say(outcome: Outcome) -> None:
     print(
         f"seed {outcome.seed}: {len(outcome.episodes)} episodes of {len(by_fault)} faults in {outcome.seconds:.0f} s on {outcome.network}: "
         f"{outcome.acknowledged} appends acknowledged, {outcome.refused} refused, {outcome.unknown} with an unknown outcome, {outcome.reads} "
-        f"reads, {outcome.tailed} records by tails; the longest time without an append to some stream was {outcome.longest_pause:.1f} s"
+        f"reads, {outcome.tailed} records by tails; the longest time without an append to some stream was {outcome.longest_pause:.1f} s, chaos "
+        f"itself stood still for {outcome.stood_still:.1f} s at most"
     )
     for sample in outcome.samples[-3:]:
         print(

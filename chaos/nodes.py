@@ -190,14 +190,14 @@ class Cluster:
         for number in FIRST:
             await self._open_door(number)
         for number in FIRST:
-            self._lay_out(number, FIRST, joins=False)
+            await self._lay_out(number, FIRST, joins=False)
 
     async def join(self) -> Node:
         """Everything of one more but its process; the others have not heard of it."""
         number, before = self.last + 1, self.numbers
-        self.network.add(number)
+        await asyncio.to_thread(self.network.add, number)
         await self._open_door(number)
-        return self._lay_out(number, [number, *before], joins=True)
+        return await self._lay_out(number, [number, *before], joins=True)
 
     def begin_anew(self) -> None:
         """All disks are lost, and those that belong are to be a cluster of their own."""
@@ -246,12 +246,14 @@ class Cluster:
     def source(self, pair: Pair) -> Place:
         return self.network.source(pair)
 
-    def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
+    async def _lay_out(self, number: int, peers: list[int], *, joins: bool) -> Node:
+        """A disk is made beside the loop: what passes between the nodes passes there."""
         orders = Orders(self.folder / f"node-{number}.orders") if self._library is not None else None
         variables = {f"POLYNYA_{name}": value for name, value in SMALL.items()}
         if orders is not None and self._library is not None:
             variables |= orders.variables(self._library)
-        node = Node(number, self._disk_at(self.folder / f"node-{number}"), self.network.inside(number), variables, orders)
+        disk = await asyncio.to_thread(self._disk_at, self.folder / f"node-{number}")
+        node = Node(number, disk, self.network.inside(number), variables, orders)
         node.config.write_text(self._settings(number, peers, joins=joins))
         self.nodes[number] = node
         self.addresses[number] = self.network.http(number)

@@ -104,7 +104,7 @@ class Wires:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._pump(self.ways[pair], reader, far))
                 tasks.create_task(self._pump(self.ways[pair[1], pair[0]], far_reader, writer))
-        except (OSError, ExceptionGroup):
+        except (OSError, ExceptionGroup, asyncio.CancelledError):  # at the end of a run; asyncio would report a cancelled one as a defect
             pass
         finally:
             for each in (writer, far):

@@ -33,6 +33,8 @@ FLUSHED_SECONDS = 90.0  # from the last append until everything is in packs
 REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
+BEAT_SECONDS = 0.1
+PAUSE_SECONDS = 5.0  # without an append to a stream, that are told
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Episode(msgspec.Struct):
     trouble: str = ""
     act: str = ""  # what operators asked for
     store: str = ""  # what the object store was like
+    pause: str = ""  # the longest time without an append to some stream, where that was long
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -78,6 +81,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     reads: int = 0
     tailed: int = 0
     longest_pause: float = 0.0
+    stood_still: float = 0.0  # at most, chaos itself: nothing passed between the nodes, and no client did anything
     samples: list[Sample] = []
     store: dict[str, int] = {}  # what was done to requests to the object store
     recovered: int = 0  # records that were there again after the loss of all disks
@@ -145,7 +149,9 @@ class Run:
         await clients.create()
         clients.start(pause=self.options.pause)
         await asyncio.sleep(1.0)
-        await self._episodes(cluster, faults, outcome)
+        beat = asyncio.create_task(self._beat(outcome))
+        await self._episodes(cluster, clients, faults, outcome)
+        beat.cancel()
         await clients.stop()
         await self._judge(cluster, clients, outcome)
 
@@ -157,7 +163,7 @@ class Run:
             outcome.wrong.append(f"liveness: {what} does not start: {trouble}")
         return not trouble
 
-    async def _episodes(self, cluster: Cluster, faults: list[Fault], outcome: Outcome) -> None:
+    async def _episodes(self, cluster: Cluster, clients: Clients, faults: list[Fault], outcome: Outcome) -> None:
         """From a deck that has every fault once, shuffled; then from the next."""
         deadline = self._now() + self.options.seconds if self.options.seconds else float("inf")
         most = self.options.episodes or 1 << 30
@@ -165,10 +171,12 @@ class Run:
         while self._now() < deadline and len(outcome.episodes) < most:
             if not deck:
                 deck = self._deck(faults)
+            before = len(clients.pauses)
             episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
+            episode.pause = _long(clients.pauses[before:])
             outcome.episodes.append(episode)
             said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
-            parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said))
+            parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said, episode.pause))
             print(f"  {episode.began:6.1f} s  {episode.number:3}  {'; '.join(parts)}", flush=True)
             if episode.trouble:
                 outcome.wrong.append(f"liveness: episode {episode.number}, {episode.fault}: {episode.trouble}")
@@ -176,6 +184,12 @@ class Run:
             await asyncio.sleep(self.draw.uniform(*(QUIET_SECONDS if self.options.soak else REST_SECONDS)))
             for node in cluster.nodes.values() if self.options.soak else ():
                 outcome.samples.append(measure(self._now(), node.number, node.processes(), node.data, self.folder / "objects"))
+
+    async def _beat(self, outcome: Outcome) -> None:
+        while True:
+            due = time.monotonic() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            outcome.stood_still = max(outcome.stood_still, time.monotonic() - due)
 
     def _deck(self, faults: list[Fault]) -> list[Fault]:
         """The next is the last. Once nodes have come and gone, one that lost its disk would be replaced by one with another number: before that only
@@ -320,3 +334,9 @@ class Run:
 
     def _now(self) -> float:
         return time.monotonic() - self.began
+
+
+def _long(pauses: list[tuple[float, str]]) -> str:
+    """The longest, where it was longer than is usual after a fault."""
+    seconds, stream = max(pauses, default=(0.0, ""))
+    return f"no append to {stream} for {seconds:.1f} s" if seconds > PAUSE_SECONDS else ""

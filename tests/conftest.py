@@ -14,10 +14,15 @@ settings.register_profile("steady", deadline=None, derandomize=True, suppress_he
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("steady")
 
-LONGEST = (  # half a minute and more, most of it waiting
-    "test_chaos_run", "test_e2e_cluster", "test_e2e_membership", "test_e2e_recovery", "test_quickstarts", "test_e2e_kill", "test_pipe_together",
-    "test_e2e_disk", "test_lake_spark", "test_e2e_access", "test_pipe_kills", "test_e2e_month", "test_e2e_soak", "test_e2e_cores",
-    "test_pipe_sql", "test_official_javascript", "test_official_python", "test_console_browser", "test_raft_mutants",
+LONGEST = (  # half a minute and more, most of it waiting; at every third place one that starts a JVM, which computes
+    "test_chaos_run", "test_quickstarts", "test_e2e_cluster",
+    "test_e2e_membership", "test_pipe_together", "test_e2e_recovery",
+    "test_e2e_disk", "test_lake_spark", "test_e2e_kill",
+    "test_e2e_access", "test_pipe_kills", "test_e2e_backup",
+    "test_pipe_sql", "test_demo", "test_e2e_month",
+    "test_e2e_soak", "test_pipe_worker", "test_e2e_cores",
+    "test_official_javascript", "test_pipe_s3", "test_official_python",
+    "test_console_browser", "test_against_a_node", "test_raft_mutants",
 )  # fmt: skip
 PROCESSES = {"process", "spark", "conformance"}
 

@@ -34,6 +34,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED":
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     report = tmp_path_factory.mktemp("chaos") / "outcome.json"
     command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--seconds=0", f"--episodes={len(FAULTS)}", f"--report={report}"]
+    command += ["--s3", "--lose-all", "--pace=0.5"]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert report.exists(), done.stdout + done.stderr
@@ -46,6 +47,12 @@ def test_nothing_acknowledged_is_lost_out_of_order_or_twice(outcome: Outcome) ->
     assert outcome.acknowledged > 300
     assert outcome.reads > 50
     assert outcome.tailed > 300
+    assert outcome.recovered > 300, "all disks were lost in the end"
+
+
+def test_the_store_failed(outcome: Outcome) -> None:
+    assert sum(count for what, count in outcome.store.items() if what != "answered") > 10
+    assert outcome.store["answered"] > 50
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS])

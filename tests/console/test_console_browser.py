@@ -17,6 +17,8 @@ from polling import wait_until
 from product import RunningNode, environment, running_node
 from steady_node import two_free_ports
 
+from polynya import __version__
+
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 __all__ = ["browser"]  # the fixture
 
@@ -287,8 +289,8 @@ def test_the_nodes_of_a_cluster_are_shown(browser: Browser, tmp_path: Path) -> N
     with running_node(tmp_path / "data", *flags) as one:
         page = browser.open(f"{one.url}/console/#/health")
         page.wait("document.querySelectorAll('.nodes tbody tr').length === 1")
-        page.wait("document.querySelector('.nodes tbody td:nth-child(5)').textContent === '17'")
-        assert texts(page, ".nodes tbody td") == ["1", "http://127.0.0.1:4437", "east", "active", "17", "17"]
+        page.wait("document.querySelector('.nodes tbody td:nth-child(6)').textContent === '17'")
+        assert texts(page, ".nodes tbody td") == ["1 (this one)", "http://127.0.0.1:4437", "east", "there", __version__, "17", "17"]
         page.call("Page.close")
 
 

@@ -45,6 +45,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "cores": 1,
         "leads": 1,
         "replicas": 3,
+        "forgotten": {},
         "lost": [],
         "votes": 3,
         "behind_entries": 0,
@@ -152,3 +153,18 @@ def test_a_zone_that_is_missing_is_a_note():
     now = in_zones("a", "", "b", "", voters=(1, 2, 3))
     assert list(zones.notes(now)) == ["nodes 2, 4: no zone in the settings; zones are kept apart by themselves once every node has one"]
     assert list(zones.notes(in_zones("", "", "", voters=(1, 2, 3)))) == []
+
+
+def test_what_a_node_without_its_data_waits_for_is_a_problem():
+    def blank(group: int, *unheard: int) -> Replica:
+        return msgspec.structs.replace(replica(group, "follower"), forgotten=list(unheard))
+
+    said = {(1, 0): told(replica(0, "leader"), replica(1, "follower"), replica(2, "follower"))}
+    said |= {(node, 0): told(blank(0), blank(1, 3), blank(2)) for node in (2,)}
+    nodes, groups = described(a_map(2), 2, said)
+    found = [problem for problem in problems(a_map(2), nodes, groups) if problem.startswith("node 2")]
+    assert len(found) == 1 and "group 0" not in found[0], "what has a leader is on its way"
+    assert (
+        "nothing on its disk of group 1, and takes part once it has heard node 3: start it; it has lost its disk, and waits for a leader of group 2"
+        in found[0]
+    )

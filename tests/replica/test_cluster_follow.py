@@ -44,7 +44,7 @@ async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_go
 @story
 async def test_few_writers_or_writers_everywhere_move_nothing(world: World, leader: Node) -> None:
     group = world.group_of(A)
-    await writes(world, other_than(world, leader), 4.0, each=0.05)
+    await writes(world, other_than(world, leader), 4.0, each=0.2)
     assert world.leader(group) is leader
     await asyncio.gather(*(writes(world, node, 4.0) for node in world.alive()))
     assert world.leader(group) is leader and not any(node.core.leadership.followed for node in world.alive())

@@ -50,8 +50,7 @@ class Library:
 
     async def pieces(self, machine: Machine, stream: Stream) -> AsyncIterator[Piece]:
         """All that a reader of the stream would get, in order, what it inherits included. `stream`: one of `streams_of`."""
-        if where_of(stream) is not None:
-            stream = whole_of(stream, await self._read(stream, slice_of(machine, stream)))
+        stream = await self._whole(machine, stream)
         async for piece in self._between(machine, stream, stream.first_record, stream.next_record):
             yield piece
 
@@ -59,10 +58,10 @@ class Library:
         fork = stream.fork
         if fork is not None and begin < fork.record:
             home = await self.machine(fork.source_uid >> 48)
-            source = home.by_uid.get(fork.source_uid)
+            source = home.by_uid.get(fork.source_uid) or next((each for each in ghosts(home) if each.uid == fork.source_uid), None)
             if source is None:
                 raise CorruptData(f"{stream.name} was forked from {fork.source_name}, which the backup does not have")
-            async for piece in self._between(home, source, begin, min(end, fork.record)):
+            async for piece in self._between(home, await self._whole(home, source), begin, min(end, fork.record)):
                 yield piece
             begin = fork.record
         for cold in machine.whole_index_of(stream):
@@ -71,6 +70,10 @@ class Library:
                     yield piece
         for piece in _cut(stream.hot or (), begin, end):
             yield piece
+
+    async def _whole(self, machine: Machine, stream: Stream) -> Stream:
+        """With its state, if it was evicted."""
+        return stream if where_of(stream) is None else whole_of(stream, await self._read(stream, slice_of(machine, stream)))
 
     async def _batches(self, stream: Stream, cold: ColdSlice) -> list[HotBatch]:
         data = await self._read(stream, cold)

@@ -39,7 +39,8 @@ def store_command() -> None:
 def verify_command(client: Client, as_json: bool) -> None:
     """Read every object that a stream needs and compare it with its checksum; then list the objects that nobody knows.
 
-    Ends with 1 when something is missing or damaged. It reads everything once, beside the node's other work, on the node's machine.
+    Ends with 1 when something is missing or damaged. It reads everything once, beside the node's other work, on the node's machine. A node of a
+    cluster looks at the groups that it leads, and says which nodes are to be asked about the others.
 
     \b
     polynya store verify
@@ -61,8 +62,23 @@ def verify_command(client: Client, as_json: bool) -> None:
         whole = f"{output.counted(total['packs'], 'pack')}, {output.counted(total['slices'], 'slice')}, {output.size(total['bytes'])}"
         output.notice(f"looked at {whole}: {_judged(faults)}")
         _show_orphans(orphans, count, size, "'polynya store sweep' deletes them")
+        _show_rest(client)
     if faults:
         raise click.exceptions.Exit(exits.REFUSED)
+
+
+def _show_rest(client: Client) -> None:
+    """What of a cluster was not looked at."""
+    number = client.call("GET", "/v1/node").json().get("node")
+    told = client.send("GET", "/v1/cluster") if number else None
+    if told is None or told.is_error:  # a node by itself, or the token may not see it
+        return
+    leaders = {group["group"]: group["leader"] for group in told.json()["groups"]}
+    rest = [node for node in told.json()["nodes"] if node["id"] != number and node["id"] in leaders.values()]
+    if rest:
+        own = sum(leader == number for leader in leaders.values())
+        others = ", ".join(f"{node['id']} ({node['http']})" for node in rest)
+        output.notice(f"that is {own} of {len(leaders)} groups, which node {number} leads; for all of them ask these, too: {others}")
 
 
 @store_command.command("sweep")

@@ -297,6 +297,7 @@ class Assembly:
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
             if self._joined is not None:
+                self._joined.look_at_memory()
                 await self._joined.stranded.look()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()

@@ -15,6 +15,7 @@ from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
 from polynya.replica import zones
+from polynya.replica.memory import waits
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
@@ -42,6 +43,7 @@ class Replica(msgspec.Struct, frozen=True):
     configuration: Configuration | None = None
     settled: bool = False
     caught_up: list[int] = []
+    forgotten: list[int] | None = None  # it has lost what it may have promised, and hears no leader: who has to tell it first
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -172,6 +174,7 @@ def replica_of(group: int, status: Status, node: int) -> Replica:
         status.configuration if leads else None,
         status.settled and leads,
         sorted([node, *near]) if leads else [],
+        None if status.forgotten is None else list(status.forgotten),
     )
 
 
@@ -204,6 +207,10 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
     leaderless = [group["group"] for group in groups if not group["leader"]]
     if leaderless:
         yield f"no leader: {_groups(leaderless)}"
+    for number, node in nodes.items():
+        waiting = waits({group: unheard for group, unheard in node["forgotten"].items() if group in leaderless})
+        if waiting:
+            yield f"node {number} {waiting}"
     for number, node in nodes.items():
         behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
         if behind and not now.nodes[number].reader:
@@ -268,6 +275,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "cores": len(parts),
         "leads": led,
         "replicas": has if parts else len(now.groups_of(number)),
+        "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
         "lost": sorted(group for part in parts for group in part.lost),
         "votes": sum(number in placement.voters for placement in now.groups.values()),
         "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica

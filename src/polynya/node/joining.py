@@ -25,6 +25,7 @@ from polynya.node.start import CoreStart
 from polynya.node.store_access import StoreAccess
 from polynya.node.store_leads import StoreLeads
 from polynya.raft import group_of_message
+from polynya.replica.memory import waits
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.stranded import Stranded
 from polynya.service.whereabouts import BirthMap, Whereabouts
@@ -84,6 +85,7 @@ class Joined:
         self._transport = transport
         self._tls = transport.tls
         self._expires = self._look_at_certificate()
+        self._waits_for = self._said = ""
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
         own = start.birth.node
@@ -151,8 +153,9 @@ class Joined:
         return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
 
     def _cores_there(self) -> list[int]:
-        """Those of the other nodes."""
-        there = [node for node in self._transport.nodes if self._raft.is_there(node)]
+        """Those of the other nodes that may lead something that is here."""
+        voters = {node for member in self._core.members.values() for node in member.raft.configuration.voters}
+        there = [node for node in self._transport.nodes if node in voters and self._raft.is_there(node)]
         return [address(node, core) for node in there for core in range(self._raft.cores_of(node))]
 
     def replicas(self) -> list[Replica]:
@@ -210,7 +213,21 @@ class Joined:
         self._core.peer_lost(node, self._core.now_ms() - silent_ms, shared)
 
     def _leaderless(self) -> str | None:
-        return leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+        without = leaderless(self._core.members, self._core.leader_of, self.forwarding.whereabouts)
+        waiting = self._waiting() if without else ""
+        return f"{without}; this node {waiting}" if waiting else without
+
+    def _waiting(self) -> str:
+        rafts = {number: member.raft for number, member in self._core.members.items()}
+        return waits({number: raft.unheard for number, raft in rafts.items() if raft.forgetful and not raft.leader})
+
+    def look_at_memory(self) -> None:
+        """About once a second: a node that has lost its disk says what it waits for, once it lasts, and when that changes."""
+        waiting = self._waiting()
+        if waiting and waiting == self._waits_for and waiting != self._said:
+            self._said = waiting
+            log.warning("this node %s", waiting)
+        self._waits_for = waiting
 
 
 def leaderless(groups: Iterable[int], leader_of: Callable[[int], int], whereabouts: Whereabouts) -> str | None:

@@ -15,12 +15,13 @@ from polynya.objectstore import Record, StoreError, WatchedStore
 
 class Patience(msgspec.Struct, frozen=True):
     """Seconds. `persists`: what has failed for so long, and `failures` times in a row, is told. `probe`: so long after the last write that failed
-    another is tried."""
+    another is tried. `recent`: what failed longer ago says nothing of now; only reads are not tried again by themselves."""
 
     persists: float = 20.0
     failures: int = 3
     probe: float = 5.0
     look: float = 1.0
+    recent: float = 60.0
 
 
 class StoreAccess:
@@ -46,7 +47,7 @@ class StoreAccess:
             return waits
         for verb, record in (("written to", self.store.writes), ("read from", self.store.reads)):
             seconds = self._lasting(record)
-            if seconds >= patience.persists and (record is self.store.writes or record.idle() < seconds):
+            if seconds >= patience.persists and record.idle() < patience.recent:
                 return f"nothing could be {verb} it for {seconds:.0f} s: {record.reason}"
         return None
 

@@ -107,3 +107,4 @@ class Status(msgspec.Struct, frozen=True):
     peers: dict[int, PeerStatus]
     configuration: Configuration  # the one in effect
     settled: bool  # and committed, and not joint
+    forgotten: tuple[int, ...] | None = None  # it has nothing of what it may have promised; who has to tell it first

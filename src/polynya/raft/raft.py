@@ -395,6 +395,7 @@ class Raft:
         return Status(
             self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, peers,
             self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
+            tuple(sorted(self.unheard)) if self.forgetful and not self.leader else None,
         )  # fmt: skip
 
     # --- for the other files of this room --------------------------------------------------------------------------------------

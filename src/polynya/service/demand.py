@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polynya.transport.hello import node_of
 
-MANY = 100  # appends of two looks move a lead; fewer may stay where they are led
+MANY = 20  # appends of two looks move a lead; fewer may stay where they are led
 MOST = 0.75  # of them are nearly all
 
 

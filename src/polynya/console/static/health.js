@@ -142,22 +142,33 @@ export function open(place, shell) {
     const told = await askJson("v1/cluster", {}, { signal: abort.signal });
     const moving = told.groups.filter((group) => String(group.voters) !== String(group.goal)).length;
     const head = (text, kind) => h("th", kind ? { scope: "col", class: kind } : { scope: "col" }, text);
+    const zoned = told.nodes.some((each) => each.zone);
     const row = (each) =>
       h(
         "tr",
         {},
-        h("td", {}, each.role === "reader" ? `${each.id} (read replica)` : `${each.id}`),
+        h("td", {}, `${each.id}`, each.role === "reader" ? " (read replica)" : null, each.id === told.node ? " (this one)" : null),
         h("td", {}, visible(each.http)),
-        h("td", {}, visible(each.zone)),
-        h("td", {}, each.there ? visible(each.state) : `${visible(each.state)}, away`),
+        zoned ? h("td", {}, visible(each.zone)) : null,
+        h("td", {}, stateOf(each)),
+        h("td", {}, visible(each.release ?? "")),
         h("td", { class: "number" }, count(each.leads)),
         h("td", { class: "number" }, count(each.replicas)),
       );
-    const heads = [head("Node"), head("URL"), head("Zone"), head("State"), head("Leads", "number"), head("Replicas", "number")];
+    const heads = [head("Node"), head("URL"), zoned ? head("Zone") : null, head("State"), head("Release"), head("Leads", "number"), head("Replicas", "number")];
+    const said = (lines, kind) => (lines ?? []).map((line) => h("li", { class: kind }, visible(line)));
     put(members, [
-      h("h2", {}, moving ? `Nodes (${count(moving)} groups are moving)` : "Nodes"),
+      h("h2", {}, moving ? `Nodes (${moving === 1 ? "a group is" : `${count(moving)} groups are`} moving)` : "Nodes"),
+      h("ul", { class: "checks cluster" }, said(told.problems, "bad"), said(told.notes, "warn")),
       h("div", { class: "panel scroll" }, h("table", { class: "list nodes" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, told.nodes.map(row)))),
     ]);
+  }
+
+  /** As `polynya cluster status` words it. */
+  function stateOf(each) {
+    const state = each.state === "active" ? "" : visible(each.state);
+    if (each.there) return state || "there";
+    return h("span", { class: "mark warn" }, state ? `${state}, away` : "away");
   }
 
   async function measure() {
