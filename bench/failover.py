@@ -28,7 +28,7 @@ from bench.mixed import percentile
 from chaos import network, shim
 from chaos.disks import Folder
 from chaos.nodes import ALL, SOURCE, Node
-from chaos.wire import Connection, Lost, Unsent
+from chaos.wire import Connection, Lost, Unsent, ask_once
 from polynya.base.names import group_of
 
 ANSWER_SECONDS = 1.0  # a client that has no answer by then goes to another node …
@@ -71,14 +71,11 @@ class Three:
             yield f'[[cluster.nodes]]\nid = {other}\npeer = "{peer[0]}:{peer[1]}"\nhttp = "http://{http[0]}:{http[1]}"'
 
     async def look(self, path: str, number: int = 1) -> dict[str, object] | None:
-        connection = Connection(*self.network.http(number))
         try:
-            answer = await connection.ask("GET", path, seconds=5.0)
-            return dict(json.loads(answer.body)) if answer.status == 200 else None
+            answer = await ask_once(self.network.http(number), "GET", path, seconds=5.0)
         except (Lost, Unsent):
             return None
-        finally:
-            connection.close()
+        return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def well(self) -> None:
         """Until every node says so, and each group is led by the node that is to lead it."""

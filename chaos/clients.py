@@ -96,7 +96,7 @@ class Clients:
     async def finish(self, final: dict[str, list[str]], seconds: float) -> None:
         """Once the tails have everything, or the time is over."""
         deadline = self.now() + seconds
-        while self.now() < deadline and not all(_reached(tail) >= len(final[tail.stream]) for tail in self.history.tails):
+        while self.now() < deadline and not all(_reached(tail) >= len(final.get(tail.stream, ())) for tail in self.history.tails):
             await asyncio.sleep(0.1)
         self._tails_stopping.set()
         for task in self._tail_tasks:

@@ -12,30 +12,30 @@ import msgspec
 
 from chaos.faults import Failed
 from chaos.nodes import GROUPS, NUMBERS_MAX, Cluster
-from chaos.wire import Connection, Lost, Unsent
+from chaos.wire import Lost, Unsent, ask_once
 
 MEMBERS_MAX = 5
 ASK_SECONDS = 6.0  # then it is left
 UNKNOWN = "perhaps not taken"
 Asked = tuple[str, list[int]]  # what was asked for, and the nodes that it is about
+Do = Callable[[Cluster, Random], Awaitable[Asked]]
 
 
 class Act(msgspec.Struct, frozen=True):
     """`members`: it takes so many nodes at least."""
 
     name: str
-    do: Callable[[Cluster, Random], Awaitable[Asked]]
+    do: Do
     members: int = 3
 
 
 ACTS: list[Act] = []
-_Do = Callable[[Cluster, Random], Awaitable[Asked]]
 
 
-def act(name: str, *, members: int = 3) -> Callable[[_Do], _Do]:
+def act(name: str, *, members: int = 3) -> Callable[[Do], Do]:
     """Puts it on the list."""
 
-    def put(do: _Do) -> _Do:
+    def put(do: Do) -> Do:
         ACTS.append(Act(name, do, members))
         return do
 
@@ -57,11 +57,9 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
     while asyncio.get_running_loop().time() < deadline:
         able = [number for number in cluster.numbers if cluster.nodes[number].is_alive and number not in cluster.leaving]
         if able:
-            connection = Connection(*cluster.addresses[draw.choice(able)])
+            place, asked = cluster.addresses[draw.choice(able)], json.dumps(body).encode()
             try:
-                answer = await connection.ask(
-                    "POST", f"/v1/cluster/{path}", json.dumps(body).encode(), seconds=10.0, Content_Type="application/json"
-                )
+                answer = await ask_once(place, "POST", f"/v1/cluster/{path}", asked, seconds=10.0, Content_Type="application/json")
             except (Lost, Unsent) as lost:
                 said = repr(lost)
             else:
@@ -70,8 +68,6 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
                 if answer.status != 503:
                     raise Failed(f"{path} with {body} is answered with {answer}")
                 said = str(answer.body)
-            finally:
-                connection.close()
         await asyncio.sleep(0.1)
     return f"{UNKNOWN}: {said}"
 

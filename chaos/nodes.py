@@ -22,7 +22,7 @@ from chaos.disks import Disk, Folder
 from chaos.network import Loopback, Namespaces
 from chaos.proxy import Pair, Place, Wires
 from chaos.shim import Orders
-from chaos.wire import Connection, Lost, Unsent
+from chaos.wire import Lost, Unsent, ask_once
 
 SOURCE = Path(__file__).parent.parent / "src"
 EXIT_CORRUPT, EXIT_STORAGE = 65, 74
@@ -40,7 +40,7 @@ SMALL = {  # so that packs, merges, collections and snapshots happen within a mi
 
 
 class Node:
-    """One of them. `down`: nobody is to expect it; `expected`: exit codes that a fault explains."""
+    """One of them: its disk, its files, and its processes while it lives."""
 
     def __init__(self, number: int, disk: Disk | Folder, inside: list[str], variables: dict[str, str], orders: Orders | None) -> None:
         self.number, self.disk, self.orders = number, disk, orders
@@ -209,13 +209,10 @@ class Cluster:
         """What no pack has yet, on all nodes; -1 while one does not say."""
         total = 0
         for number in self.numbers:
-            connection = Connection(*self.network.http(number))
             try:
-                answer = await connection.ask("GET", "/metrics", seconds=5.0)
+                answer = await ask_once(self.network.http(number), "GET", "/metrics", seconds=5.0)
             except (Lost, Unsent):
                 return -1
-            finally:
-                connection.close()
             found = re.findall(r"^polynya_hot_bytes(?:{[^}]*})? ([0-9.e+]+)$", answer.body.decode(), re.MULTILINE)
             if not found:
                 return -1
@@ -287,14 +284,11 @@ class Cluster:
 
     async def view(self, number: int) -> dict[str, Any] | None:
         """What a node says of the cluster, if it says something."""
-        connection = Connection(*self.network.http(number))
         try:
-            answer = await connection.ask("GET", "/v1/cluster", seconds=5.0)
-            view: dict[str, Any] | None = json.loads(answer.body) if answer.status == 200 else None
+            answer = await ask_once(self.network.http(number), "GET", "/v1/cluster", seconds=5.0)
         except (Lost, Unsent):
-            view = None
-        connection.close()
-        return view
+            return None
+        return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def look(self) -> dict[str, Any] | None:
         """What the first node says that says something."""

@@ -89,7 +89,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """`say` gets a line for each episode."""
+    """Of one seed: the nodes, what happens to them, and what is found. A line is printed for each episode."""
 
     def __init__(self, options: Options, folder: Path, name: str) -> None:
         self.options, self.folder, self.name = options, folder, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 
@@ -90,6 +90,12 @@ class Connection:
         with suppress(ConnectionError):
             await writer.drain()
         return reader
+
+
+async def ask_once(place: tuple[str, int], method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str) -> Answer:
+    """On a connection of its own. Raises Unsent or Lost."""
+    with closing(Connection(*place)) as connection:
+        return await connection.ask(method, target, body, seconds=seconds, **headers)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> Answer:
