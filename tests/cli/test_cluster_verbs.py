@@ -391,3 +391,15 @@ def _rest_of(url: str) -> click.Command:
             _show_rest(client)
 
     return command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ca", "{folder}", "--node", "1", "--host", "bad host!"), "name of a host"),
+        (("drain", "1", "--wait", "--timeout", "nan"), "duration"),
+    ],
+)
+def test_values_that_are_none_are_refused(tmp_path: Path, arguments: tuple[str, ...], message: str):
+    shown = run(*(each.format(folder=tmp_path) for each in arguments))
+    assert shown.exit_code == 2 and message in shown.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from re import ASCII, fullmatch
 from typing import Any
 
 import click
@@ -126,12 +127,25 @@ def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json
         raise click.exceptions.Exit(exits.REFUSED)
 
 
+class _Host(click.ParamType):  # type: ignore[type-arg]
+    """A name in the DNS, also with a wildcard, or an address."""
+
+    name = "host"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not fullmatch(r"[\w.:*-]{1,253}", value, ASCII):
+            self.fail(f"{value!r} is neither an address nor the name of a host", param, ctx)
+        return value
+
+
 @cluster_command.command("ca")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--node", "nodes", type=click.IntRange(1, 250), multiple=True, required=True, help="Make the certificate of this node, too. Repeatable."
 )
-@click.option("--host", "hosts", multiple=True, help="A name or address that the certificates made now are for, too. Repeatable.")
+@click.option(
+    "--host", "hosts", type=_Host(), multiple=True, help="A name or address that the certificates made now are for, too. Repeatable."
+)
 def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
     """Make an authority for a cluster in FOLDER, and the certificates by which its nodes prove to each other who they are.
 

@@ -23,13 +23,14 @@ from polynya.cli.cluster_wait import (
     removal_left,
     wait_until,
 )
+from polynya.cli.values import Seconds
 
 WAIT_SECONDS = 600.0
 _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
 _wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
 _timeout = click.option(
-    "--timeout", type=click.FloatRange(0), default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
+    "--timeout", type=Seconds(), default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
 )
 
 
