@@ -54,7 +54,7 @@ class Acts:
         record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
         command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
         epoch = await self._write(command)
-        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id != node.replaces]
+        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id not in (node.replaces, number)]
         return {
             "epoch": epoch,
             "cluster": self._cluster_id,
