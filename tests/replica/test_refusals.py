@@ -211,6 +211,7 @@ def test_a_disk_that_is_being_replaced_is_told_again() -> None:
     first = asyncio.run(office.add(wanted))
     again = asyncio.run(office.add(msgspec.structs.replace(wanted, id=4)))
     assert again["node"] == first["node"] and again["node"]["peer"] == "n2:1"
+    assert [each["id"] for each in again["peers"]] == [each["id"] for each in first["peers"]] == [1, 3]
     with pytest.raises(ClusterRefused, match="replace-disk 2 --id 4' prints its settings again"):
         asyncio.run(office.add(wanted))
 
