@@ -19,7 +19,7 @@ from polynya.replica.memory import waits
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
 from polynya.stream.placement import Map
-from polynya.transport import Reply, Transport, address
+from polynya.transport import Reply, Transport, address, node_of
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
@@ -157,7 +157,7 @@ async def _answer(transport: Transport, place: int) -> bytes:
         try:
             return await transport.call(place, KIND_STATUSES, b"")
         except (Unavailable, OutcomeUnknown):
-            if transport.raft is None or not transport.raft.is_there(place >> 8):
+            if transport.raft is None or not transport.raft.is_there(node_of(place)):
                 raise
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 

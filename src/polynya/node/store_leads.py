@@ -17,7 +17,7 @@ import msgspec
 
 from polynya.node.leads import Leads
 from polynya.node.store_access import StoreAccess
-from polynya.transport import Reply
+from polynya.transport import Reply, node_of
 
 KIND_STORE = 1009  # beside those of health, access, farewell, the cluster's view and its map
 ASK_SECONDS = 5.0  # between two questions to the others
@@ -93,11 +93,11 @@ class StoreLeads:
                 await whole.wait()
         except TimeoutError:
             pass
-        return {core >> 8 for core in cores} - {core >> 8 for core in cores if not said.get(core, False)}
+        return {node_of(core) for core in cores} - {node_of(core) for core in cores if not said.get(core, False)}
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         if msgspec.msgpack.decode(body, type=float) > 0:
-            self._leads.shun(sender >> 8, SHUN_SECONDS)
+            self._leads.shun(node_of(sender), SHUN_SECONDS)
         if len(self._owed) < ASKING_MAX:
             self._owed.append(reply)
             self._asked.set()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from polynya.base.errors import NotLeader
 from polynya.service import messages
+from polynya.transport.hello import node_of
 
 THROUGH = 1 << 16  # in the number of a core, as the transport calls it: not to be answered by it, but by who leads the group
 PROTOCOL = 3  # between nodes, from which on PASS_ON is known
@@ -36,7 +37,7 @@ def handler_of(way: Way, leader_at: Callable[[int], int], leader_of: Callable[[i
     def handle(body: bytes, reply: Answer, sender: int) -> None:
         kind, group = _HEAD.unpack_from(body)
         place = leader_at(group)
-        if place < 0 or place >> 8 == sender >> 8 or kind == messages.PASS_ON:
+        if place < 0 or node_of(place) == node_of(sender) or kind == messages.PASS_ON:
             reply(NotLeader(leader_of(group)))
         else:
             way.call_nowait(place, kind, body[_HEAD.size :], reply)

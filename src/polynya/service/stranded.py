@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from polynya.base.errors import PolynyaError
 from polynya.service import messages
+from polynya.transport.hello import node_of
 
 if TYPE_CHECKING:
     from polynya.service.forwarding import Forwarding
@@ -31,7 +32,7 @@ class Stranded:
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
         stream = self._local.machines[group].by_uid.get(uid)
-        others = [place for place in self._forwarding.to_read(group) if place >> 8]
+        others = [place for place in self._forwarding.to_read(group) if node_of(place)]
         if stream is None or not others:
             return False
         try:

@@ -24,7 +24,7 @@ asking core, the body the start id of the node; between nodes the body is a `Hel
 
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Push, Reply
-from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name
+from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
 from polynya.transport.peer import Subscription
 from polynya.transport.raftnet import RaftNet
 from polynya.transport.transport import Cluster, Transport
@@ -43,4 +43,5 @@ __all__ = [
     "Transport",
     "address",
     "node_name",
+    "node_of",
 ]
