@@ -49,7 +49,7 @@ def test_a_repeated_event_is_printed_once() -> None:
         (error(410, "TRIMMED"), exits.REFUSED, "about TRIMMED [TRIMMED] (request r7)"),
         (error(403, "FORBIDDEN"), exits.REFUSED, "about FORBIDDEN [FORBIDDEN] (request r7)"),
         (DROP, exits.UNREACHABLE, "no answer from http://127.0.0.1"),
-        ((502, {}, b"<html>"), exits.UNKNOWN, "the server answered 502"),
+        ((502, {}, b"<html>"), exits.UNREACHABLE, "the server answered 502"),
         ((200, {"content-type": "text/html"}, b"<html>"), exits.REFUSED, "is this a server of streams?"),
     ],
 )  # fmt: skip
