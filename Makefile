@@ -24,7 +24,7 @@ help:  ## this list
 run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (about ten minutes on two cores)
+test: $(STAMPS)/dev  ## everything that CI checks (about a quarter of an hour on two cores)
 	@$(STATIC)
 	@$(SUITE) $(ARGS)
 
