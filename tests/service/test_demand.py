@@ -29,6 +29,12 @@ def test_a_group_with_writers_by_several_nodes_is_left_out() -> None:
     assert demand.look() == {}
 
 
+def test_group_0_has_no_writers() -> None:
+    demand = Demand(1, 4)
+    demand.came(0, address(2, 0), 100)
+    assert demand.look() == {}
+
+
 def test_two_looks_count_and_what_is_older_is_forgotten() -> None:
     demand = Demand(1, 4)
     demand.came(3, address(2, 0), 8)

@@ -38,7 +38,7 @@ class Leads:
         self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
         self._demand: Demand | None = None
         self._may_lead: Callable[[int], bool] = lambda node: True
-        self._firsts = {number: core.first_of(number) for number in core.members}
+        self._firsts: dict[int, int] = {}  # as of the last map; at the start nothing was chosen lately
         self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
         self._stays: dict[int, float] = {}  # group -> until when, for its writers
         self.followed = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polynya.stream.placement import META_GROUP
 from polynya.transport.hello import node_of
 
 MANY = 20  # appends of two looks move a lead; fewer may stay where they are led
@@ -27,8 +28,8 @@ class Demand:
         by_node[node] = by_node.get(node, 0) + count
 
     def look(self) -> dict[int, tuple[int, int]]:
-        """Group → the node by which nearly all came since the look before the last, and how many came. Groups that have them by several nodes
-        are not in it."""
+        """Group of streams → the node by which nearly all came since the look before the last, and how many came. Groups that have them by several
+        nodes are not in it."""
         now, self._there = self._there, {}
         for group, count in enumerate(self.here):
             if count:
@@ -37,7 +38,7 @@ class Demand:
                 by_node[self._node] = by_node.get(self._node, 0) + count
         before, self._before = self._before, now
         found: dict[int, tuple[int, int]] = {}
-        for group in now.keys() | before.keys():
+        for group in (now.keys() | before.keys()) - {META_GROUP}:
             one, two = now.get(group, {}), before.get(group, {})
             sums = {node: one.get(node, 0) + two.get(node, 0) for node in one.keys() | two.keys()}
             most, total = max(sums, key=sums.__getitem__), sum(sums.values())
