@@ -27,7 +27,7 @@ from bench._nodes import machine
 from bench.mixed import percentile
 from chaos import network, shim
 from chaos.disks import Folder
-from chaos.nodes import ALL, SOURCE, Node
+from chaos.nodes import FIRST, SOURCE, Node
 from chaos.wire import Connection, Lost, Unsent, ask_once
 from polynya.base.names import group_of
 
@@ -43,17 +43,17 @@ class Three:
     def __init__(self, folder: Path, groups: int) -> None:
         self.folder, self.groups = folder, groups
         kind = network.Loopback if network.why_not() else network.Namespaces
-        self.network = kind(ALL, f"pfo{time.monotonic_ns() % 100_000}")
+        self.network = kind(FIRST, f"pfo{time.monotonic_ns() % 100_000}")
         self.library, _ = shim.build(folder)
         self.nodes: dict[int, Node] = {}
 
     def start(self) -> None:
         self.network.start()
         ca = self.folder / "ca"
-        command = [sys.executable, "-m", "polynya", "cluster", "ca", str(ca), *(f"--node={number}" for number in ALL)]
+        command = [sys.executable, "-m", "polynya", "cluster", "ca", str(ca), *(f"--node={number}" for number in FIRST)]
         subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(SOURCE)})
         cluster = secrets.token_hex(16)
-        for number in ALL:
+        for number in FIRST:
             orders = shim.Orders(self.folder / f"node-{number}.orders") if self.library is not None else None
             variables = orders.variables(self.library) if orders is not None and self.library is not None else {}
             node = Node(number, Folder(self.folder / f"node-{number}"), self.network.inside(number), variables, orders)
@@ -66,7 +66,7 @@ class Three:
         yield f'data = "{self.folder}/node-{number}/data"\ncores = 1\ngroups = {self.groups}\nunsafe_no_auth = true'
         yield f'[cold]\nroot = "{self.folder}/objects"\n[cluster]\nid = "{cluster}"\nnode = {number}\nca = "{ca}/ca.crt"'
         yield f'cert = "{ca}/node-{number}.crt"\nkey = "{ca}/node-{number}.key"'
-        for other in ALL:
+        for other in FIRST:
             peer, http = self.network.peer(other), self.network.http(other)
             yield f'[[cluster.nodes]]\nid = {other}\npeer = "{peer[0]}:{peer[1]}"\nhttp = "http://{http[0]}:{http[1]}"'
 
@@ -81,7 +81,7 @@ class Three:
         """Until every node says so, and each group is led by the node that is to lead it."""
         deadline = time.monotonic() + WELL_SECONDS
         while time.monotonic() < deadline:
-            if all([await self.look("/v1/cluster/health", number) for number in ALL]) and self._home(await self.look("/v1/cluster")):
+            if all([await self.look("/v1/cluster/health", number) for number in FIRST]) and self._home(await self.look("/v1/cluster")):
                 return
             await asyncio.sleep(0.5)
         raise SystemExit(f"the cluster does not become well: {await self.look('/v1/cluster')}")
@@ -189,7 +189,7 @@ class Writer:
     """One stream, one append at a time; `done` has (due, acknowledged) in seconds."""
 
     def __init__(self, three: Three, number: int, rate: float) -> None:
-        self.name, self.node, self._three, self._step = f"failover/{number}", ALL[number % len(ALL)], three, 1 / rate
+        self.name, self.node, self._three, self._step = f"failover/{number}", FIRST[number % len(FIRST)], three, 1 / rate
         self.group = group_of(self.name, three.groups)
         self.done: list[tuple[float, float]] = []
         self.refused: list[tuple[float, int]] = []  # when, and the status; 0: no answer
@@ -219,7 +219,7 @@ class Writer:
             if status:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                self._at, self._back = self._at % len(ALL) + 1, time.monotonic() + AWAY_SECONDS
+                self._at, self._back = self._at % len(FIRST) + 1, time.monotonic() + AWAY_SECONDS
 
     async def _try(self, method: str, body: bytes, headers: dict[str, str]) -> int:
         connection = self._connections.get(self._at)
@@ -249,7 +249,7 @@ async def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, ob
         view = await three.look("/v1/cluster")
         assert view is not None
         leaders = {group["group"]: group["leader"] for group in view["groups"]}  # type: ignore[attr-defined]
-        lost = ALL[-1]
+        lost = FIRST[-1]
         seconds = arguments.seconds
         began = time.monotonic() + 1.0
         ends = [began, began + seconds, began + 2 * seconds, began + 3 * seconds]
