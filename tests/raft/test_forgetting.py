@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from raft_world import Disk, World, commands
+from raft_world import Disk, Member, World, commands
 
 from polynya.raft import Configuration, HardState, Message, Role, forgetting
 
 
-def with_a_lost_disk() -> tuple[World, int, int]:
-    """A group of three that has a leader, one entry, and a follower of which the disk is gone; the leader, and that follower."""
-    world = World(Configuration((1, 2, 3)))
-    for node in (1, 2, 3):
+def begun(*voters: int) -> tuple[World, Member]:
+    """A group that has a leader and one entry; and that leader."""
+    world = World(Configuration(voters))
+    for node in voters:
         world.add(node)
     world.pass_time(3 * world.settings.election_ms)
     leader = world.leader()
     assert leader is not None
     leader.live.propose(commands("a"), leader.now_ms)
     world.pass_time(100)
+    return world, leader
+
+
+def with_a_lost_disk() -> tuple[World, int, int]:
+    """A group of three that has a leader, one entry, and a follower of which the disk is gone; the leader, and that follower."""
+    world, leader = begun(1, 2, 3)
     lost = world.members[leader.node % 3 + 1]
     lost.crash()
     world.pass_time(50)
@@ -87,14 +93,7 @@ def test_a_new_group_is_born_though_its_members_hear_each_other_late(monkeypatch
 
 def pair(blank: int) -> World:
     """A group of two with an entry, of which one has lost its disk."""
-    world = World(Configuration((1, 2)))
-    for node in (1, 2):
-        world.add(node)
-    world.pass_time(3 * world.settings.election_ms)
-    leader = world.leader()
-    assert leader is not None
-    leader.live.propose(commands("a"), leader.now_ms)
-    world.pass_time(100)
+    world, _ = begun(1, 2)
     lose(world, blank)
     return world
 
