@@ -76,6 +76,11 @@ class Guest:
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
 
+    def leave(self) -> None:
+        """It did not come in after all. uvloop closes a connection whose connecting was cancelled without `connection_lost`, even after
+        `connection_made`; where that still follows it does nothing."""
+        self.link.connection_lost(None)
+
     def _on_up(self) -> None:
         self._house.guests.add(self)
 

@@ -156,22 +156,25 @@ class NodePort:
     # --- greeting --------------------------------------------------------------------------------------------------------------
 
     async def _enter(self, raw: socket.socket) -> None:
-        where: Any = "nowhere"
         try:
-            where = raw.getpeername()
+            where = _spelled(raw.getpeername())
             tune(raw)
-            guest = Guest(self._house, partial(self._greet, _spelled(where)), checked=self._tls is None)
-            context = self._tls.server if self._tls is not None else None
+        except OSError:  # it is gone already
+            raw.close()
+            return
+        guest = Guest(self._house, partial(self._greet, where), checked=self._tls is None)
+        context = self._tls.server if self._tls is not None else None
+        try:
             async with asyncio.timeout(PREAMBLE_SECONDS):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: guest.link, raw, ssl=context)
             self._guests[guest] = 0
-        except OSError as error:
+        except BaseException as error:
             raw.close()
+            guest.leave()
+            if not isinstance(error, OSError):
+                raise
             reason = str(error) or "it ended the handshake: it may not accept this node's certificate"
-            log.warning("a connection to the peer port was refused", extra={"from": _spelled(where), "reason": reason})
-        except BaseException:
-            raw.close()
-            raise
+            log.warning("a connection to the peer port was refused", extra={"from": where, "reason": reason})
 
     def _greet(self, where: str, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
         try:
