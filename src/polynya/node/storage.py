@@ -12,7 +12,7 @@ from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.node.birth import journal_id_of
 from polynya.node.chains import Chain, hot_bytes_of
-from polynya.node.cluster import META_GROUP, Membership
+from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
 from polynya.node.transfer import payload_at
@@ -22,6 +22,7 @@ from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
 from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
 from polynya.wal.snapshots import Link
 
