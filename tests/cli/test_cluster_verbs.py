@@ -346,6 +346,16 @@ def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monke
     assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
 
 
+def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polynya.cli.cluster_wait.time.sleep", interrupt)
+    with scripted(_json({"epoch": 9}), view()) as server:
+        left = run("remove", "1", "--wait", "--server", server.url)
+    assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr
+
+
 def test_status_shows_states_zones_and_moves():
     nodes = nodes_of(view())
     nodes[1] |= {"state": "draining", "zone": "b", "there": False}
