@@ -343,6 +343,16 @@ def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monke
     assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
 
 
+def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polynya.cli.cluster_wait.time.sleep", interrupt)
+    with scripted(_json({"epoch": 9}), view()) as server:
+        left = run("remove", "1", "--wait", "--server", server.url)
+    assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr
+
+
 def test_status_shows_states_zones_and_moves():
     nodes = nodes_of(view())
     nodes[1] |= {"state": "draining", "zone": "b", "there": False}
@@ -350,7 +360,11 @@ def test_status_shows_states_zones_and_moves():
     groups[1]["goal"] = [2, 3, 4]
     with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:
         shown = run("status", "--groups", "--server", server.url).output
-    assert "draining, away" in shown and "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
+    assert "draining, away" in shown, "a server of a release before this one"
+    nodes[1] |= {"condition": "drained"}
+    with scripted(view(nodes=nodes)) as server:
+        assert "drained, away" in run("status", "--server", server.url).output
+    assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
 
 
