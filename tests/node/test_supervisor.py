@@ -219,11 +219,11 @@ def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_
 def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
     """A process that hangs in the kernel; here one that nobody kills."""
     monkeypatch.setenv("NO_KILL", "1")
-    with running(tmp_path, orders="0:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}) as node:
+    with running(tmp_path, orders="0:stubborn,1:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}) as node:
         node.url()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 1
-        assert json.loads(node.until("killed, and not gone"))["processes"] == "core 0"
+        assert json.loads(node.until("killed, and not gone"))["processes"] == "core 0, core 1"
         assert not (tmp_path / "node.pid").exists()
 
 
@@ -315,7 +315,7 @@ def test_a_lake_worker_that_dies_is_started_again_and_stops_nobody(tmp_path, mon
 
 
 def test_a_lake_worker_that_is_just_being_started_does_not_hold_up_a_stop(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_LAKE", WORKER)
+    monkeypatch.setenv("FAKE_LAKE", "import time; time.sleep(600)")
     monkeypatch.setenv("STOP_AT_LAKE", "1")
     with running(tmp_path, lake_interval="30s") as node:
         assert node.wait() == 0
