@@ -82,6 +82,17 @@ def test_health_ends_with_what_it_found():
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
 
 
+def test_health_asks_an_older_release_what_that_knows():
+    refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
+    with scripted(refused, said("node 2 does not answer")) as server:
+        sick = run("health", "--server", server.url)
+    assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not answer\n")
+    assert [each.path for each in server.said] == ["/v1/cluster/health", "/v1/cluster"]
+    with scripted(refused) as server:
+        strange = run("transfer", "1", "--to", "2", "--server", server.url)
+    assert "there is nothing at this path" in strange.stderr and "older release" in strange.stderr
+
+
 def test_health_of_a_node_that_no_cluster_knows_says_so():
     with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
         refused = run("health", "--server", server.url)
