@@ -82,6 +82,17 @@ def test_health_ends_with_what_it_found():
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
 
 
+def test_health_asks_an_older_release_what_that_knows():
+    refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
+    with scripted(refused, said("node 2 does not answer")) as server:
+        sick = run("health", "--server", server.url)
+    assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not answer\n")
+    assert [each.path for each in server.said] == ["/v1/cluster/health", "/v1/cluster"]
+    with scripted(refused) as server:
+        strange = run("transfer", "1", "--to", "2", "--server", server.url)
+    assert "there is nothing at this path" in strange.stderr and "older release" in strange.stderr
+
+
 def test_health_of_a_node_that_no_cluster_knows_says_so():
     with scripted(said("node 4 has not heard of its cluster yet", nodes=[])) as server:
         refused = run("health", "--server", server.url)
@@ -343,6 +354,16 @@ def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monke
     assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
 
 
+def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polynya.cli.cluster_wait.time.sleep", interrupt)
+    with scripted(_json({"epoch": 9}), view()) as server:
+        left = run("remove", "1", "--wait", "--server", server.url)
+    assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr
+
+
 def test_status_shows_states_zones_and_moves():
     nodes = nodes_of(view())
     nodes[1] |= {"state": "draining", "zone": "b", "there": False}
@@ -350,7 +371,11 @@ def test_status_shows_states_zones_and_moves():
     groups[1]["goal"] = [2, 3, 4]
     with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:
         shown = run("status", "--groups", "--server", server.url).output
-    assert "draining, away" in shown and "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
+    assert "draining, away" in shown, "a server of a release before this one"
+    nodes[1] |= {"condition": "drained"}
+    with scripted(view(nodes=nodes)) as server:
+        assert "drained, away" in run("status", "--server", server.url).output
+    assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
 
 

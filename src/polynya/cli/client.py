@@ -286,6 +286,8 @@ class Client:
             return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
         if answer.status_code == 403:
             return "The token does not allow this; ask for one that does." if self.token else ""
+        if code == "NO_ROUTE":
+            return "The server may be of an older release than this command, which does not know it yet."
         if not code and answer.request.method != "HEAD":
             return f"Is there a Polynya node at {self.server}? 'polynya doctor --server {self.server}' looks."
         return ""
