@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.node.birth import journal_id_of
 from polynya.node.chains import Chain, hot_bytes_of
@@ -96,12 +96,18 @@ def _replay(storage: Storage, entry: JournalEntry) -> None:
     if entry.kind == KIND_COPY:
         return
     if entry.kind != Kind.COMMAND:
-        raise CorruptData(
-            f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release"
-        )
+        raise _of_a_newer_release(entry)
     if entry.index > group.applied_index:
         storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
         storage.log_ms = max(storage.log_ms, group.machine.log_ms)
+
+
+def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
+    """Its checksum is right, so nothing is damaged."""
+    return ConfigError(
+        f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release: start this node with the "
+        "release that wrote it, or a newer one; nothing was changed"
+    )
 
 
 def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
@@ -122,9 +128,7 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
         elif frame.kind == RaftKind.DROPPED:
             recovery.dropped(HardState(frame.term, frame.index, frame.payload == FORGETFUL))
         elif frame.kind != KIND_COPY:
-            raise CorruptData(
-                f"group {frame.group}: journal place {frame.place:#x} holds an entry of kind {frame.kind}, unknown to this release"
-            )
+            raise _of_a_newer_release(frame)
     return recoveries
 
 

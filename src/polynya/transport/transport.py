@@ -147,6 +147,11 @@ class Transport:
         """The other nodes that are connected to, or tried."""
         return sorted(self._dialers)
 
+    @property
+    def refusals(self) -> dict[int, str]:
+        """The other nodes that this core and they do not let each other in, and why, for people."""
+        return {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
+
     def on(self, kind: int, handler: Handler) -> None:
         """`handler(body, reply, core)` answers calls and messages of this kind (0 … 65535), by `reply(bytes or error)`, now or later
         and at most once. What it raises is the answer too: errors of `polynya.base.errors` as they are, others as OutcomeUnknown."""
