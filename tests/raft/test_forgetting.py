@@ -8,7 +8,7 @@ import pytest
 from raft_world import Disk, Member, World, commands
 
 from polynya.raft import Configuration, HardState, Message, Role, forgetting
-from polynya.raft.messages import RecallAnswer
+from polynya.raft.messages import AppendAnswer, RecallAnswer
 
 
 def begun(*voters: int) -> tuple[World, Member]:
@@ -203,6 +203,33 @@ def test_it_has_no_voice_before_it_has_something_of_a_leader_that_was_elected_wi
         seen.add((has, lost.live.commit > 0))
         assert lost.live.forgetful or has > lost.live.recalled_term
     assert (1, True) in seen, "it had a part for a while"
+
+
+def test_one_that_learns_goes_on_though_its_acknowledgements_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a window: the leader sends nothing more, and what it answers to heartbeats says nothing of what it has."""
+    world, leader = begun(1, 2, 3)
+    for number in range(40):
+        leader.live.propose(commands(f"{number}" * 50), leader.now_ms)
+        world.pass_time(1)
+    made = world.add(4)
+    made.disk.frames.append(("hard", HardState(learning=True)))
+    made.disk.sync(1)
+    made.crash()
+    made.start()
+    send: Callable[[Message], None] = world.send
+    monkeypatch.setattr(
+        world,
+        "send",
+        lambda message: None if isinstance(message, AppendAnswer) and message.sender == 4 and message.match else send(message),
+    )
+    assert leader.live.change(Configuration((1, 2, 3), readers=(4,)), leader.now_ms) is None
+    world.pass_time(4 * world.settings.heartbeat_ms)
+    peer, settings = leader.live.peers[4], world.settings
+    assert made.live.learning and made.live.durable, "it has something"
+    assert not peer.has_room(settings.inflight_messages_max, settings.inflight_bytes_max), "the window is full"
+    monkeypatch.undo()
+    world.pass_time(10 * settings.heartbeat_ms)
+    assert peer.match == made.live.commit == leader.live.log.last and not made.live.learning
 
 
 def new_group() -> World:
