@@ -16,7 +16,7 @@ from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
 from polynya.node.transfer import payload_at
-from polynya.node.writing import FORGETFUL, LEARNING
+from polynya.node.writing import FORGETFUL, hard_state_of
 from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
 from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
@@ -121,7 +121,7 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
         if frame.kind in _ENTRIES:
             recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
         elif frame.kind == RaftKind.HARD_STATE:
-            recovery.hard_state(HardState(frame.term, frame.index, frame.payload == FORGETFUL, frame.payload == LEARNING))
+            recovery.hard_state(hard_state_of(frame.term, frame.index, frame.payload))
         elif frame.kind == RaftKind.RESET:
             recovery.reset(frame.index, frame.term)
         elif frame.kind == RaftKind.CONFIGURED:
