@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
@@ -15,10 +14,8 @@ from scripted_server import DROP, scripted
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.client import Client
 from polynya.cli.cluster import _look_again
 from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, running_pid
-from polynya.cli.store import _show_rest
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
@@ -357,6 +354,16 @@ def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monke
     assert done.exit_code == 0 and done.stderr.splitlines()[-1] == "done"
 
 
+def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polynya.cli.cluster_wait.time.sleep", interrupt)
+    with scripted(_json({"epoch": 9}), view()) as server:
+        left = run("remove", "1", "--wait", "--server", server.url)
+    assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr
+
+
 def test_status_shows_states_zones_and_moves():
     nodes = nodes_of(view())
     nodes[1] |= {"state": "draining", "zone": "b", "there": False}
@@ -364,7 +371,11 @@ def test_status_shows_states_zones_and_moves():
     groups[1]["goal"] = [2, 3, 4]
     with scripted(view(nodes=nodes, groups=groups, balancing=True)) as server:
         shown = run("status", "--groups", "--server", server.url).output
-    assert "draining, away" in shown and "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
+    assert "draining, away" in shown, "a server of a release before this one"
+    nodes[1] |= {"condition": "drained"}
+    with scripted(view(nodes=nodes)) as server:
+        assert "drained, away" in run("status", "--server", server.url).output
+    assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
 
 
@@ -383,25 +394,6 @@ def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
     assert not is_running(tmp_path) and running_pid(tmp_path) is None
     (tmp_path / "node.lock").touch()
     assert not is_running(tmp_path) and running_pid(tmp_path) is None
-
-
-def test_store_verify_says_which_groups_it_looked_at():
-    """A node looks at those that it leads: more is not promised."""
-    told = _json({"node": 2}), said()
-    with scripted(*told) as server:
-        shown = CliRunner().invoke(_rest_of(server.url))
-    assert shown.stderr == "that is 0 of 2 groups, which node 2 leads; for all of them ask these, too: 1 (http://h:1)\n"
-    with scripted(_json({"node": 0})) as server:
-        assert CliRunner().invoke(_rest_of(server.url)).stderr == ""
-
-
-def _rest_of(url: str) -> click.Command:
-    @click.command()
-    def command() -> None:
-        with Client(url) as client:
-            _show_rest(client)
-
-    return command
 
 
 @pytest.mark.parametrize(

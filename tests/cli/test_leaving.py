@@ -51,3 +51,15 @@ def test_the_code_is_that_of_the_command(arguments: tuple[str, ...], code: int) 
 
 def test_without_the_library_an_end_is_as_ever() -> None:
     assert ran("config", "check", library="another")[0] == -6, "then this test proves nothing"
+
+
+def test_a_thread_that_still_waits_for_stdin_aborts_nothing() -> None:
+    """The server is not there, and who pipes records in has not ended: the interpreter would want the buffer that the thread holds."""
+    code = "import sys, threading, time\nfrom polynya.cli import app\n"
+    code += "threading.Thread(target=sys.stdin.buffer.readline, daemon=True).start()\ntime.sleep(0.2)\n"
+    code += "app.main(['ls', '--server', 'http://127.0.0.1:1'])"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(60) == 3 and "no answer from" in said and "Fatal" not in said

@@ -9,9 +9,20 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import LAG_ENTRIES, ClusterView, Replica, Told, described, disk_notes, problems, reader_notes, store_notes
+from polynya.node.cluster_view import (
+    LAG_ENTRIES,
+    ClusterView,
+    Replica,
+    Told,
+    described,
+    disk_notes,
+    problems,
+    reader_notes,
+    store_notes,
+    trust_notes,
+)
 from polynya.replica import zones
-from polynya.stream.commands import NodeRecord, Placement
+from polynya.stream.commands import NodeRecord, NodeState, Placement
 from polynya.stream.placement import Map, born
 
 
@@ -52,6 +63,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "behind_seconds": 0.0,
         "store": "",
         "disk": "",
+        "condition": "active",
     }
     assert list(problems(a_map(len(groups) - 1), nodes, groups)) == []
     assert list(store_notes(nodes)) == []
@@ -71,6 +83,55 @@ def test_whose_disk_is_nearly_full_is_named():
     said[3, 0] = msgspec.structs.replace(said[3, 0], disk="9 MiB are free in /d: make room")
     nodes, _ = described(a_map(0), 0, said)
     assert list(disk_notes(nodes)) == ["node 3: 9 MiB are free in /d: make room"]
+
+
+def test_why_nodes_that_run_do_not_let_each_other_in_is_told():
+    why = "its certificate is not accepted: certificate has expired"
+    said = {(node, core): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 3) for core in (0, 1)}
+    said = {where: msgspec.structs.replace(part, refusals={2: why}) for where, part in said.items()}
+    said[3, 0] = msgspec.structs.replace(said[3, 0], certificate="cluster.cert: expires on 2026-11-30")
+    nodes, _ = described(a_map(0), 0, said)
+    assert list(trust_notes(nodes, said)) == [
+        "node 3: cluster.cert: expires on 2026-11-30",
+        f"node 1 and node 2: {why}",
+        f"node 3 and node 2: {why}",
+    ]
+    said[2, 0] = told(replica(0, "follower"))
+    nodes, _ = described(a_map(0), 0, said)
+    assert list(trust_notes(nodes, said)) == ["node 3: cluster.cert: expires on 2026-11-30"], "it is there: that was an attempt"
+
+
+def put(now: Map, number: int, state: int) -> Map:
+    return msgspec.structs.replace(now, nodes={**now.nodes, number: msgspec.structs.replace(now.nodes[number], state=state)})
+
+
+def test_a_node_that_leads_nothing_any_more_is_said_to_be_drained():
+    now = put(a_map(1), 1, NodeState.DRAINING)
+    said = {(node, 0): told(*(replica(group, "leader" if group + 1 == node else "follower") for group in range(2))) for node in (1, 2, 3)}
+
+    def condition() -> str:
+        nodes, _ = described(now, 1, said)
+        assert nodes[1]["state"] == NodeState.NAMES[now.nodes[1].state], "what was asked for stays as it is"
+        return str(nodes[1]["condition"])
+
+    assert condition() == "draining"
+    said[1, 0], said[3, 0] = told(replica(0, "follower"), replica(1, "follower")), told(replica(0, "leader"), replica(1, "follower"))
+    assert condition() == "drained"
+    del said[1, 0]
+    assert condition() == "drained", "it may be away now"
+    said[3, 0] = told(replica(0, "follower"), replica(1, "follower"))
+    assert condition() == "draining", "it does not answer, and group 0 has no other leader"
+
+
+def test_a_node_that_holds_nothing_any_more_is_said_to_be_emptied():
+    now = put(a_map(1), 1, NodeState.EMPTYING)
+    said = {(node, 0): told(*(replica(group, "leader" if node == 2 else "follower") for group in range(2))) for node in (1, 2, 3)}
+    assert described(now, 1, said)[0][1]["condition"] == "emptying"
+    left = Placement((2, 3), (2, 3), 2)
+    half = msgspec.structs.replace(now, groups={**now.groups, 1: left})
+    assert described(half, 1, said)[0][1]["condition"] == "emptying", "it votes in group 0 yet"
+    whole = msgspec.structs.replace(half, groups={0: left, 1: left})
+    assert described(whole, 1, said)[0][1]["condition"] == "emptied", "it follows group 0, as every node does"
 
 
 def test_what_is_wrong_is_named():
@@ -134,7 +195,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         return msgspec.msgpack.encode(Told("9.9", []))
 
     there = SimpleNamespace(is_there=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
-    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None)
+    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None, refusals={})
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())
     assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2

@@ -10,7 +10,7 @@ import pytest
 from polynya.node import health
 from polynya.node.birth import Birth
 from polynya.node.config import Config
-from polynya.node.health import Health, low_disk
+from polynya.node.health import GATHER_SECONDS, Health, low_disk
 from polynya.node.start import CoreStart
 from polynya.transport import Transport
 
@@ -156,3 +156,18 @@ def test_a_disk_with_little_room_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr("polynya.node.health.LOW_BYTES", 1 << 62)
     reason = low_disk(tmp_path)
     assert reason is not None and str(tmp_path) in reason and "507" in reason
+
+
+def test_the_only_core_of_a_cluster_s_node_waits_for_no_other(tmp_path):
+    async def story():
+        transport = Transport(0, 1, str(tmp_path), start_id="s")  # it has one for the other nodes
+        health = Health(start_of(0, str(tmp_path), cores=1), transport)
+        asked = asyncio.get_running_loop().time()
+        try:
+            answers = [await health.readyz(verbose=False), await health.metrics(), await health.health()]
+        finally:
+            health.heart.stop()
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        assert asyncio.get_running_loop().time() - asked < GATHER_SECONDS
+
+    asyncio.run(story())

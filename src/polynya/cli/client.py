@@ -103,6 +103,18 @@ class Client:
             trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
+    def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
+        """As `connections`, for what runs on a loop, to the first of the servers."""
+        import httpx
+
+        return httpx.AsyncClient(
+            base_url=self.server,
+            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
+            verify=self.verify,
+            timeout=httpx.Timeout(seconds, connect=connect),
+            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
+        )
+
     @property
     def verify(self) -> ssl.SSLContext | bool:
         """What the server's certificate is checked against."""

@@ -180,12 +180,18 @@ def _role(node: dict[str, Any]) -> str:
 
 def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
     beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
-    state = (
-        ("" if node["there"] else "away")
-        if node.get("state", "active") == "active"
-        else node["state"] + ("" if node["there"] else ", away")
+    condition = node.get("condition", node.get("state", "active"))  # a release before this one tells the state alone
+    states = ([] if condition == "active" else [condition]) + ([] if node["there"] else ["away"])
+    return (
+        node["id"],
+        node["http"],
+        *beside,
+        ", ".join(states) or "there",
+        node["release"],
+        node["cores"] or None,
+        node["leads"],
+        node.get("replicas"),
     )
-    return node["id"], node["http"], *beside, state or "there", node["release"], node["cores"] or None, node["leads"], node.get("replicas")
 
 
 def _show_groups(told: dict[str, Any]) -> None:

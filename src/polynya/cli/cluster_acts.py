@@ -291,9 +291,13 @@ def settings_of(told: dict[str, Any]) -> str:
 def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
-    told: dict[str, Any] = client.call(
-        "POST", f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
-    ).json()
+    try:
+        told: dict[str, Any] = client.call(
+            "POST", f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
+        ).json()
+    except KeyboardInterrupt:
+        output.notice("whether the cluster has taken this up is not known: 'polynya cluster status' shows it")
+        raise
     return told
 
 

@@ -11,6 +11,7 @@ from polynya.cli.client import Client
 from polynya.cli.progress import Live, is_terminal
 
 LOOK_SECONDS = 0.3
+GOES_ON = "It goes on by itself; 'polynya cluster status' and 'health' show how far it is."
 View = dict[str, Any]
 Left = Callable[[View], str]
 """What is not yet as it should be, for people; empty when all is."""
@@ -25,22 +26,23 @@ def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> Vie
     def describe(passed: float) -> str:
         return f"{said}  {passed:.0f} s"
 
-    with Live(describe):
-        while True:
-            view = looked.look()
-            now = left(view) if view is not None and view["epoch"] >= epoch else said
-            if view is not None and not now:
-                return view
-            if now != said:
-                said = now
-                if not is_terminal():
-                    output.notice(f"  {said}")
-            if time.monotonic() > deadline:
-                raise exits.Busy(
-                    f"not done after {seconds:g} s: {said}",
-                    hint="It goes on by itself; 'polynya cluster status' and 'health' show how far it is.",
-                )
-            time.sleep(LOOK_SECONDS)
+    try:
+        with Live(describe):
+            while True:
+                view = looked.look()
+                now = left(view) if view is not None and view["epoch"] >= epoch else said
+                if view is not None and not now:
+                    return view
+                if now != said:
+                    said = now
+                    if not is_terminal():
+                        output.notice(f"  {said}")
+                if time.monotonic() > deadline:
+                    raise exits.Busy(f"not done after {seconds:g} s: {said}", hint=GOES_ON)
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        output.notice(f"not waited for any longer: {said}. {GOES_ON}")
+        raise
 
 
 class _Looking:

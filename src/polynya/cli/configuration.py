@@ -84,7 +84,7 @@ def _look_at_certificates(config: Config) -> None:
     from polynya.node.tls import prepare
 
     problems = []
-    for look in (lambda: None if config.tls.self else prepare(config), lambda: peer_tls_of(config.cluster)):
+    for look in (lambda: None if config.tls.self else prepare(config), lambda: peer_tls_of(config.cluster, dates=True)):
         try:
             look()
         except ConfigError as error:

@@ -243,6 +243,7 @@ class Assembly:
         self._health.nodes = lambda: joined.urls
         self._health.warn("replicas", self._lost_here)
         self._health.warn("certificate", joined.certificate_trouble)
+        self._view.certificate = joined.certificate_trouble
         self._view.lost = lambda: sorted(placing.missing)
         self._levels = joined.levels(lambda: maps.now.members)
         self._view.works_at = self._levels.lowest

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 WARN_BEFORE = dt.timedelta(days=14)
+_DATES = (9, 10)  # OpenSSL's codes: not valid yet, has expired
+_FLIGHTS = 3  # of TLS 1.3, there and back
 
 
 def make_authority(folder: Path) -> None:
@@ -70,21 +72,55 @@ def peer_tls(ca: Path | str, cert: Path | str, key: Path | str) -> PeerTls:
     return PeerTls(*contexts)
 
 
-def peer_tls_of(cluster: ClusterConfig) -> PeerTls | None:
-    """What the settings say; None without certificates. Raises ConfigError."""
+def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | None:
+    """What the settings say; None without certificates. `dates`: one that has expired, or does not hold yet, is none, either: at a start it is
+    let pass, as a clock may be wrong that is soon right, and the files are all there is. Raises ConfigError."""
     if not cluster.ca:
         return None
     try:
         made = peer_tls(cluster.ca, cluster.cert, cluster.key)
         names = _names_in(Path(cluster.cert))
-        if node_name(cluster.node) not in names:
-            shown = ", ".join(names) or "nobody"
-            raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
-        return made
     except OSError as error:
-        reason = str(error) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
-        files = f"{cluster.ca}, {cluster.cert} and {cluster.key}"
-        raise ConfigError(f"cluster: {files} cannot be used: {reason}; 'polynya cluster ca' makes some for a trial") from None
+        raise ConfigError(_unusable(cluster, error)) from None
+    if node_name(cluster.node) not in names:
+        shown = ", ".join(names) or "nobody"
+        raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
+    refused = rehearse(made, node_name(cluster.node))
+    if refused is not None and (dates or refused.verify_code not in _DATES):
+        raise ConfigError(
+            f"cluster.cert: {cluster.cert} would be refused by nodes with the authority {cluster.ca}: {refused.verify_message}"
+        )
+    return made
+
+
+def _unusable(cluster: ClusterConfig, error: OSError) -> str:
+    """For people: which of the three files it is, as far as can be seen."""
+    for key, file in (("ca", cluster.ca), ("cert", cluster.cert), ("key", cluster.key)):
+        try:
+            Path(file).open("rb").close()
+        except OSError as unread:
+            return f"cluster.{key}: {file} cannot be used: {unread.strerror}; 'polynya cluster ca' makes certificates for a trial"
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"cluster.key: {cluster.key} cannot be used: it does not belong to the certificate in {cluster.cert}"
+    return f"cluster: {cluster.ca}, {cluster.cert} and {cluster.key} cannot be used: {error}; they must be PEM, no passphrase"
+
+
+def rehearse(tls: PeerTls, name: str) -> ssl.SSLCertVerificationError | None:
+    """What another node with the same authority says to the certificate of the node of this name: it greets itself, in memory."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        tls.client.wrap_bio(back, there, server_hostname=name),
+        tls.server.wrap_bio(there, back, server_side=True),
+    ]
+    for _ in range(_FLIGHTS):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return error
+    return None
 
 
 def expires(cert: Path) -> dt.datetime:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from polynya.base.errors import NotLeader
 from polynya.front.http.cluster import ClusterRefused, NewNode
 from polynya.node.cluster_settings import checked_node
 from polynya.node.cluster_view import ClusterView, observed
@@ -133,12 +135,26 @@ class Acts:
 
     async def _write(self, command: Command) -> int:
         """Into the map; its epoch then. What this core knows of it follows."""
-        reply = await self._service.call(META_GROUP, command)
+        try:
+            reply = await self._service.call(META_GROUP, command)
+        except NotLeader:
+            raise ClusterRefused("UNAVAILABLE", await self._leaderless()) from None
         if reply.code == Code.NOT_FOUND:
             raise ClusterRefused("NODE_NOT_FOUND", str(reply.detail))
         if reply.code >= Code.NOT_FOUND:
             raise ClusterRefused("CLUSTER_REFUSED", str(reply.detail))
         return int(reply.detail)
+
+    async def _leaderless(self) -> str:
+        """Why nothing can be written into the map now."""
+        voters, up = self._maps.now.groups[META_GROUP].voters, observed(await self._view.gather()).up
+        away = [node for node in voters if node not in up]
+        why = (
+            f"of its nodes {_listed(voters)} too many do not answer: {_listed(away)}"
+            if 2 * len(away) >= len(voters)
+            else "it is electing one"
+        )
+        return f"group {META_GROUP}, which keeps who belongs to the cluster and where everything is, has no leader now: {why}; nothing was changed"
 
 
 class NoCluster:
@@ -182,6 +198,10 @@ def _alone() -> ClusterRefused:
     return ClusterRefused(
         "CLUSTER_REFUSED", "this is a node by itself, in no cluster; a cluster is started on new folders, and streams are copied into it"
     )
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def _shown(record: NodeRecord) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from polynya.replica import zones
 from polynya.replica.memory import waits
 from polynya.replica.planner import Observed, Seen, is_at_rest
 from polynya.stream.commands import NodeState
-from polynya.stream.placement import Map
+from polynya.stream.placement import META_GROUP, Map
 from polynya.transport import Reply, Transport, address, node_of
 
 KIND_STATUSES = 1004  # beside those of health, access and farewell
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
 ASK_AGAIN_SECONDS = 0.05
 HEALTH_SECONDS = 0.5  # an answer about health is this old at most
+TRUST_SHOWN = 3  # of those who say why a node is away
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
 KNOWS_MAPS = 1  # this release keeps a map
 CAUGHT_UP_ENTRIES = Settings().caught_up_entries
@@ -55,10 +56,12 @@ class Told(msgspec.Struct, frozen=True):
     epoch: int = 0
     lost: list[int] = []  # groups that count on a replica there, whose data is gone
     level: int = 1  # of logs, the newest that its release knows
-    works_at: int = 1  # the lowest of its groups
+    works_at: int = 1  # the lowest of the groups that it leads
     lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
     store: str = ""  # why the object store cannot be used there
     disk: str = ""  # that there is little room on it
+    certificate: str = ""  # that the one for other nodes is over, or soon will be, or that a new one cannot be used
+    refusals: dict[int, str] = {}  # nodes that do not let it in, or that it does not, and why
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -78,6 +81,7 @@ class ClusterView:
         self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
         self.store: Callable[[], str] = str
         self.disk: Callable[[], str] = str
+        self.certificate: Callable[[], str | None] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
         if transport is not None:
@@ -98,7 +102,13 @@ class ClusterView:
             list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
         )
         found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
-        notes = [*zones.notes(now), *reader_notes(now, nodes, birth.groups), *store_notes(nodes), *disk_notes(nodes)]
+        notes = [
+            *zones.notes(now),
+            *reader_notes(now, nodes, birth.groups),
+            *store_notes(nodes),
+            *disk_notes(nodes),
+            *trust_notes(nodes, told),
+        ]
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
 
     async def health(self) -> dict[str, Any]:
@@ -145,6 +155,8 @@ class ClusterView:
             self.lags(),
             self.store(),
             self.disk(),
+            self.certificate() or "",
+            {} if self._transport is None else self._transport.refusals,
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -198,8 +210,23 @@ def observed(told: ByCore) -> Observed:
 
 def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
     """Nodes by id, and all groups."""
+    shown = [_group(now, group, told) for group in range(groups + 1)]
+    leaderless = any(not group["leader"] for group in shown)
     nodes = {number: _node(now, number, told) for number in now.members}
-    return nodes, [_group(now, group, told) for group in range(groups + 1)]
+    for number, node in nodes.items():
+        node["condition"] = _condition(now, number, node, unsure=leaderless and not node["there"])
+    return nodes, shown
+
+
+def _condition(now: Map, number: int, node: dict[str, Any], *, unsure: bool) -> str:
+    """Its state, and of one that was to give something up whether it has. `unsure`: it may lead what nobody is known to lead."""
+    state = now.nodes[number].state
+    if state == NodeState.DRAINING and not node["leads"] and not unsure:
+        return "drained"
+    if state == NodeState.EMPTYING and not node["leads"] and not unsure:
+        held = any(group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number))  # all nodes follow that one
+        return "emptying" if held else "emptied"
+    return NodeState.NAMES[state]
 
 
 def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
@@ -267,6 +294,16 @@ def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
 def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
     """Whose disk is nearly full, for people: then others lead, and it falls behind."""
     return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
+
+
+def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
+    """Whose certificate will not do for long, and why nodes that run do not reach each other, for people."""
+    for number in nodes:
+        yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
+    for number, node in nodes.items():
+        found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
+        for where, reason in list(found)[:TRUST_SHOWN] if not node["there"] else ():
+            yield f"node {where} and node {number}: {reason}"
 
 
 def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:

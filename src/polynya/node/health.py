@@ -193,7 +193,7 @@ class Health:
     async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
         """Every other core's answer, or why there is none."""
         transport = self._transport
-        if transport is None:
+        if transport is None or not transport.others:  # one core of a cluster's node has a transport, too
             return {}
         answers: dict[int, bytes | BaseException] = {}
         whole = asyncio.Event()

@@ -85,6 +85,7 @@ class Joined:
         self._transport = transport
         self._tls = transport.tls
         self._expires = self._look_at_certificate()
+        self._refused = ""  # why the files' certificate was not taken at the last SIGHUP
         self._waits_for = self._said = ""
         self._core: ReplicatedCore = engine.replicated
         self._raft: RaftNet = transport.raft
@@ -186,19 +187,29 @@ class Joined:
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
 
     def reload(self) -> None:
-        """Take the certificates that the files hold now; connections that are there go on."""
+        """Take the certificates that the files hold now, if the other nodes would accept them; connections that are there go on."""
         try:
-            made = peer_tls_of(self._start.config.cluster)
+            made = peer_tls_of(self._start.config.cluster, dates=True)
         except ConfigError as error:
+            self._refused = str(error)
             log.error("the new certificate for other nodes cannot be used: the old one is kept", extra={"error": str(error)})
             return
-        if made is not None and self._tls is not None:
-            self._tls.server, self._tls.client = made.server, made.client
+        if made is None or self._tls is None:
+            return
+        self._tls.server, self._tls.client = made.server, made.client
+        self._refused = ""
         self._expires = self._look_at_certificate()
+        log.info(
+            "took the certificate for other nodes", extra={"file": self._start.config.cluster.cert, "until": f"{self._expires:%Y-%m-%d}"}
+        )
 
     def certificate_trouble(self) -> str | None:
-        """That it is over, or soon will be; for health."""
-        return None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
+        """That it is over, or soon will be, or that the files hold one that cannot be used; for health."""
+        found = None if self._expires is None else date_trouble(self._expires, dt.datetime.now(dt.UTC))
+        if not self._refused:
+            return found
+        kept = f"at SIGHUP the old certificate was kept, which a restart would not: {self._refused}"
+        return f"{kept}; {found}" if found else kept
 
     def _look_at_certificate(self) -> dt.datetime | None:
         cert = self._start.config.cluster.cert

@@ -44,8 +44,8 @@ class Levels:
         return min([levels.LEVEL, *others])
 
     def lowest(self) -> int:
-        """Of the groups here."""
-        return min((group.machine.level for group in self._core.shard.groups.values()), default=levels.LEVEL)
+        """Of the groups led here: a replica that is only being made has not heard of its group's."""
+        return min((machine.level for machine in self._core.led.values()), default=levels.LEVEL)
 
     def _answered(self, number: int, reply: Reply | BaseException) -> None:
         level = self._asked.pop(number)

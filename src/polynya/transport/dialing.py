@@ -19,6 +19,8 @@ CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
 PLACES_MAX = 3  # where a node may be: as the settings, and as the cluster have it
 TROUBLES_MAX = 8  # that are not said again
+_UNGREETED = "it closed the connection before it answered (is TLS on on one side only?)"
+_UNTRUSTED = "it closed the connection before it answered: it may not accept this node's certificate; its log says why"
 log = logging.getLogger("polynya.transport")
 
 
@@ -45,6 +47,7 @@ class Dialer:
         self._on_hello = on_hello
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # told by whom this node was removed, as that one knows
         self._troubles: set[str] | None = None  # not tried yet
+        self.refusal = ""  # why one of the two sides does not want the other, as far as the last attempt says
 
     def move(self, place: tuple[str, int]) -> None:
         """The node is said to be there now."""
@@ -57,7 +60,7 @@ class Dialer:
             async with asyncio.timeout(CONNECT_SECONDS + GREET_SECONDS):
                 link = await self._connect(core, lane)
         except OSError as error:
-            self._note(_why(error))
+            self._note(why(error), wanted=not isinstance(error, (Refused, ssl.SSLError)))
             self._places.append(self._places.pop(0))
             raise
         except Exception as error:  # who keeps the connection tries again after an OSError, and only then
@@ -100,7 +103,8 @@ class Dialer:
             except BaseException:
                 raw.close()
                 raise
-        greeting = _Greeting(checked=self._tls is None)
+        unanswered = ConnectionResetError(_UNGREETED) if self._tls is None else Refused(_UNTRUSTED)
+        greeting = _Greeting(unanswered, checked=self._tls is None)
         context = self._tls.client if self._tls is not None else None
         name = node_name(self.node) if context is not None else None
         loop = asyncio.get_running_loop()
@@ -150,7 +154,8 @@ class Dialer:
         if other.core != core:
             raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
-    def _note(self, trouble: str) -> None:
+    def _note(self, trouble: str, *, wanted: bool = True) -> None:
+        self.refusal = "" if wanted else trouble
         where = "{}:{}".format(*self._places[0])
         if trouble:
             if trouble not in (self._troubles or ()):
@@ -164,7 +169,8 @@ class Dialer:
 class _Greeting:
     """A link that waits for its first frame."""
 
-    def __init__(self, *, checked: bool) -> None:
+    def __init__(self, unanswered: OSError, *, checked: bool) -> None:
+        self._unanswered = unanswered
         self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
         self.link = Link(_nothing, self._frame, self._lost, checked=checked)
 
@@ -174,7 +180,7 @@ class _Greeting:
 
     def _lost(self) -> None:
         if not self.answer.done():
-            self.answer.set_exception(ConnectionResetError("it closed the connection before it answered (is TLS on on one side only?)"))
+            self.answer.set_exception(self._unanswered)
 
 
 def let_go(raw: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -203,7 +209,8 @@ def tune(raw: socket.socket) -> None:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """For people; empty when the error says nothing."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -11,12 +11,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from polynya.transport.dialing import PeerTls, certified_names, tune
+from polynya.transport.complaints import Complaints
+from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.door import Guest, House
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge
 from polynya.transport.link import Link, Type
@@ -42,6 +44,7 @@ class NodePort:
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints()
         self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
 
@@ -59,7 +62,7 @@ class NodePort:
         """Take connections from now on."""
         loop = asyncio.get_running_loop()
         path = self._path(self.own.core)
-        if os.path.exists(path):
+        with suppress(FileNotFoundError):
             os.unlink(path)
         self._handed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handed.setblocking(False)
@@ -75,7 +78,8 @@ class NodePort:
         if self._handed is not None:
             loop.remove_reader(self._handed)
             self._handed.close()
-            os.unlink(self._path(self.own.core))
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(self.own.core))
         for task in list(self._entering):
             task.cancel()
         await asyncio.gather(*self._entering, return_exceptions=True)
@@ -134,7 +138,7 @@ class NodePort:
             raw.close()
             raise
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
-            log.warning("a connection to the peer port is from no node and was refused", extra={"from": _spelled(where)})
+            self._complain("a connection to the peer port was refused", _spelled(where), "it is from no node")
             raw.close()
         elif core == self.own.core or core >= self.own.cores:  # a wrong one is told so, by the greeting
             await self._enter(raw)
@@ -173,8 +177,11 @@ class NodePort:
             guest.leave()
             if not isinstance(error, OSError):
                 raise
-            reason = str(error) or "it ended the handshake: it may not accept this node's certificate"
-            log.warning("a connection to the peer port was refused", extra={"from": where, "reason": reason})
+            self._complain(
+                "a connection to the peer port was refused",
+                where,
+                why(error) or "it ended the handshake: it may not accept this node's certificate",
+            )
 
     def _greet(self, where: str, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
         try:
@@ -182,19 +189,25 @@ class NodePort:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
         except msgspec.DecodeError:
-            log.warning("a connection to the peer port is from no node and was refused", extra={"from": where})
+            self._complain("a connection to the peer port was refused", where, "it is from no node")
             return -1
         reason = self._judge(other, guest.link)
         if other.asks:
             self._refuse(guest, "it only asked", self._removed_at(other))
             return -1
         if reason:
-            log.warning("a node was refused", extra={"node": other.node, "from": where, "reason": reason})
+            self._complain("a node was refused", where, reason, node=other.node)
             self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0)
             return -1
         self.on_hello(other)
         guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
+
+    def _complain(self, said: str, where: str, reason: str, **more: int) -> None:
+        """Once, and again after a while: whoever is refused goes on trying."""
+        times = self._complaints.due(asyncio.get_running_loop().time(), said, where.rpartition(":")[0], reason)
+        if times:
+            log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
     def _refuse(self, guest: Guest, reason: str, removed: int) -> None:
         """It is told by whom, and why."""

@@ -166,7 +166,8 @@ export function open(place, shell) {
 
   /** As `polynya cluster status` words it. */
   function stateOf(each) {
-    const state = each.state === "active" ? "" : visible(each.state);
+    const condition = each.condition ?? each.state; // of a release before this one
+    const state = condition === "active" ? "" : visible(condition);
     if (each.there) return state || "there";
     return h("span", { class: "mark warn" }, state ? `${state}, away` : "away");
   }

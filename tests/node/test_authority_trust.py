@@ -1,0 +1,85 @@
+"""A certificate that the other nodes would refuse is not taken: the node greets itself first."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polynya.base.errors import ConfigError
+from polynya.node import authority
+from polynya.node.authority import make_authority, make_certificate, peer_tls_of
+from polynya.node.cluster_settings import ClusterConfig, parse_nodes
+from polynya.node.joining import Joined
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """`ca.crt`, `node-1.crt` and `node-1.key`; in `other` the same of another authority."""
+    for folder in (tmp_path, tmp_path / "other"):
+        make_authority(folder)
+        make_certificate(folder, 1, [])
+    return tmp_path
+
+
+def settings(folder: Path, *, of: Path | None = None, ca: str = "ca.crt") -> ClusterConfig:
+    nodes = parse_nodes("1=h:1=http://h:1,2=h:2=http://h:2")
+    own = of or folder
+    return ClusterConfig(id="0" * 32, node=1, nodes=nodes, ca=f"{folder}/{ca}", cert=f"{own}/node-1.crt", key=f"{own}/node-1.key")
+
+
+def test_a_certificate_of_another_authority_is_not_taken_unless_both_are_known(files: Path):
+    with pytest.raises(
+        ConfigError, match=r"node-1\.crt would be refused by nodes with the authority \S+ca\.crt: unable to get local issuer"
+    ):
+        peer_tls_of(settings(files, of=files / "other"))
+    (files / "both.crt").write_bytes((files / "ca.crt").read_bytes() + (files / "other" / "ca.crt").read_bytes())
+    for of in (files, files / "other"):
+        assert peer_tls_of(settings(files, of=of, ca="both.crt"), dates=True) is not None
+
+
+def test_one_that_has_expired_starts_a_node_and_replaces_none(files: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(authority, "CERTIFICATE_DAYS", -0.5)
+    make_certificate(files, 1, [])
+    assert peer_tls_of(settings(files)) is not None, "a clock may be wrong that is soon right"
+    with pytest.raises(ConfigError, match="certificate has expired"):
+        peer_tls_of(settings(files), dates=True)
+
+
+def test_the_file_that_cannot_be_used_is_named(files: Path):
+    make_certificate(files / "other", 1, [])
+    (files / "node-1.key").write_bytes((files / "other" / "node-1.key").read_bytes())
+    with pytest.raises(
+        ConfigError, match=r"cluster\.key: \S+node-1\.key cannot be used: it does not belong to the certificate in \S+node-1\.crt"
+    ):
+        peer_tls_of(settings(files))
+    (files / "node-1.crt").unlink()
+    with pytest.raises(ConfigError, match=r"cluster\.cert: \S+node-1\.crt cannot be used: No such file"):
+        peer_tls_of(settings(files))
+
+
+def test_at_sighup_the_old_one_is_kept_and_that_is_told_until_a_good_one_is_there(files: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "polynya.core")
+    config = settings(files)
+    tls = peer_tls_of(config)
+    assert tls is not None
+    kept = tls.client
+    start: Any = SimpleNamespace(config=SimpleNamespace(cluster=config))
+    joined = Joined.__new__(Joined)
+    joined._start, joined._tls, joined._refused, joined._expires = start, tls, "", None
+    assert joined.certificate_trouble() is None
+    good = [(files / name).read_bytes() for name in ("node-1.crt", "node-1.key")]
+    for name in ("node-1.crt", "node-1.key"):
+        (files / name).write_bytes((files / "other" / name).read_bytes())
+    joined.reload()
+    assert tls.client is kept
+    trouble = joined.certificate_trouble()
+    assert trouble is not None and "the old certificate was kept, which a restart would not" in trouble and "would be refused" in trouble
+    for name, data in zip(("node-1.crt", "node-1.key"), good, strict=True):
+        (files / name).write_bytes(data)
+    joined.reload()
+    assert tls.client is not kept and joined.certificate_trouble() is None
+    assert "took the certificate for other nodes" in {record.getMessage() for record in caplog.records}
