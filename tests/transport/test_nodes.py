@@ -414,6 +414,7 @@ async def _refuse_as_removed(wrong, reader, writer):
     ends = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
     ends.connection_made(writer.transport)
     ends.send(Type.REFUSED, len(own), 0, own + b"node 3 was removed from the cluster")
+    ends.flush()  # from Python 3.12 on the writer closes the connection when it goes
 
 
 def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
+import uvloop
 
 from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, MIB
 
@@ -69,6 +70,9 @@ class Link(asyncio.Protocol):
         self.queued_id = 0  # the largest id handed to `send` …
         self.written_id = 0  # … and to the socket
         self._loop = asyncio.get_running_loop()
+        # `writelines` of asyncio's own loop never calls `pause_writing` in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 (CVE-2024-12254), and fails
+        # there on a connection that is closed.
+        self._joins_writes = isinstance(self._loop, uvloop.Loop)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._paused = False  # the socket's buffer is over the bound
@@ -194,7 +198,10 @@ class Link(asyncio.Protocol):
         out, self._out = self._out, []
         self._out_bytes = 0
         self.written_id = self.queued_id
-        self.transport.writelines(out)
+        if self._joins_writes:
+            self.transport.writelines(out)
+        else:
+            self.transport.write(b"".join(out))
         self.full = self._paused
 
 
