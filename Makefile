@@ -1,7 +1,7 @@
 # What there is to do here. `make` alone prints the list; each target sets up what it needs and is quick the second time.
 
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))# one for each Python that is named: `make test PYTHON=python3.13`
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMPS := $(VENV)/.stamps
@@ -24,7 +24,7 @@ help:  ## this list
 run: $(STAMPS)/all  ## the main job, end to end: real flights into streams, tables, and an answer that must agree everywhere
 	@$(BIN)/polynya demo $(ARGS)
 
-test: $(STAMPS)/dev  ## everything that CI checks (about a quarter of an hour on two cores)
+test: $(STAMPS)/dev  ## everything that CI checks (a quarter of an hour on two cores; PYTHON=python3.13 with another Python)
 	@$(STATIC)
 	@$(SUITE) $(ARGS)
 
@@ -55,10 +55,10 @@ format: $(STAMPS)/dev  ## format the code
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove what the targets made here (not ./polynya-data)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(PY):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.13 ..."; exit 1; }
 	@if [ -n '$(UV)' ]; then uv venv --quiet --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
 $(STAMPS)/%: pyproject.toml | $(PY)

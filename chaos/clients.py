@@ -104,18 +104,8 @@ class Clients:
         await asyncio.gather(*self._tail_tasks, return_exceptions=True)
 
     async def read_all(self, node: int, stream: str) -> list[str]:
-        """From the first to the last record, by one node. Raises Lost, Unsent, Wrong."""
-        connection, records = self.connect(node), list[str]()
-        try:
-            while True:
-                answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}", seconds=60.0)
-                if answer.status != 200:
-                    raise Wrong(f"node {node} answers {answer} for {stream}")
-                records += json.loads(answer.body)
-                if answer.headers.get("stream-up-to-date") == "true":
-                    return records
-        finally:
-            connection.close()
+        """By one node. Raises Lost, Unsent, Wrong."""
+        return await read_all(self.connect(node), stream)
 
     def connect(self, node: int) -> Connection:
         return Connection(*self.addresses[node])
@@ -324,6 +314,21 @@ def offset(place: int) -> str:
 
 def _number(token: str) -> int:
     return int(token.partition("_")[0])
+
+
+async def read_all(connection: Connection, stream: str) -> list[str]:
+    """From the first to the last record; the connection is closed then. Raises Lost, Unsent, Wrong."""
+    records: list[str] = []
+    try:
+        while True:
+            answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}", seconds=60.0)
+            if answer.status != 200:
+                raise Wrong(f"{connection} answers {answer} for {stream}")
+            records += json.loads(answer.body)
+            if answer.headers.get("stream-up-to-date") == "true":
+                return records
+    finally:
+        connection.close()
 
 
 def _place(answer: Answer) -> int | None:

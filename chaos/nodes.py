@@ -48,6 +48,7 @@ class Node:
         self.config = disk.path.parent / f"node-{number}.toml"
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
+        self.source = SOURCE  # of the release that it is started with
         self._inside, self._variables = inside, variables
 
     @property
@@ -60,7 +61,7 @@ class Node:
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
         command = [*self._inside, sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()), *serve]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
-        environment = kept | {"PYTHONPATH": str(SOURCE)} | self._variables
+        environment = kept | {"PYTHONPATH": str(self.source)} | self._variables
         with self.log.open("ab") as log:
             log.write(f"--- start {self.starts}\n".encode())
             self.process = subprocess.Popen(
@@ -346,12 +347,13 @@ def _unfinished(view: dict[str, Any], staying: set[int]) -> str:
     there = {int(node["id"]) for node in view["nodes"]}
     if there != staying:
         return f"the nodes are {sorted(there)} instead of {sorted(staying)}"
-    if view["balancing"]:
+    if view.get("balancing"):
         return "it is being balanced"
     for group in view["groups"]:
         replicas = {int(number) for number in group["behind"]}
-        if group["goal"] != group["voters"] or not set(group["voters"]) <= replicas:
-            return f"group {group['group']} is on {sorted(replicas)}, has the voters {group['voters']} and is to have {group['goal']}"
+        voters, goal = group.get("voters", []), group.get("goal", group.get("voters", []))  # releases before placement tell neither
+        if goal != voters or not set(voters) <= replicas:
+            return f"group {group['group']} is on {sorted(replicas)}, has the voters {voters} and is to have {goal}"
         if max(group["behind"].values(), default=0) > LAG_MAX:
             return f"replicas are behind in group {group['group']}"
     return ""

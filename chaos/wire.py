@@ -33,6 +33,9 @@ class Connection:
         self._host, self._port = host, port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
+    def __repr__(self) -> str:
+        return f"{self._host}:{self._port}"
+
     async def ask(self, method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str) -> Answer:
         """Raises Unsent or Lost."""
         try:

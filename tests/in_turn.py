@@ -18,10 +18,11 @@ class _InTurn:
 
     async def serve(self) -> None:
         self.loop, self.over = asyncio.get_running_loop(), asyncio.Event()
-        async with await asyncio.start_server(self._join, "127.0.0.1", 0) as server:
-            self.port = server.sockets[0].getsockname()[1]
-            self.ready.set()
-            await self.over.wait()
+        server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self.ready.set()
+        await self.over.wait()
+        server.close()  # not `wait_closed`, which waits from Python 3.12 on until all connections have ended: the end of the loop ends them
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(*next(self.places))

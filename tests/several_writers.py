@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 
 def write_at_once(write: Callable[[str, int], None], folder: Path, processes: int = 3) -> None:
-    """`write(folder, number)` in each of so many processes; all have ended well when this returns."""
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=write, args=(str(folder), number)) for number in range(processes)]
+    """`write(folder, number)`, a module's function, in each of so many processes; all have ended well when this returns."""
+    context = multiprocessing.get_context("spawn")  # a fork of a test process, which has threads, may hang
+    all_there = context.Barrier(processes)
+    writers = [context.Process(target=_begin, args=(all_there, write, str(folder), number)) for number in range(processes)]
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(30)
+        writer.join(120)
         assert writer.exitcode == 0
+
+
+def _begin(all_there: Barrier, write: Callable[[str, int], None], folder: str, number: int) -> None:
+    all_there.wait(120)
+    write(folder, number)

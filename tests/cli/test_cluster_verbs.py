@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
@@ -15,10 +14,8 @@ from scripted_server import DROP, scripted
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.client import Client
 from polynya.cli.cluster import _look_again
 from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, running_pid
-from polynya.cli.store import _show_rest
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
@@ -83,6 +80,17 @@ def test_health_ends_with_what_it_found():
     with scripted(said()) as server:
         well = run("health", "--server", server.url)
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
+
+
+def test_health_asks_an_older_release_what_that_knows():
+    refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
+    with scripted(refused, said("node 2 does not answer")) as server:
+        sick = run("health", "--server", server.url)
+    assert (sick.exit_code, sick.stdout) == (exits.REFUSED, "! node 2 does not answer\n")
+    assert [each.path for each in server.said] == ["/v1/cluster/health", "/v1/cluster"]
+    with scripted(refused) as server:
+        strange = run("transfer", "1", "--to", "2", "--server", server.url)
+    assert "there is nothing at this path" in strange.stderr and "older release" in strange.stderr
 
 
 def test_health_of_a_node_that_no_cluster_knows_says_so():
@@ -386,25 +394,6 @@ def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
     assert not is_running(tmp_path) and running_pid(tmp_path) is None
     (tmp_path / "node.lock").touch()
     assert not is_running(tmp_path) and running_pid(tmp_path) is None
-
-
-def test_store_verify_says_which_groups_it_looked_at():
-    """A node looks at those that it leads: more is not promised."""
-    told = _json({"node": 2}), said()
-    with scripted(*told) as server:
-        shown = CliRunner().invoke(_rest_of(server.url))
-    assert shown.stderr == "that is 0 of 2 groups, which node 2 leads; for all of them ask these, too: 1 (http://h:1)\n"
-    with scripted(_json({"node": 0})) as server:
-        assert CliRunner().invoke(_rest_of(server.url)).stderr == ""
-
-
-def _rest_of(url: str) -> click.Command:
-    @click.command()
-    def command() -> None:
-        with Client(url) as client:
-            _show_rest(client)
-
-    return command
 
 
 @pytest.mark.parametrize(

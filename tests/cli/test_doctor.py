@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from polynya.cli import exits, targets
 from polynya.cli.app import cli
 from polynya.cli.checks import FAIL, OK, WARN, Finding, machine, place, store
 from polynya.cli.checks import server as server_checks
+from polynya.cli.checks.machine import LEAN, PYTHON_LATEST, check_python
 from polynya.node.config import load
 from polynya.objectstore import StoreSettings, claim_root, open_store
 
@@ -55,6 +57,16 @@ def test_a_machine_before_its_first_start_is_well(tmp_path: Path, monkeypatch: p
     } <= set(found)
     assert (found["server"].status, found["object store"].status) == (WARN, OK)  # nobody has started a node yet
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+@pytest.mark.parametrize(("version", "status"), [((3, 10), FAIL), ((3, 11), OK), (PYTHON_LATEST, OK), ((3, PYTHON_LATEST[1] + 1), WARN)])
+def test_a_python_that_was_never_tried_is_told(version: tuple[int, int], status: str) -> None:
+    assert check_python(version).status == status
+
+
+def test_every_package_that_the_lean_server_needs_is_looked_for() -> None:
+    needs = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert [need.partition(">=")[0] for need in needs] == list(LEAN)
 
 
 def test_every_finding_that_is_not_well_has_a_step(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from scripted_server import scripted
+from scripted_server import Scripted, scripted
 
-from polynya.cli import exits
+from polynya.cli import exits, whole_store
 from polynya.cli.app import cli
 
 TOKEN = "0000000000000003_0000000000000021"
@@ -107,3 +108,66 @@ def test_a_root_is_wiped_after_a_question(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, wipe, input="y\n")
     assert done.exit_code == 0 and "deleted 1 object" in done.stderr
     assert not [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def posted(server: Scripted) -> list[tuple[str, Any]]:
+    return [(each.path.rpartition("/")[2], json.loads(each.body)) for each in server.said if each.method == "POST"]
+
+
+def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]]:
+    """Where the admin port is, which is this one, and what it says then."""
+    told = {"node": 1, "ports": {"admin": port}}
+    return [(200, {}, json.dumps(part).encode()) for part in (told, *parts)]
+
+
+def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_store, "VAIN_MAX", 1)
+    monkeypatch.setattr(whole_store, "PAUSE_SECONDS", 0.0)
+    nobody = [{"groups": [3], "why": "no leader yet"}]
+    part = {"left": [], "next": None, "packs": 1, "slices": 2, "bytes": 2048, "faults": []}
+    fault = {"pack": "p/2-a", "kind": "missing", "streams": ["a", "b"]}
+    clean = {"left": [], "next": None, "orphans": [], "count": 0, "bytes": 0, "deleted": False}
+    with scripted() as server:
+        server.answers = answers(
+            int(server.url.rpartition(":")[2]),
+            {"shares": [{"node": 1, "groups": [0, 1, 2]}], "leaderless": nobody},
+            {**part, "next": "p/1"},
+            {**part, "left": [1], "next": "p/1", "packs": 0, "slices": 0, "bytes": 0},
+            part,
+            {"shares": [{"node": 2, "groups": [1]}], "leaderless": nobody},
+            {**part, "faults": [fault]},
+            {"shares": [], "leaderless": nobody},
+            {"shares": [{"node": 1, "groups": [0, 1, 2]}], "leaderless": []},
+            clean,
+        )
+        found = ran(server.url, "store", "verify")
+    assert posted(server) == [
+        ("shares", {"groups": None}),
+        ("verify", {"groups": [0, 1, 2]}),
+        ("verify", {"groups": [0, 1, 2], "after": "p/1"}),
+        ("verify", {"groups": [0, 2], "after": "p/1"}),
+        ("shares", {"groups": [1, 3]}),
+        ("verify", {"groups": [1], "after": "p/1"}),
+        ("shares", {"groups": [3]}),
+        ("shares", {"groups": [0, 1, 2]}),
+        ("sweep", {"groups": [0, 1, 2], "dry_run": True, "grace_seconds": None}),
+    ]
+    assert found.exit_code == exits.REFUSED
+    assert found.stderr.splitlines() == [
+        "missing: p/2-a, needed by a, b",
+        "looked at 3 packs, 6 slices, 6.0 KiB, of 3 of 4 groups: 1 missing",
+        "no orphans",
+        "not looked at: group 3: no leader yet",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["verify", "sweep"])
+def test_groups_that_could_not_be_looked_at_are_an_exit_code_of_their_own(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setattr(whole_store, "VAIN_MAX", 1)
+    with scripted() as server:
+        nobody = {"shares": [], "leaderless": [{"groups": [0, 1], "why": "no leader yet"}]}
+        server.answers = answers(int(server.url.rpartition(":")[2]), nobody, {"shares": [], "leaderless": []})
+        found = ran(server.url, "store", verb, "--json")
+    assert found.exit_code == exits.UNREACHABLE, found.output
+    told = json.loads(found.stdout)
+    assert (told["groups"]["unseen"] if verb == "verify" else told["unseen"]) == [{"groups": [0, 1], "why": "no leader yet"}]

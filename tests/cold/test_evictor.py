@@ -165,7 +165,7 @@ def test_states_are_fetched_once_and_checked() -> None:
         assert await states.state(place), "what is known is known"
         with pytest.raises(CorruptData):
             await StateReader(tier.store).state(place)
-        part = await Verifier(tier.world, tier.store).verify("")
+        part = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(key, "damaged")]
         assert ghost.name in part.faults[0].streams
         del tier.store.objects[key]
@@ -184,11 +184,11 @@ def test_the_packs_that_only_evicted_streams_name_are_verified_too() -> None:
         await idle(tier)
         packs = set(tier.store.objects)
         await evictor_of(tier).evict_due()
-        whole = await Verifier(tier.world, tier.store).verify("")
+        whole = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
         assert not whole.faults and whole.packs == len(tier.store.objects)
         lost = min(packs)
         del tier.store.objects[lost]
-        part = await Verifier(tier.world, tier.store).verify("")
+        part = await Verifier(tier.world, tier.store).verify("", tier.world.machines())
         assert [(fault.pack, fault.kind) for fault in part.faults] == [(lost, "missing")]
 
     play(story)

@@ -17,6 +17,7 @@ from s3_server import S3Server, s3_server
 from test_e2e_s3 import keys, variables
 
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.node.config import GROUPS_DEFAULT
 
 __all__ = ["s3_server"]
 pytestmark = pytest.mark.process
@@ -77,7 +78,8 @@ def fill_trim_measure(world: World, settings: dict[str, str]) -> None:
     verified = polynya("store", "verify", "--json", server=world.url)
     assert verified.code == 0
     assert json.loads(verified.out) == {
-        "packs": 0, "slices": 0, "bytes": 0, "faults": [], "orphans": {"count": 0, "bytes": 0, "keys": []}
+        "packs": 0, "slices": 0, "bytes": 0, "faults": [], "orphans": {"count": 0, "bytes": 0, "keys": []},
+        "groups": {"all": GROUPS_DEFAULT + 1, "unseen": []}
     }  # fmt: skip
     world.kill_all()
     world.start(*FLAGS, **settings)

@@ -27,6 +27,8 @@ async def main() -> None:
     watch_parent(loop)
     report_ready(start)
     await stop.wait()
+    if order == "bad":
+        sys.exit(70)
 
 
 asyncio.run(main())

@@ -1,4 +1,5 @@
-"""Data folders as the release before snapshots were incremental left them: of a node by itself, and of a member of a cluster.
+"""Data folders as the release before snapshots were incremental left them: of a node by itself, and of a member of a cluster; and what a newer
+release left there.
 
 `first_clusters.json.z`: {which: {path: bytes in hex}}. `test/a` has three records there, one behind the snapshot, and two here, both behind it.
 """
@@ -9,13 +10,17 @@ import json
 import zlib
 from pathlib import Path
 
+import msgspec
+import pytest
 from fake_disk import FakeDisk
 
+from polynya.base.errors import ConfigError
 from polynya.node.chains import Chain
 from polynya.node.cluster import Membership
 from polynya.node.folding import merge
 from polynya.node.storage import Storage, open_storage
 from polynya.stream.machine import Machine
+from polynya.wal import Kind
 
 FOLDERS = json.loads(zlib.decompress((Path(__file__).parent / "first_clusters.json.z").read_bytes()))
 
@@ -37,6 +42,32 @@ def opened(disk: FakeDisk, which: str) -> Storage:
     groups = 2 if which == "member" else 4
     segment_bytes = 1 << 14 if which == "member" else 4096
     return open_storage(Path("/core-0"), core=0, cores=1, groups=groups, files=disk, segment_bytes=segment_bytes, membership=member)
+
+
+def with_entry(disk: FakeDisk, which: str, kind: int, payload: bytes) -> FakeDisk:
+    """One more in the journal, which a newer release wrote."""
+    storage = opened(disk, which)
+    group = storage.shard.groups[1]
+    storage.journal.stage(1, 9, group.last_index + 1, kind, payload)
+    batch = storage.journal.take()
+    assert batch is not None
+    storage.journal.write(batch)
+    storage.journal.synced(batch)
+    storage.journal.close()
+    return disk
+
+
+@pytest.mark.parametrize("which", ["lone", "member"])
+def test_a_kind_of_entry_that_only_a_newer_release_knows_is_no_damage(which: str) -> None:
+    disk = with_entry(disk_of(which), which, 77, b"")
+    with pytest.raises(ConfigError, match=r"kind 77, unknown to this release: start this node with the release that wrote it"):
+        opened(disk, which)
+
+
+def test_a_command_that_only_a_newer_release_knows_is_no_damage() -> None:
+    disk = with_entry(disk_of("lone"), "lone", Kind.COMMAND, msgspec.msgpack.encode([120, "what"]))
+    with pytest.raises(ConfigError, match=r"group 1: entry \d+ of the journal is a command that this release does not know .*120"):
+        opened(disk, "lone")
 
 
 def machine_of(storage: Storage, name: str) -> Machine:

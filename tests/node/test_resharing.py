@@ -181,6 +181,27 @@ def test_a_change_that_is_cut_off_anywhere_has_not_begun_or_is_done(
     assert numbers == {before, after}
 
 
+def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    birth, expected, said = born(tmp_path, 2), dict[str, bytes](), list[str]()
+    asyncio.run(live(tmp_path, expected, 1))
+    birth = reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
+    assert said == [], "it was quick"
+    asyncio.run(live(tmp_path, expected, 2))
+    monkeypatch.setattr(resharing, "SAID_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(resharing, "SAID_SECONDS", 0.0)
+    reshare(tmp_path, birth, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
+    *told, last = said
+    assert last.startswith("the data is shared out to 1 core; it took ")
+    parts: dict[str, list[int]] = {}
+    for text in told:
+        head, far = text.removeprefix("sharing the data out to 1 core: ").split(", ", 1)
+        if far != "looking through its journal":
+            parts.setdefault(head, []).append(int(far.partition(" %")[0]))
+    assert list(parts) == ["core 1 of 3", "core 2 of 3", "core 3 of 3"]
+    assert all(far == sorted(far) and (far[0], far[-1]) == (0, 100) for far in parts.values())
+    assert any(0 < part < 100 for far in parts.values() for part in far)
+
+
 def test_where_there_is_no_room_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[str, bytes] = {}
     birth = born(tmp_path, 2)

@@ -23,7 +23,7 @@ from polling import wait_until
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SERVE = """
-import json, os, sys
+import asyncio, json, os, signal, sys
 from polynya.node.config import load
 from polynya.node import folder, supervisor
 for name, value in json.loads(sys.argv[2]).items():
@@ -31,6 +31,19 @@ for name, value in json.loads(sys.argv[2]).items():
 if "FAKE_LAKE" in os.environ:
     wrapper = supervisor.lake_command
     supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
+if "NO_KILL" in os.environ:
+    supervisor._Node._kill = lambda node: None
+if "STOP_AT_LAKE" in os.environ:
+    start = asyncio.create_subprocess_exec
+
+    async def started(*command, **more):
+        process = await start(*command, **more)
+        if "-c" in command:  # the worker
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.2)  # all that the signal sets off has happened
+        return process
+
+    asyncio.create_subprocess_exec = started
 sys.exit(supervisor.serve(load(json.loads(sys.argv[1]), environ=os.environ, folder="/nonexistent").config, entry="fake_core"))
 """
 
@@ -194,6 +207,26 @@ def test_a_core_that_does_not_stop_is_killed_in_bounded_time(tmp_path):
         assert any("killed" in line for line in node.err)
 
 
+def test_a_core_that_ends_badly_when_it_is_told_to_is_part_of_the_exit_code(tmp_path):
+    with running(tmp_path, orders="1:bad") as node:
+        node.url()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 1
+        line = json.loads(node.until("a core did not end cleanly"))
+        assert (line["ended"], line["how"]) == (1, "exit code 70")
+
+
+def test_what_cannot_even_be_killed_is_not_waited_for(tmp_path, monkeypatch):
+    """A process that hangs in the kernel; here one that nobody kills."""
+    monkeypatch.setenv("NO_KILL", "1")
+    with running(tmp_path, orders="0:stubborn,1:stubborn", patch={"STOP_SECONDS": 0.2, "KILL_SECONDS": 0.2}) as node:
+        node.url()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 1
+        assert json.loads(node.until("killed, and not gone"))["processes"] == "core 0, core 1"
+        assert not (tmp_path / "node.pid").exists()
+
+
 def test_a_second_signal_stops_at_once(tmp_path):
     with running(tmp_path, orders="0:stubborn") as node:
         node.url()
@@ -279,6 +312,14 @@ def test_a_lake_worker_that_dies_is_started_again_and_stops_nobody(tmp_path, mon
         assert line["how"] == "exit code 3"
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 0
+
+
+def test_a_lake_worker_that_is_just_being_started_does_not_hold_up_a_stop(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LAKE", "import time; time.sleep(600)")
+    monkeypatch.setenv("STOP_AT_LAKE", "1")
+    with running(tmp_path, lake_interval="30s") as node:
+        assert node.wait() == 0
+        assert not [line for line in node.err if "killed" in line]
 
 
 def test_a_data_path_too_long_for_sockets_is_no_obstacle(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 from polling import wait_until
 
 from polynya import __version__
+from polynya.cli.checks.machine import PYTHON_LATEST, PYTHON_LEAST
 from polynya.node.build import checked_out, commit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,6 +57,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         about = Parser().parsestr(packed.read(f"{info}/METADATA").decode())
     assert (about["Name"], about["Version"], about["License-Expression"]) == ("polynya", __version__, "Apache-2.0")
     assert about["Requires-Python"] == ">=3.11"
+    tried = [line.rpartition(":: ")[2] for line in about.get_all("Classifier", []) if re.search(r":: 3\.\d+$", line)]
+    assert tried == [f"3.{minor}" for minor in range(PYTHON_LEAST[1], PYTHON_LATEST[1] + 1)]
     lean = {re.split(r"[^A-Za-z0-9-]", need)[0] for need in about.get_all("Requires-Dist", []) if "extra ==" not in need}
     assert not lean & {"pyspark", "pyarrow", "duckdb", "pandas", "numpy", "pytest"}
     assert about.get_payload().startswith("# Polynya")

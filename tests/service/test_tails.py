@@ -11,6 +11,7 @@ from service_world import Code, Listener, Node, World, name_in
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal
+from polynya.service.tails import RemoteTails
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 
@@ -175,3 +176,22 @@ async def test_a_core_that_is_away_for_long_is_unavailable(node: Node) -> None:
     await node.start_core(1)
     await node.wait_connected()
     assert (await attached(here, THERE))[0].record == 0
+
+
+def test_a_stream_whose_core_could_not_even_be_asked_is_asked_for_again():
+    class Transport:
+        asked = 0
+
+        def subscribe(self, core, kind, body, on_item, on_end):
+            self.asked += 1
+            raise Unavailable("node 2 does not belong to the cluster; retry")
+
+    async def story():
+        tails = RemoteTails(transport := Transport())
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                async with asyncio.timeout(60):
+                    await tails.attach(1, 1, "s", Listener())
+        assert transport.asked == 2
+
+    asyncio.run(story())

@@ -12,7 +12,6 @@ import msgspec
 from polynya.backup.source import About, Captured, Lost
 from polynya.base.errors import Unavailable
 from polynya.cli.client import JSON_TYPE, Client
-from polynya.cli.urls import is_loopback
 from polynya.objectstore import NotFound
 
 if TYPE_CHECKING:
@@ -29,16 +28,8 @@ class HttpSource:
     """`polynya.backup.source.Source`. `admin`: a client of the admin port. Made on a running loop. Raises `exits.Ended` for refusals."""
 
     def __init__(self, admin: Client) -> None:
-        import httpx
-
         self._admin = admin
-        self._http = httpx.AsyncClient(
-            base_url=admin.server,
-            headers={"authorization": f"Bearer {admin.token}"} if admin.token else {},
-            verify=admin.verify,
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=not is_loopback(admin.server),
-        )
+        self._http = admin.asynchronous(ANSWER_SECONDS, CONNECT_SECONDS)
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -103,6 +103,18 @@ class Client:
             trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
         )
 
+    def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
+        """As `connections`, for what runs on a loop, to the first of the servers."""
+        import httpx
+
+        return httpx.AsyncClient(
+            base_url=self.server,
+            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
+            verify=self.verify,
+            timeout=httpx.Timeout(seconds, connect=connect),
+            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
+        )
+
     @property
     def verify(self) -> ssl.SSLContext | bool:
         """What the server's certificate is checked against."""
@@ -274,6 +286,8 @@ class Client:
             return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
         if answer.status_code == 403:
             return "The token does not allow this; ask for one that does." if self.token else ""
+        if code == "NO_ROUTE":
+            return "The server may be of an older release than this command, which does not know it yet."
         if not code and answer.request.method != "HEAD":
             return f"Is there a Polynya node at {self.server}? 'polynya doctor --server {self.server}' looks."
         return ""

@@ -234,6 +234,8 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
 
     try:
         answer = client.send("GET", "/v1/cluster/health")  # without an admin's token, too
+        if answer.status_code == 404:  # a node of a release before that route, while a cluster is upgraded
+            answer = client.send("GET", "/v1/cluster")
         if answer.status_code not in (200, 503):
             raise client.refused(answer)
         told = answer.json()

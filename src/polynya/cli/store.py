@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +15,22 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
-from polynya.cli.client import JSON_TYPE, Client, server_option
+from polynya.cli.client import Client, server_option
 from polynya.cli.output import as_json
+from polynya.cli.progress import Live, spelled_seconds
 from polynya.cli.values import WHOLE_SECONDS
+from polynya.cli.whole_store import Unseen, WholeStore, spelled_groups
 
 if TYPE_CHECKING:
     from polynya.objectstore import ObjectStore, StoreSettings
 
-PART_SECONDS = 300.0  # one part of a check may read tens of megabytes
 DELETE_AT_ONCE = 1000
 SHOWN = 20
 
 
 @click.group("store")
 def store_command() -> None:
-    """Check and clean the object store of a node."""
+    """Check and clean the object store of a node or a cluster."""
 
 
 @store_command.command("verify")
@@ -39,46 +39,63 @@ def store_command() -> None:
 def verify_command(client: Client, as_json: bool) -> None:
     """Read every object that a stream needs and compare it with its checksum; then list the objects that nobody knows.
 
-    Ends with 1 when something is missing or damaged. It reads everything once, beside the node's other work, on the node's machine. A node of a
-    cluster looks at the groups that it leads, and says which nodes are to be asked about the others.
+    Of a cluster all groups are looked at, whichever node is asked: each by the node that leads it, some at the same time. It reads everything
+    once, beside the nodes' other work. Ends with 1 when something is missing or damaged, and with 3 when groups could not be looked at: they are named, with
+    the reason.
 
     \b
     polynya store verify
     polynya store verify --json | jq '.faults[].streams'
     """
-    total = {"packs": 0, "slices": 0, "bytes": 0}
-    faults: list[dict[str, Any]] = []
-    for part in _parts(client):
-        for key in total:
-            total[key] += part[key]
-        faults += part["faults"]
-        for fault in [] if as_json else part["faults"]:
-            streams = ", ".join(fault["streams"])
-            output.notice(f"{fault['kind']}: {fault['pack']}, needed by {streams}")
-    orphans, count, size, _ = _sweep(client, dry_run=True, grace=None)
+    with client.admin() as admin:
+        checked = _Checked(quiet=as_json)
+        whole = WholeStore(admin, "verify", {}, checked.hear)
+        with Live(lambda seconds: checked.progress(whole, seconds)):
+            unseen = asyncio.run(whole.look())
+        looked = [group for group in range(whole.total) if group not in whole.pending]
+        swept, unswept = _sweep(admin, looked, dry_run=True, grace=None)
+    unseen += unswept
+    groups = {"all": whole.total, "unseen": [msgspec.to_builtins(each) for each in unseen]}
     if as_json:
-        output.json_line({**total, "faults": faults, "orphans": {"count": count, "bytes": size, "keys": orphans}})
+        output.json_line({**checked.counts, "faults": checked.faults, "orphans": swept.shown(), "groups": groups})
     else:
-        whole = f"{output.counted(total['packs'], 'pack')}, {output.counted(total['slices'], 'slice')}, {output.size(total['bytes'])}"
-        output.notice(f"looked at {whole}: {_judged(faults)}")
-        _show_orphans(orphans, count, size, "'polynya store sweep' deletes them")
-        _show_rest(client)
-    if faults:
+        output.notice(
+            f"looked at {checked.spelled()}, of {whole.done} of {output.counted(whole.total, 'group')}: {_judged(checked.faults)}"
+        )
+        _show_orphans(swept, "'polynya store sweep' deletes them")
+        _show_unseen(unseen)
+    if checked.faults:
         raise click.exceptions.Exit(exits.REFUSED)
+    if unseen:
+        raise click.exceptions.Exit(exits.UNREACHABLE)
 
 
-def _show_rest(client: Client) -> None:
-    """What of a cluster was not looked at."""
-    number = client.call("GET", "/v1/node").json().get("node")
-    told = client.send("GET", "/v1/cluster") if number else None
-    if told is None or told.is_error:  # a node by itself, or the token may not see it
-        return
-    leaders = {group["group"]: group["leader"] for group in told.json()["groups"]}
-    rest = [node for node in told.json()["nodes"] if node["id"] != number and node["id"] in leaders.values()]
-    if rest:
-        own = sum(leader == number for leader in leaders.values())
-        others = ", ".join(f"{node['id']} ({node['http']})" for node in rest)
-        output.notice(f"that is {own} of {len(leaders)} groups, which node {number} leads; for all of them ask these, too: {others}")
+class _Checked:
+    """What was looked at so far. `quiet`: faults are not said as they are found."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.counts = {"packs": 0, "slices": 0, "bytes": 0}
+        self.faults: list[dict[str, Any]] = []
+        self._quiet = quiet
+
+    def hear(self, part: dict[str, Any]) -> None:
+        for key in self.counts:
+            self.counts[key] += part[key]
+        self.faults += part["faults"]
+        for fault in [] if self._quiet else part["faults"]:
+            output.notice(f"{fault['kind']}: {fault['pack']}, needed by {', '.join(fault['streams'])}")
+
+    def spelled(self) -> str:
+        packs, slices = output.counted(self.counts["packs"], "pack"), output.counted(self.counts["slices"], "slice")
+        return f"{packs}, {slices}, {output.size(self.counts['bytes'])}"
+
+    def progress(self, whole: WholeStore, seconds: float) -> str:
+        return f"{whole.done} of {output.counted(whole.total, 'group')}, {self.spelled()}  {spelled_seconds(seconds)}"
+
+
+def _show_unseen(unseen: list[Unseen]) -> None:
+    for each in unseen:
+        output.notice(f"not looked at: {spelled_groups(each.groups)}: {each.why}")
 
 
 @store_command.command("sweep")
@@ -89,20 +106,27 @@ def _show_rest(client: Client) -> None:
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
     """Delete what nobody knows: packs of writers that died, and under tables the files of lost jobs and metadata that is long superseded.
 
-    What any snapshot of a table refers to stays, and so does what belongs to a job that is not over. The node does so by itself every hour.
+    What any snapshot of a table refers to stays, and so does what belongs to a job that is not over. The nodes do so by themselves every hour.
+    Ends with 3 when groups of a cluster could not be looked at.
 
     \b
     polynya store sweep --dry-run
     """
-    orphans, count, size, deleted = _sweep(client, dry_run=dry_run, grace=grace)
+    with client.admin() as admin:
+        swept, unseen = _sweep(admin, None, dry_run=dry_run, grace=grace)
     if as_json:
-        output.json_line({"orphans": {"count": count, "bytes": size, "keys": orphans}, "deleted": deleted})
-        return
-    if deleted:
-        output.notice(f"deleted {output.counted(count, 'object')}, {output.size(size)}")
-        return
-    why = "without --dry-run they are deleted" if dry_run else "this node may not delete them: another owns the root, or it was restored"
-    _show_orphans(orphans, count, size, why)
+        output.json_line({"orphans": swept.shown(), "deleted": swept.deleted, "unseen": [msgspec.to_builtins(each) for each in unseen]})
+    elif swept.deleted:
+        output.notice(f"deleted {output.counted(swept.count, 'object')}, {output.size(swept.bytes)}")
+    else:
+        why = (
+            "without --dry-run they are deleted" if dry_run else "this node may not delete them: another owns the root, or it was restored"
+        )
+        _show_orphans(swept, why)
+    if not as_json:
+        _show_unseen(unseen)
+    if unseen:
+        raise click.exceptions.Exit(exits.UNREACHABLE)
 
 
 @store_command.command("wipe")
@@ -200,51 +224,43 @@ def _check_stopped(root: str) -> None:
             raise exits.Refused(f"the node of {lock.parent} runs", hint="Stop it first.") from None
 
 
-def _parts(client: Client) -> Iterator[dict[str, Any]]:
-    """Every answer of the check, core by core."""
-    core, cores, after = 0, 1, ""
-    with client.admin() as admin:
-        while core < cores:
-            part = _ask(admin, "verify", {"core": core, "after": after})
-            yield part
-            cores, after = part["cores"], part["next"] or ""
-            core += not after
+class _Swept:
+    """Orphans of all groups: the first thousand keys of each share, how many there are, their bytes, and whether they were deleted."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.count = self.bytes = 0
+        self.deleted = False
+
+    def hear(self, part: dict[str, Any]) -> None:
+        self.keys += part["orphans"]
+        self.count += part["count"]
+        self.bytes += part["bytes"]
+        self.deleted = self.deleted or part["deleted"]
+
+    def shown(self) -> dict[str, Any]:
+        return {"count": self.count, "bytes": self.bytes, "keys": self.keys}
 
 
-def _sweep(client: Client, *, dry_run: bool, grace: int | None) -> tuple[list[str], int, int, bool]:
-    """Orphans of all cores (the first thousand of each), how many there are, their bytes, and whether they were deleted."""
-    orphans: list[str] = []
-    count, size, core, cores, deleted = 0, 0, 0, 1, False
-    with client.admin() as admin:
-        while core < cores:
-            found = _ask(admin, "sweep", {"core": core, "dry_run": dry_run, "grace_seconds": grace})
-            orphans += found["orphans"]
-            count += found["count"]
-            size += found["bytes"]
-            deleted = deleted or found["deleted"]
-            cores, core = found["cores"], core + 1
-    return orphans, count, size, deleted
-
-
-def _ask(admin: Client, verb: str, question: dict[str, Any]) -> dict[str, Any]:
-    headers = {"content-type": JSON_TYPE}
-    answer = admin.call("POST", f"/v1/admin/store/{verb}", content=msgspec.json.encode(question), headers=headers, seconds=PART_SECONDS)
-    found: dict[str, Any] = answer.json()
-    return found
+def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int | None) -> tuple[_Swept, list[Unseen]]:
+    """Of these groups (None: of all)."""
+    swept = _Swept()
+    whole = WholeStore(admin, "sweep", {"dry_run": dry_run, "grace_seconds": grace}, swept.hear)
+    return swept, asyncio.run(whole.look(groups))
 
 
 def _judged(faults: list[dict[str, Any]]) -> str:
     if not faults:
-        return "all is as it was written"
+        return "all of it is as it was written"
     kinds = {kind: sum(fault["kind"] == kind for fault in faults) for kind in sorted({fault["kind"] for fault in faults})}
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
-def _show_orphans(orphans: list[str], count: int, size: int, then: str) -> None:
-    if not orphans:
+def _show_orphans(swept: _Swept, then: str) -> None:
+    if not swept.keys:
         output.notice("no orphans")
         return
-    for key in orphans[:SHOWN]:
+    for key in swept.keys[:SHOWN]:
         click.echo(key)
-    more = f", the first {SHOWN} are listed" if count > SHOWN else ""
-    output.notice(f"{output.counted(count, 'orphan')}, {output.size(size)}{more}; {then}")
+    more = f", the first {SHOWN} are listed" if swept.count > SHOWN else ""
+    output.notice(f"{output.counted(swept.count, 'orphan')}, {output.size(swept.bytes)}{more}; {then}")

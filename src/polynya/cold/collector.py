@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -14,6 +14,7 @@ from polynya.cold.groups import Groups
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.stream.commands import PackDeleted, PublishSlices
+from polynya.stream.placement import META_GROUP
 from polynya.wire.pack import home_group_of
 
 log = logging.getLogger("polynya.cold")
@@ -44,11 +45,13 @@ class CollectCounters(msgspec.Struct):
 
 
 class Swept(msgspec.Struct, array_like=True):
-    """Keys of orphans, the bytes of them, and whether they were deleted."""
+    """Keys of orphans, the bytes of them, and whether they were deleted. `left`: groups that are not led here, for which nothing was
+    looked at."""
 
     orphans: list[str]
     bytes: int = 0
     deleted: bool = False
+    left: list[int] = []
 
 
 class Collector:
@@ -137,11 +140,13 @@ class Collector:
             await self.sweep()
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 
-    async def sweep(self, *, delete: bool = True, grace_ms: int | None = None) -> Swept:
+    async def sweep(self, *, delete: bool = True, grace_ms: int | None = None, groups: Container[int] | None = None) -> Swept:
         """Orphans: packs of home groups of this core that their logs do not know, and files that no table refers to, that are older than
-        `grace_ms` (the settings'). Deleted, if this start may."""
+        `grace_ms` (the settings'). Deleted, if this start may. `groups`: only theirs; the tables' files are those of the meta group."""
         grace_ms = self._settings.orphan_ms if grace_ms is None else grace_ms
-        found = await self._find_packs(grace_ms) + await self._tables.find(grace_ms)
+        found = await self._find_packs(grace_ms, groups)
+        if groups is None or META_GROUP in groups:
+            found += await self._tables.find(grace_ms)
         orphans, size = [info.key for info in found], sum(info.size for info in found)
         if not delete or not orphans:
             return Swept(orphans, size)
@@ -154,12 +159,12 @@ class Collector:
         log.warning("%d objects are known to nobody, the first is %s: this start may not delete them", len(orphans), orphans[0])
         return Swept(orphans, size)
 
-    async def _find_packs(self, grace_ms: int) -> list[ObjectInfo]:
+    async def _find_packs(self, grace_ms: int, groups: Container[int] | None) -> list[ObjectInfo]:
         now_ms = self._groups.now_ms()
         orphans: list[ObjectInfo] = []
         async for info in self._store.list(self._packs_prefix):
             home = home_group_of(info.key)
-            machine = self._groups.machines().get(home) if home is not None else None
+            machine = self._groups.machines().get(home) if home is not None and (groups is None or home in groups) else None
             if machine is None or info.key in machine.packs or info.key in self._in_flight:
                 continue
             if info.modified_ms + grace_ms <= now_ms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from google_crc32c import value as crc32c
@@ -26,7 +26,8 @@ PART_PACKS = 256
 REQUESTS = 4  # at the same time
 STREAMS_NAMED_MAX = 20  # with each fault
 EVICTED = "(streams that are idle)"  # what they need is known when they come back
-TABLE_SECONDS = 600.0  # so long the packs to be looked at are remembered from one part to the next
+TABLE_SECONDS = 600.0  # so long the packs to be looked at are remembered from one part to the next …
+TABLES_MAX = 2  # … of so many that look
 
 MISSING = "missing"
 DAMAGED = "damaged"
@@ -41,51 +42,68 @@ class Fault(msgspec.Struct, array_like=True):
 
 
 class Part(msgspec.Struct, array_like=True):
-    """What was looked at. `after`: the last pack; "" when all were."""
+    """What was looked at. `after`: the last pack; "" when all were. `left`: groups that are not led here, for which nothing was looked at."""
 
     after: str = ""
     packs: int = 0
     slices: int = 0
     bytes: int = 0
     faults: list[Fault] = []
+    left: list[int] = []
+
+
+class _Table(msgspec.Struct):
+    """Which slices of which packs are named, at the time `made`; `keys` are the packs in order."""
+
+    packs: dict[str, list[ColdSlice]]
+    keys: list[str]
+    made: float
 
 
 class Verifier:
-    """One per core: of the packs that the streams of this core are in. Raises StoreUnavailable."""
+    """One per core: of the packs that streams of groups which it leads are in. Raises StoreUnavailable."""
 
     def __init__(self, groups: Groups, store: ObjectStore) -> None:
         self._groups = groups
         self._store = store
-        self._table: dict[str, list[ColdSlice]] = {}
-        self._keys: list[str] = []
-        self._made = 0.0
+        self._tables: dict[frozenset[int], _Table] = {}
 
-    async def verify(self, after: str) -> Part:
-        """The packs behind `after`, in the order of their keys. Those that are released meanwhile are no fault."""
-        if not after or time.monotonic() > self._made + TABLE_SECONDS:
-            await self._survey()
+    async def verify(self, after: str, groups: Collection[int]) -> Part:
+        """The packs of these groups behind `after`, in the order of their keys. Those that are released meanwhile are no fault. Of a
+        group that another node leads meanwhile no fault is told."""
+        asked = frozenset(groups)
+        table = self._tables.pop(asked, None)
+        if table is None or not after or time.monotonic() > table.made + TABLE_SECONDS:
+            table = await self._survey(asked)
         part = Part()
-        begin = bisect_right(self._keys, after)
-        for key in self._keys[begin : begin + PART_PACKS]:
-            slices = self._table[key]
+        begin = bisect_right(table.keys, after)
+        for key in table.keys[begin : begin + PART_PACKS]:
+            slices = table.packs[key]
             part.after = key
             part.packs += 1
             part.slices += len(slices)
             part.bytes += sum(cold.stored for cold in slices)
             kind = await self._look(slices)
-            if kind and (streams := self._streams_of(key)):
+            if kind and (streams := self._streams_of(key, asked)):
                 part.faults.append(Fault(key, kind, streams))
             if part.bytes >= PART_BYTES:
                 break
-        if begin + part.packs >= len(self._keys):
+        if begin + part.packs >= len(table.keys):
             part.after = ""
-            self._table, self._keys = {}, []
+        else:
+            self._keep(asked, table)
         return part
 
-    async def _survey(self) -> None:
+    def _keep(self, asked: frozenset[int], table: _Table) -> None:
+        """Until the next part; the oldest makes room."""
+        self._tables[asked] = table
+        while len(self._tables) > TABLES_MAX:
+            del self._tables[next(iter(self._tables))]
+
+    async def _survey(self, groups: frozenset[int]) -> _Table:
         """Which slices of which packs are named now."""
         table: dict[str, list[ColdSlice]] = {}
-        for machine in list(self._groups.machines().values()):
+        for machine in self._machines(groups):
             await self._survey_evicted(machine, table)
             streams = list(machine.streams.values())
             for begin in range(0, len(streams), SURVEY_STREAMS):
@@ -93,7 +111,10 @@ class Verifier:
                     for cold in machine.whole_index_of(stream):
                         table.setdefault(cold.pack, []).append(cold)
                 await asyncio.sleep(0)
-        self._table, self._keys, self._made = table, sorted(table), time.monotonic()
+        return _Table(table, sorted(table), time.monotonic())
+
+    def _machines(self, groups: Collection[int]) -> list[Machine]:
+        return [machine for group, machine in self._groups.machines().items() if group in groups]
 
     async def _survey_evicted(self, machine: Machine, table: dict[str, list[ColdSlice]]) -> None:
         """Where the states of evicted streams are, and what these name; block by block."""
@@ -133,10 +154,10 @@ class Verifier:
         whole = await asyncio.to_thread(_are_whole, request, data)
         return "" if whole else DAMAGED
 
-    def _streams_of(self, key: str) -> list[str]:
+    def _streams_of(self, key: str, groups: frozenset[int]) -> list[str]:
         """Some that name the pack still."""
         found: list[str] = []
-        for machine in self._groups.machines().values():
+        for machine in self._machines(groups):
             if key not in machine.held:
                 continue
             for stream in machine.streams.values():

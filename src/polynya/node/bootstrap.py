@@ -9,7 +9,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -18,6 +20,7 @@ from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node import logs
 from polynya.node.assembly import Assembly
 from polynya.node.cluster import Membership
+from polynya.node.ending import Ending
 from polynya.node.heap import keep_heap_small
 from polynya.node.joining import membership_of
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
@@ -73,23 +76,40 @@ def open_quickly(
 async def _serve(start: CoreStart, storage: Storage) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    ending = Ending(loop)
+
+    def stop() -> None:
+        ending.begin()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     watch_parent(loop)
     assembly = Assembly(start, storage)
+    told = loop.create_task(stopping.wait())
     try:
-        await assembly.start()
-        loop.add_signal_handler(signal.SIGHUP, assembly.reload)
-        meeting, stopped = loop.create_task(assembly.meet()), loop.create_task(stopping.wait())
-        await asyncio.wait((meeting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        meeting.cancel()
-        report_ready(start)
-        await stopped
+        if await _unless(told, assembly.start()):
+            loop.add_signal_handler(signal.SIGHUP, assembly.reload)
+            await _unless(told, assembly.meet())
+            report_ready(start)
+            await told
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await assembly.stop()
     log.info("a core stopped", extra={"core": start.core})
     return EXIT_CLEAN
+
+
+async def _unless(told: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, and break it off when the process is told to stop; whether it was done. Raises what it raises."""
+    task = asyncio.get_running_loop().create_task(work)
+    await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
 
 
 if __name__ == "__main__":

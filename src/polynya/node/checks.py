@@ -1,15 +1,17 @@
-"""`POST /v1/admin/store/verify` and `/v1/admin/store/sweep`: the object store is looked at by the cores whose packs they are.
+"""`POST /v1/admin/store/shares | verify | sweep`: the object store is looked at by the cores that lead the groups whose packs they are.
 
-Each request is for one core, and for a part of its packs; the answer says how to go on.
+`shares` says which groups are led together. Each other request is for groups of one share, and for a part of their packs; the answer says
+how to go on, and which groups are led elsewhere now.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.names import spelled_name
 from polynya.cold import Part, Swept
 from polynya.front.http.errors import Failure
@@ -19,26 +21,34 @@ from polynya.front.http.tables import ReadObject
 from polynya.node.tier import Tier
 from polynya.objectstore import StoreUnavailable
 from polynya.service.node import NodeService
+from polynya.stream.machine import Machine
 
-VERIFY = 50  # message kinds between cores
-SWEEP = 51
+VERIFY = 54  # message kinds between cores
+SWEEP = 55
 GRACE_SECONDS_MIN = 60  # a put of a node that died may still arrive
 ORPHANS_SHOWN = 1000
 
-_Core = Annotated[int, msgspec.Meta(ge=0)]
+_Group = Annotated[int, msgspec.Meta(ge=0)]
+_Groups = Annotated[list[_Group], msgspec.Meta(min_length=1)]
+
+
+class SharesQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Of these groups (null: of all)."""
+
+    groups: list[_Group] | None = None
 
 
 class VerifyQuestion(msgspec.Struct, forbid_unknown_fields=True):
-    """Of the packs of `core` behind `after`."""
+    """Of the packs of `groups` behind `after`."""
 
-    core: _Core = 0
+    groups: _Groups
     after: str = ""
 
 
 class SweepQuestion(msgspec.Struct, forbid_unknown_fields=True):
-    """Orphans of `core` that are older than `grace_seconds` (null: as the background sweep has it)."""
+    """Orphans of `groups` that are older than `grace_seconds` (null: as the background sweep has it)."""
 
-    core: _Core = 0
+    groups: _Groups
     dry_run: bool = False
     grace_seconds: Annotated[int, msgspec.Meta(ge=GRACE_SECONDS_MIN)] | None = None
 
@@ -59,7 +69,11 @@ class StoreChecks:
 
     async def handle(self, request: Request) -> Response:
         """`request.segments` are those behind `/v1/admin/store`. Raises `Failure`, Unavailable."""
-        verbs: dict[tuple[str, ...], Any] = {("verify",): self._answer_verify, ("sweep",): self._answer_sweep}
+        verbs: dict[tuple[str, ...], Any] = {
+            ("shares",): self._answer_shares,
+            ("verify",): self._answer_verify,
+            ("sweep",): self._answer_sweep,
+        }
         answer = verbs.get(request.segments)
         if answer is None:
             raise Failure("NO_ROUTE")
@@ -69,49 +83,89 @@ class StoreChecks:
             raise Failure("INVALID_REQUEST", "this node has no object store: cold.backend is none")
         return Response(200, msgspec.json.encode(await answer(request.body or b"{}")))
 
+    async def _answer_shares(self, body: bytes) -> dict[str, Any]:
+        service, asked = self._service, self._read(body, SharesQuestion)
+        shares: dict[tuple[int, int], list[int]] = {}
+        leaderless: dict[str, list[int]] = {}
+        for group in range(service.groups + 1) if asked.groups is None else asked.groups:
+            try:
+                shares.setdefault((service.home_of(group, through=True), service.leader_of(group)), []).append(group)
+            except NotLeader:
+                leaderless.setdefault(_why(service.voters_of(group)), []).append(group)
+        return {
+            "shares": [{"node": node, "groups": groups} for (_, node), groups in shares.items()],
+            "leaderless": [{"why": why, "groups": groups} for why, groups in leaderless.items()],
+        }
+
     async def _answer_verify(self, body: bytes) -> dict[str, Any]:
         asked = self._read(body, VerifyQuestion)
-        part: Part = await self._ask(asked.core, VERIFY, asked)
+        part: Part = await self._service.at_home(asked.groups[0], VERIFY, asked, self._verify)
         faults = [
             {"pack": fault.pack, "kind": fault.kind, "streams": [spelled_name(name) for name in fault.streams]} for fault in part.faults
         ]
+        after = asked.after if part.left else part.after or None
         shown = {"packs": part.packs, "slices": part.slices, "bytes": part.bytes, "faults": faults}
-        return {"core": asked.core, "cores": self._service.cores, "next": part.after or None, **shown}
+        return {"left": part.left, "next": after, **shown}
 
     async def _answer_sweep(self, body: bytes) -> dict[str, Any]:
         asked = self._read(body, SweepQuestion)
-        swept: Swept = await self._ask(asked.core, SWEEP, asked)
+        swept: Swept = await self._service.at_home(asked.groups[0], SWEEP, asked, self._sweep)
         return {
-            "core": asked.core,
-            "cores": self._service.cores,
+            "left": swept.left,
+            "next": "" if swept.left else None,
             "orphans": swept.orphans[:ORPHANS_SHOWN],
             "count": len(swept.orphans),
             "bytes": swept.bytes,
             "deleted": swept.deleted,
         }
 
-    async def _ask(self, core: int, kind: int, question: Any) -> Any:
-        if core in self._service.other_cores:
-            return await self._service.ask_core(core, kind, question)
-        return await (self._verify(question) if kind == VERIFY else self._sweep(question))
-
     async def _verify(self, question: VerifyQuestion) -> Part:
-        assert self._tier is not None
+        tier, before = self._of(question.groups), dict(self._service.local.led)
+        if left := self._moved(question.groups, before):
+            return Part(left=left)
         try:
-            return await self._tier.verifier.verify(question.after)
+            await self._service.local.linearize_all(question.groups)  # who led until just now names packs that are deleted
+            part = await tier.verifier.verify(question.after, question.groups)
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from None
+        left = self._moved(question.groups, before)
+        return Part(left=left) if left else part
 
     async def _sweep(self, question: SweepQuestion) -> Swept:
-        assert self._tier is not None
+        tier, before = self._of(question.groups), dict(self._service.local.led)
+        if left := self._moved(question.groups, before):
+            return Swept([], left=left)
         grace_ms = None if question.grace_seconds is None else question.grace_seconds * 1000
         try:
-            return await self._tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms)
+            swept = await tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups))
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
+        left = self._moved(question.groups, before)
+        return Swept([], left=left) if left and not swept.deleted else swept
+
+    def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:
+        """Those of the groups that are not led here, or were not all the time since what was led was `before`."""
+        led = self._service.local.led
+        return [group for group in groups if led.get(group) is None or led[group] is not before.get(group)]
+
+    def _of(self, groups: list[int]) -> Tier:
+        """What looks, on a core that leads at least the first of the groups. Raises NotLeader, Unavailable."""
+        if groups[0] not in self._service.local.led:
+            raise NotLeader(self._service.leader_of(groups[0]))
+        if self._tier is None:
+            raise Unavailable("the node that leads the group has no object store: cold.backend is none")
+        return self._tier
 
     def _read(self, body: bytes, shape: Any) -> Any:
         asked = read_json(body, shape)
-        if asked.core >= self._service.cores:
-            raise Failure("INVALID_REQUEST", f"this node has {self._service.cores} cores, counted from 0")
+        if any(group > self._service.groups for group in asked.groups or ()):
+            raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._service.groups}")
         return asked
+
+
+def _why(voters: dict[int, bool]) -> str:
+    """Of a group that nobody leads: `voters` are its nodes, and whether they are there."""
+    away = [str(node) for node, is_there in voters.items() if not is_there]
+    if not away:
+        return "no leader yet"
+    return f"no leader; of nodes {', '.join(map(str, voters))} the one that was asked does not hear {', '.join(away)}"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -18,9 +21,11 @@ from polynya.replica.log import count_of
 from polynya.stream.snapshots import places_of, with_places
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
 from polynya.wal.errors import is_full
+from polynya.wal.recovery import OFFSET_MASK
 
 NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"
 WRITE_BYTES = 4 * MIB  # staged before it is written
+SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # how far it is, of one that takes long
 log = logging.getLogger("polynya.node")
 
 
@@ -39,13 +44,23 @@ def finish(data: Path) -> None:
         shutil.rmtree(data / name, ignore_errors=True)
 
 
-def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES) -> Birth:
-    """The identity of the data with its new number of cores. Raises `ConfigError` where there is no room; `CorruptData`, as a start does."""
+def say(text: str) -> None:
+    """Into the log, and on a terminal that the log does not go to."""
+    log.info(text)
+    if sys.stdout.isatty() and not (sys.stderr.isatty() and log.isEnabledFor(logging.INFO)):
+        print(text, flush=True)
+
+
+def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say) -> Birth:
+    """The identity of the data with its new number of cores. Raises `ConfigError` where there is no room; `CorruptData`, as a start does. What
+    takes long is told of now and then."""
     log.info("sharing the data out to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
+    began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
     try:
         with _Shares(data / NEW, birth, cores, segment_bytes) as shares:
             for core in range(birth.cores):
-                shares.take_over(data / f"core-{core}", core)
+                progress.begin(core)
+                shares.take_over(data / f"core-{core}", core, progress)
     except (OSError, DiskFull) as error:
         if isinstance(error, OSError) and not is_full(error):
             raise
@@ -57,7 +72,43 @@ def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNA
     write_json(data / NEW / PLAN, Plan(cores))
     _switch(data, cores)
     finish(data)
+    if progress.said:
+        say(f"the data is shared out to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
     return msgspec.structs.replace(birth, cores=cores)
+
+
+class _Progress:
+    """How far it is: of the old core that is being read, the bytes of its journal and its snapshots, which are read and written."""
+
+    def __init__(self, old: int, new: int, say: Callable[[str], None]) -> None:
+        self._old, self._new, self._say = old, new, say
+        self._core = self.done = self._total = 0
+        self._next = time.monotonic() + SAID_FIRST_SECONDS
+        self.said = False
+
+    def begin(self, core: int) -> None:
+        """Its journal is being looked through: how much there is, is not known yet."""
+        self._core, self.done, self._total = core, 0, 0
+        self.at(0)
+
+    def count(self, total: int) -> None:
+        self._total = total
+        self.at(0)
+
+    def advance(self, size: int) -> None:
+        self.at(self.done + size)
+
+    def at(self, done: int) -> None:
+        self.done = done
+        if time.monotonic() < self._next:
+            return
+        self._next, self.said = time.monotonic() + SAID_SECONDS, True
+        far = f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB" if self._total else "looking through its journal"
+        self._say(f"sharing the data out to {_cores(self._new)}: core {self._core + 1} of {self._old}, {far}")
+
+
+def _cores(number: int) -> str:
+    return f"{number} core{'s' if number > 1 else ''}"
 
 
 class _Shares:
@@ -80,23 +131,27 @@ class _Shares:
         for journal in self._journals:
             journal.close()
 
-    def take_over(self, folder: Path, core: int) -> None:
+    def take_over(self, folder: Path, core: int, progress: _Progress) -> None:
         """All that an old core has."""
         if not folder.exists():
             return  # it never started
         old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
         try:
             store = SnapshotStore(folder / "snapshots")
-            links = {group: store.links(group)[-1] for group in store.groups()}
-            bodies = {group: merge(store.chain(group)) for group in links}
+            chains = {group: store.links(group) for group in store.groups()}
+            sizes = {group: sum(link.length for link in chain) for group, chain in chains.items()}
+            links = {group: chain[-1] for group, chain in chains.items()}
+            progress.count(sum(size for _, size in old.segments()) + 2 * sum(sizes.values()))
+            bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
             named = {place for body in bodies.values() for place in places_of(body)}
-            moved = self._stage_all(old.entries(), {group: link.index for group, link in links.items()}, named)
+            moved = self._stage_all(_told(old, progress), {group: link.index for group, link in links.items()}, named)
         finally:
             old.close()
         for group, link in links.items():
             self._stores[group % self._cores].write(group, link.term, link.index, with_places(bodies[group], moved))
+            progress.advance(sizes[group])
 
-    def _stage_all(self, entries: Iterable[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
+    def _stage_all(self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
         """Where the places that snapshots, which are at these indexes, name are now."""
         alone = self._birth.node == 0
         moved: dict[int, int] = {}
@@ -114,6 +169,22 @@ class _Shares:
         for journal in self._journals:
             _write(journal)
         return moved
+
+
+def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) -> bytes:
+    body = merge(store.chain(group))
+    progress.advance(size)
+    return body
+
+
+def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
+    """Its entries, while it is told how many of its bytes have passed."""
+    segments = journal.segments()
+    begins = dict(zip((number for number, _ in segments), accumulate((size for _, size in segments), initial=progress.done), strict=False))
+    for entry in journal.entries():
+        progress.at(begins[entry.place >> 32] + (entry.place & OFFSET_MASK))
+        yield entry
+    progress.at(begins[segments[-1][0]] + segments[-1][1] if segments else progress.done)
 
 
 def _write(journal: Journal) -> None:

@@ -21,6 +21,7 @@ from polynya.node.tls import TlsFiles
 READY = b"R"
 EXIT_CLEAN = 0
 EXIT_CORRUPT = 65  # data is damaged where it must not be: a restart would read the same
+EXIT_STUCK = 70  # told to stop, it did not come to its end, and said what hangs (`polynya.node.ending`)
 EXIT_STORAGE = 74  # an fsync or a write failed: what is on the disk is unknown
 EXIT_REMOVED = 69  # this node belongs to its cluster no more; the supervisor ends with EXIT_CONFIG, as every later start does
 EXIT_ROOT = 77  # the object store came back, and is not this node's: found out while it served

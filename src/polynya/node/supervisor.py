@@ -37,6 +37,7 @@ from polynya.node.tls import prepare as prepare_tls
 
 ENTRY = "polynya.node.bootstrap"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
+KILL_SECONDS = 5.0  # what is killed is gone in this time, or hangs in the kernel, on a disk that does not answer: it is not waited for
 QUICK_SECONDS = 10.0  # a core that lived for less died quickly
 QUICK_DEATHS_MAX = 10  # so many in a row stop the node …
 FIRST_DEATHS_MAX = 3  # … and so many before the node first served
@@ -181,13 +182,12 @@ class _Node:
             loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         async with asyncio.TaskGroup() as tasks:
-            for core in range(self._start.cores):
-                tasks.create_task(self._keep_core(core))
+            keepers = [tasks.create_task(self._keep_core(core)) for core in range(self._start.cores)]
             if self._start.config.lake.interval > 0:
-                tasks.create_task(self._keep_lake())
+                keepers.append(tasks.create_task(self._keep_lake()))
             if self._start.birth.provisional:
-                tasks.create_task(self._hear_all())
-            tasks.create_task(self._take_down())
+                keepers.append(tasks.create_task(self._hear_all()))
+            tasks.create_task(self._take_down(keepers))
         log.info("stopped", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -235,20 +235,25 @@ class _Node:
             print(f"polynya: {reason}", file=sys.stderr, flush=True)
             self._stopping.set()
 
-    async def _take_down(self) -> None:
-        """Once the node stops: ask every process to end, and kill what does not."""
+    async def _take_down(self, keepers: list[asyncio.Task[None]]) -> None:
+        """Once the node stops: ask every process to end, and kill what does not. A process that is just being started is asked when it is."""
         await self._stopping.wait()
         for process in self._processes.values():
             _send(process, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                while self._processes:  # also those that were just being started
-                    await next(iter(self._processes.values())).wait()
-                    await asyncio.sleep(0)
-        except TimeoutError:
-            log.warning("did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
-            self._exit_code = self._exit_code or 1
-            self._kill()
+        _, late = await asyncio.wait(keepers, timeout=STOP_SECONDS)
+        if not late:
+            return
+        log.warning("did not stop in time: killed", extra={"processes": ", ".join(self._processes)})
+        self._exit_code = self._exit_code or 1
+        self._kill()
+        _, late = await asyncio.wait(late, timeout=KILL_SECONDS)
+        if late:
+            log.error(
+                "killed, and not gone: the folder stays locked until the kernel lets go of it",
+                extra={"processes": ", ".join(self._processes)},
+            )
+        for keeper in late:
+            keeper.cancel()
 
     def _kill(self) -> None:
         for process in self._processes.values():
@@ -268,6 +273,7 @@ class _Node:
             began = loop.time()
             code = await self._run_core(core)
             if self._stopping.is_set():
+                self._ended(core, code)
                 return
             lived = loop.time() - began
             quick = quick + 1 if lived < QUICK_SECONDS else 1
@@ -283,6 +289,12 @@ class _Node:
                 log.error("a core died: starting it again", extra={"died": core, "how": _how(code), "lived_s": round(lived, 1)})
                 await self._pause(pause)
 
+    def _ended(self, core: int, code: int) -> None:
+        """While the node stops: how it went is part of the node's exit code."""
+        if code > EXIT_CLEAN and code != EXIT_REMOVED:  # that is said by a core which ends before the node stops
+            log.error("a core did not end cleanly", extra={"ended": core, "how": _how(code)})
+            self._exit_code = self._exit_code or 1
+
     async def _run_core(self, core: int) -> int:
         """Start the process of a core and wait for its end; the exit code, negative for a signal."""
         report, report_fd = os.pipe()
@@ -297,20 +309,25 @@ class _Node:
             )
         finally:
             os.close(report_fd)
-        name = f"core {core}"
-        self._processes[name] = process
         loop = asyncio.get_running_loop()
         loop.add_reader(report, self._reported, core, report)
         try:
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(start) + b"\n")
-            if self._stopping.is_set():
-                _send(process, signal.SIGTERM)
-            return await process.wait()
+            return await self._wait(f"core {core}", process)
         finally:
             loop.remove_reader(report)
             os.close(report)
             self._ready.discard(core)
+
+    async def _wait(self, name: str, process: Process) -> int:
+        """For the end of a process that has just been started; its exit code. If the node has begun to stop meanwhile, nobody else asks it to."""
+        self._processes[name] = process
+        try:
+            if self._stopping.is_set():
+                _send(process, signal.SIGTERM)
+            return await process.wait()
+        finally:
             self._processes.pop(name)
 
     def _reported(self, core: int, report: int) -> None:
@@ -338,9 +355,7 @@ class _Node:
                 env=lake_environment(self._start.config, url, os.environ),
                 start_new_session=True,
             )
-            self._processes["lake"] = process
-            code = await process.wait()
-            self._processes.pop("lake")
+            code = await self._wait("lake", process)
             if not self._stopping.is_set():
                 log.error("the lake worker ended: starting it again", extra={"how": _how(code)})
                 await self._pause(LAKE_RESTART_SECONDS)

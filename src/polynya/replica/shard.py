@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.replica.log import decode_command, encode_bundle
 from polynya.stream.commands import Append, Bundle, Command
 from polynya.stream.machine import Machine
@@ -86,12 +86,18 @@ class Shard:
             group.last_index = min(group.last_index, entry.index - 1)
 
     def replay(self, number: int, term: int, index: int, payload: bytes, place: int) -> Command:
-        """An entry found in the journal at start, next after the last applied one."""
+        """An entry found in the journal at start, next after the last applied one. Raises CorruptData, and ConfigError for what is of a newer release."""
         group = self.groups[number]
         if index != group.applied_index + 1:
             raise CorruptData(f"group {number}: entry {index} follows entry {group.applied_index}: the journal has a hole")
         group.term = max(group.term, term)
         group.last_index = group.applied_index = index
-        command = decode_command(payload)
+        try:
+            command = decode_command(payload)
+        except msgspec.ValidationError as error:  # its checksum is right, so nothing is damaged
+            raise ConfigError(
+                f"group {number}: entry {index} of the journal is a command that this release does not know ({error}): start this node with the "
+                "release that wrote it, or a newer one; nothing was changed"
+            ) from None
         group.machine.apply(command, place)
         return command

@@ -162,10 +162,19 @@ class Forwarding:
         """Whether this core does."""
         return group in self._led
 
+    def leader_of(self, group: int) -> int:
+        """The node that leads the group, as far as is known; 0: nobody."""
+        return self.place.node if group in self._led else self._leaders[group]
+
     def elsewhere(self, group: int) -> int:
         """The node that leads the group, if it is another and known; else 0."""
-        leader = 0 if group in self._led else self._leaders[group]
+        leader = self.leader_of(group)
         return 0 if leader == self.place.node else leader
+
+    def voters_of(self, group: int) -> dict[int, bool]:
+        """The nodes that have a voice in the group, and whether they are heard."""
+        here, there = self.place.node, self.whereabouts.is_there
+        return {node: node == here or there(node) for node in self.whereabouts.map.placed_on(group)}
 
     def places(self) -> Iterator[int]:
         """All cores of the other nodes that are there."""

@@ -229,9 +229,18 @@ class NodeService:
         for place in others:
             await self.ask_core(place, messages.FLUSH, messages.Flush(prefix))
 
-    def home_of(self, group: int) -> int:
-        """The core that acts for a group, as `ask_core` calls it; the own number when that is here. Raises NotLeader while nobody leads it."""
-        return group % self._cores if self._forwarding is None else self._forwarding.home(group)
+    def home_of(self, group: int, *, through: bool = False) -> int:
+        """The core that acts for a group, as `ask_core` calls it; the own number when that is here; perhaps `through` another node, as `at_home`
+        does. Raises NotLeader while nobody leads it."""
+        return group % self._cores if self._forwarding is None else self._forwarding.home(group, through=through)
+
+    def leader_of(self, group: int) -> int:
+        """The node that leads a group, as far as is known; 0: nobody, or there are no nodes."""
+        return 0 if self._forwarding is None else self._forwarding.leader_of(group)
+
+    def voters_of(self, group: int) -> dict[int, bool]:
+        """The nodes that have a voice in the group, and whether this one hears them. None of a node by itself."""
+        return {} if self._forwarding is None else self._forwarding.voters_of(group)
 
     async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
         """The answer of the core that acts for a group: from `handle`, or as it is served there. Waits for an election; `handle` raises
@@ -240,7 +249,7 @@ class NodeService:
         while True:
             place = -1
             try:
-                place = self.home_of(group) if self._forwarding is None else self._forwarding.home(group, through=True)
+                place = self.home_of(group, through=True)
                 return await (handle(question) if place == self._core else self._ask_at(place, kind, question, group))
             except NotLeader as fault:
                 if self._forwarding is not None and place >= 0:

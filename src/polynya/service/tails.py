@@ -69,15 +69,19 @@ class RemoteTails:
             tail = self._tails[name] = _Tail()
             tail.waiting.append((future, sink))
             body = messages.encode(messages.Attach(group, name, self._local))
-            tail.subscription = self._transport.subscribe(
-                core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
-            )
+            try:
+                tail.subscription = self._transport.subscribe(
+                    core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
+                )
+            except BaseException:  # nobody will ever be told anything
+                self._forget(name, tail)
+                raise
         else:
             tail.waiting.append((future, sink))
         try:
             return await future
         except asyncio.CancelledError:  # the client is gone: perhaps after it was attached
-            if future.done() and not future.cancelled() and isinstance(found := future.result(), Facts):
+            if future.done() and not future.cancelled() and future.exception() is None and isinstance(found := future.result(), Facts):
                 self.detach(found.uid, sink)
             raise
 
@@ -170,7 +174,7 @@ def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
         try:
             await local.prepare(question.group, local=question.local)
             attach(question, push)
-        except Unavailable as fault:
+        except Exception as fault:  # the asking core raises it as what it is
             push.end(fault)
 
     def subscribed(body: bytes, push: Push, peer: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, structs
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
 from polynya.stream import index, snapshots, subscriptions_links
 from polynya.stream.changes import Changes
@@ -174,7 +174,9 @@ class _Merged:
         (length,) = _LENGTH.unpack_from(body)
         head = _head_of(body[_LENGTH.size : _LENGTH.size + length])
         if head.version != VERSION:
-            raise CorruptData(f"a group snapshot's delta has version {head.version}; this release reads version {VERSION}")
+            raise ConfigError(
+                f"a group snapshot's delta has version {head.version}; this release reads version {VERSION}: use the release that wrote it"
+            )
         streams = _list_of(_MANY.pack(0xDD, head.streams) + body[_LENGTH.size + length :])
         self._add(_list_of(head.image), streams, watched=head.watched)
         gone = head.gone

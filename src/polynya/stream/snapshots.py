@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
-from polynya.base.errors import CorruptData
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.levels import check_level
 from polynya.base.msgpack import array_head
 from polynya.stream import eviction, index, subscriptions_links
@@ -149,7 +149,7 @@ def without_payload(stream: Stream) -> Stream:
 
 
 def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
-    """The machine again. Raises CorruptData when `data` or a payload is not what was written, ConfigError for a level beyond this release."""
+    """The machine again. Raises CorruptData when `data` or a payload is not what was written, ConfigError for what is of a newer release."""
     image = decode_image(data)
     check_level(image.level, image.group)
     machine = machine_type(image.group, image.groups)
@@ -180,7 +180,7 @@ def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int
 
 def decode_image(data: bytes) -> Image:
     """What was written, its streams without payload. One stream after the other: a thread that does this leaves room for others. Raises
-    CorruptData."""
+    CorruptData, and ConfigError for a version of a newer release."""
     try:
         parts = _PARTS.decode(data)
         streams = _PARTS.decode(parts[_STREAMS])
@@ -190,7 +190,9 @@ def decode_image(data: bytes) -> Image:
     except (msgspec.MsgspecError, IndexError) as error:
         raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
     if image.version != VERSION:
-        raise CorruptData(f"the group snapshot has version {image.version}; this release reads version {VERSION}")
+        raise ConfigError(
+            f"the group snapshot has version {image.version}; this release reads version {VERSION}: use the release that wrote it"
+        )
     return widened(image)
 
 

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Set
+from contextlib import suppress
 from functools import partial
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.transport.errors import encode_error
 from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, Link, Type
 
+CLOSE_SECONDS = 5.0  # for connections that are dropped to be gone, which takes a pass of the loop
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
 Greet = Callable[["Guest", int, int, int, bytes], int]
@@ -63,6 +65,35 @@ class House:
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
         self.guests: set[Guest] = set()
+        self._closed = False
+        self._empty = asyncio.Event()
+
+    def enter(self, guest: Guest) -> None:
+        """Its connection is up. It may have been accepted before the doors were closed, and come up after."""
+        if self._closed:
+            guest.link.close()
+        else:
+            self.guests.add(guest)
+
+    def leave(self, guest: Guest) -> None:
+        """Its connection is gone. May be called again."""
+        self.guests.discard(guest)
+        if not self.guests:
+            self._empty.set()
+
+    async def close(self) -> None:
+        """Let all guests go, and nobody in; returns when they have gone."""
+        self._closed = True
+        self._empty.clear()
+        for guest in list(self.guests):
+            guest.link.close()
+        if not self.guests:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._empty.wait()
+        except TimeoutError:  # nothing that is known: the others see the end of this process
+            log.error("connections of others do not close", extra={"cores": sorted(guest.core for guest in self.guests)})
 
 
 class Guest:
@@ -82,10 +113,10 @@ class Guest:
         self.link.connection_lost(None)
 
     def _on_up(self) -> None:
-        self._house.guests.add(self)
+        self._house.enter(self)
 
     def _on_lost(self) -> None:
-        self._house.guests.discard(self)
+        self._house.leave(self)
         pushes, self.pushes = self.pushes, {}
         for push in pushes.values():
             push.cancelled()
@@ -171,7 +202,7 @@ class Door:
 
     async def open(self) -> None:
         """Listen; a socket that a killed predecessor left is replaced."""
-        if os.path.exists(self._path):
+        with suppress(FileNotFoundError):
             os.unlink(self._path)
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Guest(self._house, self._greet).link, self._path)
 
@@ -190,11 +221,8 @@ class Door:
         """Listen no more, and let all guests go."""
         if self._server is not None:
             self._server.close()
-        while self._house.guests:
-            for guest in list(self._house.guests):  # in each pass: one may just have come in
-                guest.link.close()
-            await asyncio.sleep(0)
-        if os.path.exists(self._path):
+        await self._house.close()
+        with suppress(FileNotFoundError):
             os.unlink(self._path)
 
     def _greet(self, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:

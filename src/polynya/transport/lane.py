@@ -93,8 +93,8 @@ class Lane:
         self.dropped += len(self._queue)
         self._queue.clear()
         self._queued_bytes = 0
-        self._on_down()
         self._lost.set()
+        self._on_down()
 
     def _send_queued(self) -> None:
         link, queue = self._link, self._queue

@@ -50,6 +50,7 @@ class Peer:
         self._subscriptions: dict[int, Subscription] = {}
         self._waiting: list[tuple[int, int, int, bytes]] = []  # type, kind, id, body: asked while the peer is away
         self._waiting_bytes = 0
+        self._closed = False
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._backoff = Backoff()
@@ -101,7 +102,12 @@ class Peer:
             if self._link is not None:
                 self._link.close()
                 await self._lost.wait()
-            self._fail_waiting(Unavailable("this core is stopping"))
+            self.close()
+
+    def close(self) -> None:
+        """It is not kept any more, or never was: what waits for a connection fails, and what is asked from now on."""
+        self._closed = True
+        self._fail_waiting(Unavailable("this core is stopping"))
 
     def hurry(self) -> None:
         """The peer has shown that it is there: try now, if it is still to be reached."""
@@ -130,7 +136,7 @@ class Peer:
         """Send or keep one frame; its id, 0 when it is refused."""
         link = self._link
         assert len(body) <= FRAME_BYTES_MAX, f"a message of {len(body)} bytes: the largest request is much smaller"
-        if len(self._calls) >= CALLS_MAX or (link is not None and link.full):
+        if self._closed or len(self._calls) >= CALLS_MAX or (link is not None and link.full):
             self.refused += 1
             return 0
         ident = self._next_id = self._next_id + 1
@@ -190,6 +196,7 @@ class Peer:
         link, self._link = self._link, None
         assert link is not None
         self._up.clear()
+        self._lost.set()
         self.now = self._down_since = asyncio.get_running_loop().time()
         calls, self._calls = self._calls, {}
         subscriptions, self._subscriptions = self._subscriptions, {}
@@ -201,7 +208,6 @@ class Peer:
                 done(Unavailable(f"{self.name} went away; retry"))
         for subscription in subscriptions.values():
             subscription.on_end(Unavailable(f"the connection to {self.name} broke"))
-        self._lost.set()
 
     def _fail_waiting(self, error: Unavailable) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,7 @@ class NodePort:
         """Take connections from now on."""
         loop = asyncio.get_running_loop()
         path = self._path(self.own.core)
-        if os.path.exists(path):
+        with suppress(FileNotFoundError):
             os.unlink(path)
         self._handed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._handed.setblocking(False)
@@ -77,7 +78,8 @@ class NodePort:
         if self._handed is not None:
             loop.remove_reader(self._handed)
             self._handed.close()
-            os.unlink(self._path(self.own.core))
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(self.own.core))
         for task in list(self._entering):
             task.cancel()
         await asyncio.gather(*self._entering, return_exceptions=True)

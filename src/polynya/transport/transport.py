@@ -68,6 +68,7 @@ class Transport:
                 self._peers[other] = Peer(f"core {other}", _to_core(core, _path(directory, other), start_id), call_seconds=call_seconds)
         self.others = list(self._peers)
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the peer that each keeps
+        self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._dialers: dict[int, Dialer] = {}
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
@@ -130,9 +131,10 @@ class Transport:
         tasks = [self._tasks.pop(place) for place in [place for place in self._tasks if place >> 8 == node]]
         for task in tasks:
             task.cancel()
-        for place in [place for place in self._peers if place >> 8 == node]:
-            del self._peers[place]
+        gone = [self._peers.pop(place) for place in [place for place in self._peers if place >> 8 == node]]
         await asyncio.gather(self.raft.remove(node), *tasks, return_exceptions=True)
+        for peer in gone:
+            peer.close()
 
     def dismiss_node(self, node: int, removed: int = 0) -> None:
         """It is on its way out: connections that are there go on until `remove_node`, new ones of it are not taken. `removed`: the epoch of a
@@ -174,6 +176,7 @@ class Transport:
 
     async def close(self) -> None:
         """Drop all connections; every open call and subscription is told."""
+        self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
         if self._port is not None:
@@ -183,6 +186,8 @@ class Transport:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for peer in self._peers.values():  # of one whose task had not begun nobody is told by that
+            peer.close()
         await self._door.close()
 
     async def wait_connected(self) -> None:
@@ -258,6 +263,8 @@ class Transport:
         if peer is None:  # a core of another node that was not asked before
             node, core = place >> 8, place & 0xFF
             dialer = self._dialers.get(node)
+            if self._closed:
+                raise Unavailable("this core is stopping")
             if dialer is None:
                 raise Unavailable(f"node {node} does not belong to the cluster; retry")
             name = f"core {core} of node {node}"
@@ -275,8 +282,8 @@ class Transport:
         assert self.raft is not None
         self.raft.greeted(hello)
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
-            self._peers.pop(place)  # the node has fewer cores than it had
             self._tasks.pop(place).cancel()
+            self._peers.pop(place).close()  # the node has fewer cores than it had
 
     def _removed(self, hello: Hello) -> None:
         self.on_removed(hello)  # whoever listens may come after the dialers
@@ -297,6 +304,7 @@ class Transport:
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
+        self._ticker = loop.call_later(TICK_SECONDS, self._tick)  # whatever is raised by who is told of a timeout
         now = loop.time()
         for peer in list(self._peers.values()):
             peer.tick(now)
@@ -304,7 +312,6 @@ class Transport:
             self._port.tick()
         if self.raft is not None:
             self.raft.tick(now)
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
 
 
 def _lane_to(dialer: Dialer) -> Callable[[int], Connect]:

@@ -14,19 +14,23 @@ from collections.abc import Iterator
 from polynya.cli.checks.findings import FAIL, OK, WARN, Finding
 
 PYTHON_LEAST = (3, 11)
+PYTHON_LATEST = (3, 13)  # the last that the tests were run with
 FILES_LEAST = 1024
 FILES_GOOD = 65_536  # a connection is one
-LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "uvloop")
+LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
 LAKE = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "duckdb")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
 _CONDITION = re.compile(r"(>=|<|==)\s*([0-9]+(?:\.[0-9]+)*)")
 _TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 
 
-def check_python() -> Finding:
+def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
+    """Whether it is one that Polynya is made for and tried with."""
     said = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
-    if sys.version_info < PYTHON_LEAST:
+    if version < PYTHON_LEAST:
         return Finding("python", FAIL, said, "Python 3.11 or newer is needed.")
+    if version > PYTHON_LATEST:
+        return Finding("python", WARN, said, f"Tested are Python 3.11 to {PYTHON_LATEST[0]}.{PYTHON_LATEST[1]}.")
     if platform.python_implementation() != "CPython":
         return Finding("python", WARN, said, "Only CPython is tested.")
     return Finding("python", OK, said)

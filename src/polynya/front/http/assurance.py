@@ -59,8 +59,10 @@ class Assurance:
         by_name: dict[str, list[Doubter]] = {}
         for doubter in doubters:
             by_name.setdefault(doubter.name, []).append(doubter)
-        await asyncio.gather(*(self._ask(name, waiting) for name, waiting in by_name.items()))
-        self._timer = None
+        try:
+            await asyncio.gather(*(self._ask(name, waiting) for name, waiting in by_name.items()))
+        finally:
+            self._timer = None
         if self._doubters:
             self._ask_in(AGAIN_SECONDS if not self._doubters.keys().isdisjoint(doubters) else ASK_SECONDS)
 

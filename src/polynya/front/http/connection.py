@@ -74,7 +74,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        if not self.front.admit(self):
+        if self.front.stopping:  # accepted before the listeners were closed, and up only now: nobody waits for its end any more
+            self._finished = True
+            self.transport.abort()
+        elif not self.front.admit(self):
             self._finished = True
             self.transport.write(_bare_error(self.front, "CONNECTION_LIMIT"))
             self.transport.close()

@@ -202,6 +202,8 @@ class Subscriber:
                 self._write_page(page)
             else:
                 await asyncio.sleep(0)  # the feed is ahead of what can be read yet
+            if self._front.stopping:
+                self.finish()
             if self._finished or self._go_live(page):
                 return
             await self._connection.wait_writable()

@@ -1,0 +1,396 @@
+"""A rolling upgrade from an older release to this one, under load: `python -m chaos.upgrade --from REVISION`, or `make upgrade FROM=REVISION`.
+
+Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release, the commands of both are given to nodes of both, leads
+are moved to and fro, members of both lose their data and get it from the other, a backup is taken; node 3 goes back, and then all are upgraded, one
+after the other. In the end an older node comes again: it is refused if the level has risen, and else the whole cluster goes back. Exit code 1: something
+acknowledged was lost, came twice, out of order or too late, or something was not as docs/cluster.md#upgrading says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from chaos.clients import Clients, Wrong, read_all
+from chaos.disks import Folder
+from chaos.guard import Guard
+from chaos.history import FAIL, INFO, OK, check
+from chaos.network import Loopback
+from chaos.nodes import FIRST, Cluster, Node
+from chaos.proxy import Network, Pair, Place, Wires
+from chaos.releases import Release, Said, by_itself, here, of_revision
+from chaos.wire import Connection, Lost, Unsent
+
+WELL_SECONDS = 90.0
+REFUSED_SECONDS = 30.0
+REFUSED = "the levels of logs up to"
+STREAMS = 6
+SHOWN = 40
+
+
+class Upgrade:
+    """One cluster from the old release to the new one. `wrong`: what was not as it has to be."""
+
+    def __init__(self, old: Release, new: Release, folder: Path, name: str, *, hard: bool, hold: float, seed: int) -> None:
+        self.old, self.new, self.folder, self.hard, self.hold = old, new, folder, hard, hold
+        self.wrong: list[str] = []
+        self.began = time.monotonic()
+        self.cluster = Cluster(folder, Loopback(FIRST, name), Direct(seed), Folder)
+        self.clients: Clients
+        self._seed = seed
+
+    async def run(self) -> None:
+        try:
+            await self._prepare()
+            await self._well("three nodes of the old release")
+            self.clients = Clients(self.cluster.addresses, [f"upgrade/s{number}" for number in range(STREAMS)], self._seed, time.monotonic)
+            await self.clients.create()
+            self.clients.start(pause=0.1)
+            await asyncio.sleep(self.hold)
+            await self._upgrade()
+            await self.clients.stop()
+            await self._judge()
+        finally:
+            await self.cluster.close()
+
+    async def _prepare(self) -> None:
+        async def no_store() -> list[str]:
+            return []
+
+        await self.cluster.prepare(None, no_store)
+        for node in self.cluster.nodes.values():
+            node.source = self.old.source
+            node.start()
+
+    async def _upgrade(self) -> None:
+        """All of it; raises nothing: what does not come about is written down, and ends it."""
+        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("node 3 gets the new release", lambda: self._change(3, self.new)),
+            ("the commands of both", self._commands),
+            ("leads go to and fro", self._leads),
+            ("a new and an old member lose their data", self._wipes),
+            ("a backup", self._backups),
+            ("a node comes and goes", self._membership),
+            ("node 3 goes back", self._go_back),
+            ("node 3 gets the new release again", lambda: self._change(3, self.new)),
+            ("node 2 gets the new release", lambda: self._change(2, self.new)),
+            ("leads go to and fro", self._leads),
+            ("node 1 gets the new release", lambda: self._change(1, self.new)),
+            ("the level is that of the new release", self._risen),
+            ("the old release comes again", self._come_again),
+        ]
+        for what, step in steps:
+            self._say(what)
+            try:
+                await step()
+                await asyncio.sleep(self.hold / 4)
+            except _Stuck as stuck:
+                self._note(f"{what}: {stuck}")
+                return
+
+    # --- the steps -----------------------------------------------------------------------------------------------------------------
+
+    async def _change(self, number: int, release: Release) -> None:
+        """As docs/cluster.md#upgrading says, or by SIGKILL."""
+        node = self.cluster.nodes[number]
+        await self._end(node)
+        node.source = release.source
+        node.start()
+        await self._well(f"node {number} with the {release.name} release")
+        await self._level(self._expected())
+
+    async def _go_back(self) -> None:
+        """With its data if the old release can read them: else it says so and changes nothing, and begins on an empty folder."""
+        node = self.cluster.nodes[3]
+        try:
+            await self._change(3, self.old)
+            return
+        except _Stuck:
+            if node.is_alive or "unknown to this release" not in node.said():
+                raise
+        self._say(
+            "  it cannot read the data: " + " | ".join(line for line in node.said().splitlines() if line.startswith("polynya:"))[:600]
+        )
+        node.source = self.new.source
+        node.start()
+        await self._well("node 3 with the new release, as it was")
+        await self._end(node)
+        node.wipe()
+        node.source = self.old.source
+        node.start()
+        await self._well("node 3 with the old release on an empty folder")
+
+    async def _end(self, node: Node) -> None:
+        if self.hard:
+            await node.kill()
+        elif code := await node.stop():
+            self._note(f"node {node.number} ends with {code} after SIGTERM:\n{node.said()[-2000:]}")
+
+    async def _commands(self) -> None:
+        """Of both releases to nodes of both."""
+        for release, number in self._pairs():
+            server = self.cluster.http_of(number)
+            said = await release.run("cluster", "status", server=server)
+            self._must(said, f"{release.name} 'cluster status' at node {number}")
+            if release is self.new and self.old.level > 1 and "release" not in said.text:
+                self._note(f"'cluster status' says nothing of the upgrade: {said.text}")
+            await self._retry(release, number, "cluster", "health")
+            if await release.knows("cluster", "drain"):
+                other = 1 + number % 3
+                for words in (("drain", str(other), "--wait"), ("uncordon", str(other))):
+                    await self._retry(release, number, "cluster", *words)
+            await self._retry(release, number, "info", "upgrade/s0")
+
+    async def _leads(self) -> None:
+        """Some groups are led by each node once, at the word of each release."""
+        if not await self.old.knows("cluster", "transfer"):
+            self._say("  the old release cannot")
+            return
+        for target in (3, 1, 2):
+            for release in (self.old, self.new):
+                for group in (0, 5) if release is self.old else (2, 7):
+                    await self._retry(release, 1 + group % 3, "cluster", "transfer", str(group), "--to", str(target), "--wait")
+            await asyncio.sleep(self.hold / 8)
+        await self._well("all after leads went to and fro")
+
+    async def _wipes(self) -> None:
+        for number in (3, 1):
+            node = self.cluster.nodes[number]
+            await self._end(node)
+            node.wipe()
+            node.start()
+            await self._well(f"node {number} without its data")
+            said = node.said()
+            self._say(f"  node {number} has all again ({said.count('snapshot')} lines of its log name snapshots)")
+
+    async def _backups(self) -> None:
+        """By each release at each node; each is looked through by the new one, and restored, and what is there is what was read there before."""
+        if not await self.old.knows("backup"):
+            self._say("  the old release cannot")
+            return
+        for release, number in self._pairs():
+            place = self.folder / f"backup-{release.name}-{number}"
+            before = {stream: await self.clients.read_all(number, stream) for stream in self.clients.streams}
+            words = ("backup", str(place), "--server", self.cluster.http_of(number))
+            await self._retry(release, number, *words)
+            self._must(await self.new.run("verify", str(place)), f"'verify' of the backup of {release.name} at node {number}")
+            await self._restored(place, before)
+
+    async def _restored(self, place: Path, before: dict[str, list[str]]) -> None:
+        data = self.folder / f"{place.name}-data"
+        self._must(await self.new.run("restore", str(place), "--data", str(data)), f"'restore' of {place.name}")
+        async with by_itself(self.new, data) as place_of:
+            found = {stream: await read_all(Connection(*place_of), stream) for stream in before}
+        for stream, records in before.items():
+            if found[stream][: len(records)] != records:
+                self._note(f"{place.name}: {stream} has {len(found[stream])} records, not the {len(records)} of before")
+
+    async def _membership(self) -> None:
+        """A fourth node of the new release is let in by a command of the old one, gets a group, and goes by one of the new."""
+        if not await self.old.knows("cluster", "add"):
+            self._say("  the old release cannot")
+            return
+        cluster = self.cluster
+        for by, release in ((self.old, self.new), (self.new, self.old)):
+            node = await cluster.join()
+            node.source, number = release.source, str(node.number)
+            places = ("--peer", cluster.peer_of(node.number), "--http", cluster.http_of(node.number))
+            await self._retry(by, 1, "cluster", "add", "--id", number, *places, "--no-rebalance")
+            node.start()
+            await self._well(f"node {number} of the {release.name} release, let in by a command of the {by.name}")
+            await self._retry(by, 3, "cluster", "move", "2", "--from", "1", "--to", number, "--wait")
+            await self._retry(by, 3, "cluster", "transfer", "2", "--to", number, "--wait")
+            await self._retry(by, node.number, "cluster", "rebalance", "--wait")
+            await self._well(f"node {number} with groups of its own")
+            cluster.leaving[node.number] = node.starts
+            await self._retry(self.new, 2, "cluster", "remove", number, "--wait")
+            code = await node.ended(REFUSED_SECONDS)
+            if code not in (0, 78):
+                self._note(f"node {number} ends with {code} when it is removed:\n{node.said()[-2000:]}")
+            cluster.let_go(node.number)
+            await self._well(f"three nodes after node {number} was removed")
+
+    async def _risen(self) -> None:
+        await self._level(self.new.level)
+
+    async def _come_again(self) -> None:
+        node = self.cluster.nodes[2]
+        if self.old.level >= self.new.level and self.old.protocols[1] >= self.new.protocols[0]:
+            for number in FIRST:
+                await self._change(number, self.old)
+            return
+        await self._end(node)
+        node.source = self.old.source
+        node.start()
+        try:
+            await self._until(lambda: not node.is_alive or REFUSED in node.said(), "the old release to be refused", REFUSED_SECONDS)
+        finally:
+            self._say(
+                "  it says: "
+                + " | ".join(line for line in node.said().splitlines() if REFUSED in line or line.startswith("polynya:"))[:600]
+            )
+        if node.is_alive:
+            await self._end(node)
+        node.source = self.new.source
+        node.start()
+        await self._well("node 2 with the new release again")
+
+    # --- what each uses ------------------------------------------------------------------------------------------------------------
+
+    def _pairs(self) -> list[tuple[Release, int]]:
+        """Commands of one release to a node of the other."""
+        by = {number: self.cluster.nodes[number].source for number in FIRST}
+        old, new = (next((number for number in FIRST if by[number] == each.source), 0) for each in (self.old, self.new))
+        return [(release, number) for release, number in ((self.old, new), (self.new, old)) if number]
+
+    def _expected(self) -> int:
+        """The level that the groups have to be at now: it never goes down."""
+        sources = {node.source for node in self.cluster.nodes.values()}
+        return self.new.level if self.old.source not in sources else self.old.level
+
+    async def _level(self, level: int) -> None:
+        seen: list[object] = []
+
+        async def look() -> bool:
+            views = [await self.cluster.view(number) for number in self.cluster.numbers]
+            seen[:] = [None if view is None else view.get("level", 1) for view in views]
+            return all(each == level for each in seen)
+
+        await self._until_async(look, lambda: f"level {level} at all nodes; they say {seen}", REFUSED_SECONDS)
+
+    async def _retry(self, release: Release, number: int, *words: str) -> None:
+        """Codes 1 and 3 are answers while something is under way: it is given again for a while."""
+        deadline = time.monotonic() + WELL_SECONDS
+        while True:
+            said = await release.run(*words, server=self.cluster.http_of(number))
+            if not said.code or ("[NO_ROUTE]" in said.text and not await self._both(*words[:2])):
+                return
+            if "Traceback" in said.text or time.monotonic() > deadline:
+                self._must(said, f"{release.name} '{' '.join(words)}' at node {number}")
+                return
+            await asyncio.sleep(0.5)
+
+    async def _both(self, *words: str) -> bool:
+        """Whether a command is known to both releases: else a node of one says that it does not know what the other's asks for."""
+        return await self.old.knows(*words) and await self.new.knows(*words)
+
+    def _must(self, said: Said, what: str) -> None:
+        if said.code or "Traceback" in said.text:
+            self._note(f"{what} ends with {said.code}: {said.text[-1500:]}")
+
+    async def _well(self, what: str) -> None:
+        """Every node says so. Raises _Stuck."""
+        unwell = [""]
+
+        async def look() -> bool:
+            for node in self.cluster.nodes.values():
+                if not node.is_alive:
+                    assert node.process is not None
+                    raise _Stuck(f"{what}: node {node.number} ended with {node.process.returncode}:\n{node.said()[-3000:]}")
+            unwell[0] = await self.cluster.unwell()
+            return not unwell[0]
+
+        began = time.monotonic()
+        await self._until_async(look, lambda: f"{what} to be well: {unwell[0]}", WELL_SECONDS)
+        self._say(f"  {what}: well after {time.monotonic() - began:.1f} s")
+
+    async def _until(self, look: Callable[[], bool], what: str, seconds: float) -> None:
+        async def looked() -> bool:
+            return look()
+
+        await self._until_async(looked, lambda: what, seconds)
+
+    async def _until_async(self, look: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not await look():
+            if time.monotonic() > deadline:
+                raise _Stuck(f"waited {seconds:.0f} s in vain for {what()}")
+            await asyncio.sleep(0.1)
+
+    async def _judge(self) -> None:
+        """The full read by each node, the same by all, and the checker."""
+        final: dict[str, list[str]] = {}
+        for stream in self.clients.streams:
+            for number in self.cluster.numbers:
+                try:
+                    records = await self.clients.read_all(number, stream)
+                except (Lost, Unsent, Wrong) as fault:
+                    self._note(f"{stream} cannot be read by node {number} in the end: {fault!r}")
+                    continue
+                if final.setdefault(stream, records) != records:
+                    self._note(f"{stream}: node {number} has not what another has in the end")
+        await self.clients.finish(final, 30.0)
+        history = self.clients.history
+        for wrong in [*self.clients.wrong, *check(history, final), *self.cluster.odd_lines()]:
+            self._note(wrong)
+        counts = ", ".join(f"{history.count(each)} {each}" for each in (OK, FAIL, INFO))
+        tailed = sum(len(piece.records) for tail in history.tails for piece in tail.pieces)
+        self._say(
+            f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the longest time without an append to some stream was "
+            f"{self.clients.longest_pause():.1f} s"
+        )
+
+    def _note(self, wrong: str) -> None:
+        self.wrong.append(wrong)
+        if len(self.wrong) <= SHOWN:
+            self._say(f"WRONG: {wrong}")
+
+    def _say(self, text: str) -> None:
+        print(f"  {time.monotonic() - self.began:6.1f} s  {text}", flush=True)
+
+
+class Direct(Wires):
+    """No proxies: nodes reach each other where they are."""
+
+    async def listen(self, node: int, at: Place, to: Place, network: Network) -> None:
+        self.doors[node] = to
+
+    def carried(self) -> set[Pair]:
+        return {(one, other) for one in self.doors for other in self.doors}
+
+
+class _Stuck(Exception):
+    """What has to come about does not."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.upgrade", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--from", dest="revision", required=True, help="the older release, a git revision of this checkout")
+    parser.add_argument("--kill", action="store_true", help="nodes are killed; else they get SIGTERM")
+    parser.add_argument("--hold", type=float, default=16.0, help="seconds with nodes of the old release alone; other waits in proportion")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="polynya-upgrade-"))
+    name = f"pup{os.getpid()}"
+    guard = Guard(name, folder)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    run: Upgrade | None = None
+    try:
+        old, new = of_revision(given.revision, folder), here()
+        print(
+            f"from {given.revision} (level {old.level}, protocols {old.protocols}) to this (level {new.level}, protocols {new.protocols})"
+        )
+        run = Upgrade(old, new, folder, name, hard=given.kill, hold=given.hold, seed=given.seed)
+        asyncio.run(run.run())
+    finally:
+        keep = given.keep or run is None or bool(run.wrong)
+        guard.finish(keep=keep)
+        if keep:
+            print(f"the logs are in {folder}", flush=True)
+    print("FAILED" if run.wrong else "nothing acknowledged was lost, out of order or twice", flush=True)
+    return 1 if run.wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
