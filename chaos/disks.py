@@ -8,9 +8,11 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 from random import Random
 
+END_SECONDS = 10.0  # a helper of a core ends after it
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2  # what the journal of the file system has not written is lost as well
 IMAGE_BYTES = 3 << 30  # sparse
@@ -53,8 +55,16 @@ class Disk:
             os.close(folder)
 
     def restore(self) -> None:
-        """Power is back: what the disk has. Nobody may use it meanwhile."""
-        _run("umount", str(self.path))
+        """Power is back: what the disk has. Nobody may use it meanwhile; processes that are just ending are waited for."""
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                _run("umount", str(self.path))
+                break
+            except subprocess.CalledProcessError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         self._mount()
 
     def fill(self, leave: int = 0) -> None:

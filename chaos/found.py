@@ -110,4 +110,16 @@ FOUND = (
         "a reading for waits without an end",
         "tests/service/test_tails.py",
     ),
+    Found(
+        "A replica on its way to a node stood still for good: the acknowledgements of a whole window had been lost, and while it learned its answers to "
+        "heartbeats say nothing of what it has",
+        "simulation of readers, seed 71000003",
+        "tests/raft/test_forgetting.py",
+    ),
+    Found(
+        "In the first seconds of a cluster, and while a node on an empty disk got its data, another lost disk left groups of three without a leader for "
+        "good, though everything was there",
+        "thinking it over; and random births and losses of disks (tests/raft_losses.py)",
+        "tests/raft/test_raft_losses.py",
+    ),
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-PARTS = ("raft_parts", "forgetting", "raft_losses")  # tests that a mutant has to pass in the end
+PARTS = ("forgetting", "raft_parts", "raft_losses")  # tests that a mutant has to pass in the end
 ROOT = Path(__file__).parent.parent
 
 
