@@ -11,6 +11,7 @@ sync N                                  what N has written becomes durable
 full N                                  or is undone, for want of room
 crash N [KEPT] | wipe N | start N       what was not synced is lost, KEPT frames of it aside; or all, of a member that never votes
 propose N TEXT … | read N | campaign N | transfer N M | snapshot N [keep=K] | lost N M [silent=MS] | found N M
+sends N M | takes N M                   N is told that something large of M arrives, or leaves for M
 change N voters=1,2 [learners=3] [readers=4]
 show N …                                part, term, log, peers
 """
@@ -183,6 +184,14 @@ class Story:
         member = self.member(plain[0])
         member.live.peer_found(int(plain[1]), member.now_ms)
 
+    def sends(self, plain: list[str], named: dict[str, str]) -> None:
+        member = self.member(plain[0])
+        member.live.peer_sends(int(plain[1]), member.now_ms)
+
+    def takes(self, plain: list[str], named: dict[str, str]) -> None:
+        member = self.member(plain[0])
+        member.live.peer_takes(int(plain[1]), member.now_ms)
+
     def show(self, plain: list[str], named: dict[str, str]) -> None:
         for number in plain:
             raft = self.member(number).live
@@ -235,5 +244,7 @@ COMMANDS: dict[str, Callable[[Story, list[str], dict[str, str]], None]] = {
     "add": Story.add,
     "lost": Story.lost,
     "found": Story.found,
+    "sends": Story.sends,
+    "takes": Story.takes,
     "show": Story.show,
 }

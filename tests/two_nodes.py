@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,16 +75,18 @@ async def answer_of(asking: Node, body: bytes) -> bytes:
 
 
 class Proxy:
-    """Stands between two nodes. `stopped`: nothing passes, and nobody is told."""
+    """Stands between two nodes, and holds little. `stopped`: nothing passes, and nobody is told. `rate`: no more bytes of a connection in a ms; 0: all."""
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.stopped = False
+        self.rate = 0
         self.pipes: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> int:
         self.server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        self.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # those that it accepts have it, too
         port: int = self.server.sockets[0].getsockname()[1]
         return port
 
@@ -111,6 +114,8 @@ class Proxy:
                 await asyncio.sleep(0.005)
             sink.write(data)
             await sink.drain()
+            if self.rate:
+                await asyncio.sleep(len(data) / self.rate / 1000)
 
 
 @asynccontextmanager

@@ -168,6 +168,33 @@ def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, m
     run(story())
 
 
+def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_node_is_lost(tmp_path, monkeypatch):
+    async def story():
+        async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):
+            taking, sending = [], []
+            one.raft.on_taking = lambda node, shared: taking.append((node, shared(1)))
+            two.raft.on_sending = lambda node, shared: sending.append((node, shared(1)))
+            one.raft.send(2, [b"small"])
+            await until(lambda: two.heard)
+            assert taking == sending == []
+            proxy.rate = 4000
+            one.raft.send(2, [bytes(4 << 20)])
+            await until(lambda: len(taking) >= 5 and len(sending) >= 5)
+            assert len(two.heard) == 1 and one.seen == ["found 2"]
+            assert set(taking) == {(2, True)} and set(sending) == {(1, True)}
+            await until(lambda: len(two.heard) == 2)
+            one.raft.send(2, [bytes(4 << 20)])
+            await until(lambda: len(taking) >= 10)
+            proxy.stopped = True
+            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)
+            await until(lambda: one.seen[-1] == "lost 2")
+            assert len(two.heard) == 2
+            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
+            proxy.stopped, proxy.rate = False, 0
+
+    run(story())
+
+
 def test_a_new_life_of_a_node_is_lost_and_found(tmp_path):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):

@@ -113,6 +113,8 @@ class Joined:
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages)
         self._raft.on_found = self._core.peer_found
+        self._raft.on_sending = self._core.peer_sends
+        self._raft.on_taking = self._core.peer_takes
         self._raft.group_of = group_of_message
         self.forwarding.cores_of = self._raft.cores_of
         self._raft.on_lost = self._lost

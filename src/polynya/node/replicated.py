@@ -287,25 +287,28 @@ class ReplicatedCore:
 
     def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
         """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
-        now_ms = self._now_ms()
-        for group, member in self.members.items():
-            if shared(group):
-                member.raft.unreachable(node, now_ms)
-        self._kick_soon()
+        self._tell(shared, lambda raft, now_ms: raft.unreachable(node, now_ms))
 
     def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
         """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
-        now_ms = self._now_ms()
-        for group, member in self.members.items():
-            if shared(group):
-                member.raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms)
-        self._kick_soon()
+        self._tell(shared, lambda raft, now_ms: raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms))
 
     def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
+        self._tell(shared, lambda raft, now_ms: raft.peer_found(node, now_ms))
+
+    def peer_sends(self, node: int, shared: Shared = _all_groups) -> None:
+        """Something large of that node's core is arriving, and what its groups say is behind it."""
+        self._tell(shared, lambda raft, now_ms: raft.peer_sends(node, now_ms))
+
+    def peer_takes(self, node: int, shared: Shared = _all_groups) -> None:
+        """Something large is leaving for that node's core, and what its groups would answer is behind it."""
+        self._tell(shared, lambda raft, now_ms: raft.peer_takes(node, now_ms))
+
+    def _tell(self, shared: Shared, say: Callable[[Raft, int], None]) -> None:
         now_ms = self._now_ms()
         for group, member in self.members.items():
             if shared(group):
-                member.raft.peer_found(node, now_ms)
+                say(member.raft, now_ms)
         self._kick_soon()
 
     # --- leadership ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,12 @@ def heard(raft: Raft, leader: int) -> None:
     raft.verified = max(raft.verified, raft.commit)  # what is committed is in every later leader's log (leader completeness)
 
 
+def arriving(raft: Raft, peer: int) -> None:
+    """A longer promise than the leader knows of does no harm."""
+    if raft.role is Role.FOLLOWER and raft.leader == peer:
+        raft.heard_ms = raft.timer_ms = raft.now_ms
+
+
 def on_append(raft: Raft, message: Append) -> None:
     heard(raft, message.sender)
     raft.sleeping = False

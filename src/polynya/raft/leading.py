@@ -93,6 +93,13 @@ def unreachable(raft: Raft, node: int) -> None:
         peer.probe(peer.match + 1)
 
 
+def leaving(raft: Raft, node: int) -> None:
+    """For the count of who is there alone: a lease counts answers."""
+    peer = raft.peers.get(node)
+    if peer is not None:
+        peer.heard_ms = raft.now_ms
+
+
 def loaded(raft: Raft, begin: int, entries: list[Entry]) -> None:
     if raft.role is not Role.LEADER or raft.loading != begin:
         return

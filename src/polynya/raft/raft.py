@@ -317,6 +317,16 @@ class Raft:
         self._at(now_ms)
         sleeping.peer_found(self, peer)
 
+    def peer_sends(self, peer: int, now_ms: int) -> None:
+        """Bytes of the node are arriving that its heartbeats are behind: it counts as heard, where it leads."""
+        self._at(now_ms)
+        following.arriving(self, peer)
+
+    def peer_takes(self, peer: int, now_ms: int) -> None:
+        """Bytes are leaving for the node that heartbeats are behind: it need not answer those yet. No lease comes of it."""
+        self._at(now_ms)
+        leading.leaving(self, peer)
+
     def loaded(self, begin: int, entries: list[Entry], now_ms: int) -> None:
         """Answers a `Load`. Empty: they cannot be read, the members that need them get the snapshot."""
         self._at(now_ms)

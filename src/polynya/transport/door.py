@@ -103,6 +103,7 @@ class Guest:
         self._house = house
         self._greet = greet
         self.core = -1  # until it said hello; then its number, or its address on another node
+        self.received = 0  # bytes, until the last look
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True

@@ -21,12 +21,14 @@ _LENGTH = struct.Struct("<I")
 
 
 class Lane:
-    """The asking side. `on_up` and `on_down` are told of each connection; `send` never blocks."""
+    """The asking side. `on_up` and `on_down` are told of each connection, `on_taking` at each tick while much that was sent moves; `send` never
+    blocks."""
 
-    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None]) -> None:
+    def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None], on_taking: Callable[[], None]) -> None:
         self._connect = connect
         self._on_up = on_up
         self._on_down = on_down
+        self._on_taking = on_taking
         self.dropped = 0
         self._pulse = Pulse()
         self._link: Link | None = None
@@ -69,6 +71,8 @@ class Lane:
         """A few times a second."""
         if self._link is not None:
             self._pulse.beat(self._link, now)
+            if self._pulse.taking:
+                self._on_taking()
 
     def hurry(self) -> None:
         """The other side has shown that it is there: try now, if it is still to be reached."""

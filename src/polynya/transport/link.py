@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import fcntl
 import logging
 import struct
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; ove
 HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of all that (0 on links that are checked otherwise)
 HEADER_BYTES = HEADER.size
 _FIELDS = struct.Struct("<IBHQ")
+_INT = struct.Struct("i")
 log = logging.getLogger("polynya.transport")
 _crc = google_crc32c.extend
 
@@ -63,6 +66,7 @@ class Link(asyncio.Protocol):
         self.checked = checked
         self.on_room: Callable[[], None] = _nothing  # called when it is not full any more
         self.quiet = False  # nothing came since somebody set this
+        self.received = self.handed = 0  # bytes that came, and bytes that the socket or the buffer before it was given, so far
         self.transport: Any = None
         self.up = False
         self.full = False  # more than the bound is unsent
@@ -91,7 +95,7 @@ class Link(asyncio.Protocol):
         out.append(HEADER.pack(len(body), type_, kind, ident, crc))
         if body:
             out.append(body)
-        self._out_bytes += len(body)
+        self._out_bytes += HEADER_BYTES + len(body)
         if ident > self.queued_id:
             self.queued_id = ident
         if self._out_bytes > QUEUE_BYTES_MAX:
@@ -99,6 +103,21 @@ class Link(asyncio.Protocol):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
+
+    @property
+    def awaited(self) -> int:
+        """The type of the frame of which a part has come, and the rest has not; -1 when there is none."""
+        return self._head[0] if self._missing else -1
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side's kernel does not have, as far as this one's says: megabytes may be there, and on a slow link for seconds."""
+        waiting: int = self.transport.get_write_buffer_size()
+        try:
+            queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+        except (OSError, ValueError):  # it is closed, or this is a system whose sockets do not tell
+            return waiting
+        return waiting + int(_INT.unpack(queued)[0])
 
     def close(self) -> None:
         """Drop the connection, with all that is unsent; `on_lost` follows."""
@@ -138,6 +157,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.quiet = False
         position, end = 0, len(data)
+        self.received += end
         if self._missing:
             position = self._missing
             if end < position:
@@ -196,6 +216,7 @@ class Link(asyncio.Protocol):
         if not self.up or not self._out:
             return
         out, self._out = self._out, []
+        self.handed += self._out_bytes
         self._out_bytes = 0
         self.written_id = self.queued_id
         if self._joins_writes:

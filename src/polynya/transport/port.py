@@ -22,6 +22,7 @@ from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.door import Guest, House
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge
 from polynya.transport.link import Link, Type
+from polynya.transport.pulse import MOVED_BYTES
 
 PREAMBLE_SECONDS = 3.0
 ENTERING_MAX = 256  # connections that have not said who they are
@@ -47,6 +48,7 @@ class NodePort:
         self._complaints = Complaints()
         self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
+        self.on_sending: Callable[[int], None] = lambda place: None  # told at each tick who is in the midst of sending much for groups
 
     def admit(self, node: int) -> None:
         """It belongs to the cluster."""
@@ -93,6 +95,9 @@ class NodePort:
             elif silent >= SILENT_TICKS_MAX:
                 link.close()
             else:
+                if link.awaited == Type.RAFT and link.received - guest.received >= MOVED_BYTES:
+                    self.on_sending(guest.core)
+                guest.received = link.received
                 self._guests[guest] = silent + 1 if link.quiet else 0
                 link.quiet = True
 

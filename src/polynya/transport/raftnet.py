@@ -51,6 +51,10 @@ class RaftNet:
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
         self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: (
+            None
+        )  # its heartbeats are behind something large that arrives …
+        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None  # … or what it would answer is behind what leaves
         self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
         for node in self._nodes:
             self._shape(node, self._cores)
@@ -166,6 +170,10 @@ class RaftNet:
         """A frame of messages from a core of another node. Raises ValueError when it is none."""
         self.on_messages(sender >> 8, messages_of(body))
 
+    def sending(self, sender: int) -> None:
+        """A core of another node is in the midst of a large frame of messages."""
+        self.on_sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
+
     # --- lanes -----------------------------------------------------------------------------------------------------------------
 
     def _shape(self, node: int, cores: int) -> None:
@@ -188,17 +196,15 @@ class RaftNet:
         there.tasks[core] = asyncio.get_running_loop().create_task(there.lanes[core].keep(), name=f"lane to core {core} of node {node}")
 
     def _lane(self, node: int, core: int) -> Lane:
-        there, cores = self._nodes[node], self._nodes[node].cores
-
-        def shared(group: int) -> bool:
-            return group % cores == core
+        there = self._nodes[node]
+        shared = _shared(there.cores, core)
 
         def lost() -> None:
             for hear in self.on_gone:
                 hear(node, core)
             self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
 
-        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost)
+        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost, lambda: self.on_taking(node, shared))
         return lane
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
@@ -209,3 +215,8 @@ class RaftNet:
         for message in messages:
             found.setdefault(self.group_of(message) % cores, []).append(message)
         return found
+
+
+def _shared(cores: int, core: int) -> Shared:
+    """The groups that core `core` of `cores` has."""
+    return lambda group: group % cores == core

@@ -100,6 +100,7 @@ class Transport:
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._visited
+        self._port.on_sending = raft.sending
 
     def work_at(self, level: int) -> None:
         """A group here has reached this level: nodes that do not know it are not let in from now on."""

@@ -1,0 +1,74 @@
+"""When a connection between nodes is given up: never while much moves on it, and as soon as nothing does."""
+
+from __future__ import annotations
+
+from polynya.transport.link import Type
+from polynya.transport.pulse import MOVED_BYTES, SILENCE_SECONDS, Pulse
+
+TICK = 0.25
+
+
+class Wire:
+    """As much of a link as a pulse sees. The other side's kernel takes `rate` bytes between two ticks, and its process says nothing."""
+
+    def __init__(self) -> None:
+        self.quiet = self.up = True
+        self.handed = self.unsent = 0
+        self.rate = MOVED_BYTES
+
+    def send(self, type_: int, kind: int, ident: int, body: bytes) -> None:
+        assert type_ == Type.PING
+        self.give(20)
+
+    def give(self, size: int) -> None:
+        self.handed += size
+        self.unsent += size
+
+    def close(self) -> None:
+        self.up = False
+
+    def pass_tick(self) -> None:
+        self.unsent -= min(self.unsent, self.rate)
+
+
+def ticks_until_lost(wire: Wire, pulse: Pulse, begin: int) -> tuple[int, int]:
+    """How many ticks it lasts, and how many of them say that much is taken."""
+    taking = 0
+    for tick in range(begin, begin + 1000):
+        wire.pass_tick()
+        pulse.beat(wire, tick * TICK)  # type: ignore[arg-type]
+        taking += pulse.taking
+        if not wire.up:
+            return tick - begin, taking
+    raise AssertionError("it is never given up")
+
+
+def test_a_kernel_that_takes_pings_for_a_process_that_stands_still_is_no_life():
+    wire, pulse = Wire(), Pulse()
+    pulse.begin(0.0)
+    assert ticks_until_lost(wire, pulse, 1) == (SILENCE_SECONDS / TICK, 0)
+
+
+def test_a_link_on_which_much_moves_is_kept_until_it_stops():
+    wire, pulse = Wire(), Pulse()
+    pulse.begin(0.0)
+    wire.give(100 * MOVED_BYTES)
+    lasted, taking = ticks_until_lost(wire, pulse, 1)
+    assert 98 <= taking <= 100 and lasted <= taking + SILENCE_SECONDS / TICK + 1
+
+
+def test_what_moves_too_slowly_keeps_the_link_and_tells_nobody_to_wait():
+    wire, pulse = Wire(), Pulse()
+    pulse.begin(0.0)
+    wire.rate = MOVED_BYTES // 2
+    wire.give(100 * MOVED_BYTES)
+    lasted, taking = ticks_until_lost(wire, pulse, 1)
+    assert lasted > 150 and taking == 0
+
+
+def test_what_is_given_while_nothing_is_taken_is_no_life():
+    wire, pulse = Wire(), Pulse()
+    pulse.begin(0.0)
+    wire.rate = 0
+    wire.give(100 * MOVED_BYTES)
+    assert ticks_until_lost(wire, pulse, 1) == (SILENCE_SECONDS / TICK, 0)
