@@ -250,8 +250,8 @@ class Clients:
                 pass
             finally:
                 connection.close()
-            node = draw.choice([each for each in self.addresses if each != node])
             await asyncio.sleep(PAUSE_SECONDS)
+            node = draw.choice([each for each in self.addresses if each != node])  # one that is there now
 
     async def _events(self, tail: Tail, node: int, connection: Connection) -> None:
         began, begin = self.now(), _reached(tail)

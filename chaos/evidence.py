@@ -30,6 +30,11 @@ SIM_STEP = 20  # seeds of one call
 CHAOS_SECONDS = 240.0  # of one run, at most
 
 
+def machine() -> str:
+    """This one, in words."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+
+
 class Work:
     """One command after the other; each leaves a report."""
 
@@ -97,9 +102,10 @@ def _run(options: argparse.Namespace, before: Results) -> Results:
     results = Results(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
         command=f"python -m chaos.evidence --seconds {options.seconds:g} --seed {options.seed}",
-        machine=f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        machine=machine(),
         mutants=before.mutants,
         mutants_date=before.mutants_date,
+        tiers=before.tiers,
     )
     with tempfile.TemporaryDirectory() as folder:
         work = Work(Path(folder))

@@ -1,4 +1,4 @@
-"""Defects of the product that simulation and chaos have found, each with what found it; all are mended, and have a test."""
+"""Defects of the product that simulation, chaos and searches have found, each with what found it; all are mended, and have a test."""
 
 from __future__ import annotations
 
@@ -84,5 +84,30 @@ FOUND = (
         "flushed for its age",
         "chaos, seed 3 of `--s3 --lose-all --episodes 6 --only clock`",
         "tests/replica/test_cluster.py",
+    ),
+    Found(
+        "A node that was told to stop while another was just connecting hung: uvloop tells nobody of a connection whose connecting is cancelled",
+        "the tests, under load",
+        "tests/transport/test_port.py",
+    ),
+    Found(
+        "A node that was told to stop while its lake worker was just being started never ended: nobody told the worker",
+        "a reading for stops that may hang, after the one above",
+        "tests/node/test_supervisor.py",
+    ),
+    Found(
+        "What was asked of another core in the pass of the loop in which its transport was closed was never answered",
+        "a transport closed after each number of passes of the loop",
+        "tests/transport/test_closing_at_any_step.py",
+    ),
+    Found(
+        "A live reader that began while its front stopped, or whose connection was accepted just before, held up the stop until it was cut",
+        "a front stopped after each number of passes of the loop",
+        "tests/front/test_stopping_at_any_step.py",
+    ),
+    Found(
+        "After a node that could not even be asked for a stream's tail, every later live reader of that stream waited for ever",
+        "a reading for waits without an end",
+        "tests/service/test_tails.py",
     ),
 )

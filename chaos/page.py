@@ -9,6 +9,7 @@ import msgspec
 
 from chaos.found import FOUND
 from chaos.run import Outcome
+from chaos.tiers import Run, table
 from chaos.totals import Simulation
 
 
@@ -74,6 +75,7 @@ class Results(msgspec.Struct, kw_only=True):
     soak: Chaos | None = None
     mutants: list[Mutant] = []
     mutants_date: str = ""  # they may have been tried on another day
+    tiers: Run | None = None  # of `python -m chaos.tiers`
 
     @property
     def wrong(self) -> bool:
@@ -88,7 +90,7 @@ HERE = Path(__file__).parent
 def written(results: Results) -> str:
     """The page."""
     head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
-    parts = [head, *_results(results), *_found(), tail]
+    parts = [head, *_results(results), *_found(), tail.replace("{tiers}\n", table(results.tiers))]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 

@@ -28,7 +28,10 @@ PROCESSES = {"process", "spark", "conformance"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files: the longest, then those that start processes, then the rest. No worker is left with a long one when the others have ended."""
+    """Whole files: the longest, then those that start processes, then the rest. No worker is left with a long one when the others have ended.
+    A report of the run (`--junitxml`) has the marks: `python -m chaos.tiers` counts by them."""
+    for item in items:
+        item.user_properties += [("mark", name) for name in sorted({mark.name for mark in item.iter_markers()} & PROCESSES)]
     with_processes = {item.path for item in items if any(mark.name in PROCESSES for mark in item.iter_markers())}
 
     def turn(path: Path) -> tuple[int, bool]:

@@ -58,9 +58,9 @@ def _claimed_row(count: int) -> tuple[int, list[socket.socket]]:
         port = chance.randrange(LOW, _end() - count)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as kept:
             try:
-                for number in range(port, port + count):
-                    stack.enter_context(socket.socket()).bind((HOST, number))
                 claims = [kept.enter_context(_claim(number)) for number in range(port, port + count)]
+                for number in range(port, port + count):  # never of a port that is another's: its server may be about to bind it
+                    stack.enter_context(socket.socket()).bind((HOST, number))
             except OSError:
                 continue
             kept.pop_all()

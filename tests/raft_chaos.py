@@ -107,10 +107,14 @@ class Chaos:
         self.world.settle()
         messages, self.world.network = self.world.network, []
         for message in messages:
+            life = self.world.members[message.to].life if message.to in self.world.members else 0
             copies = 1 if self.draw.random() >= self.loss(message) else 0
             copies += self.draw.random() < (0 if self.calm else self.swarm.copy)
             for _ in range(copies):
-                self.at(self.draw.uniform(0.1, 2 if self.calm else self.swarm.delay_ms), lambda message=message: self.arrive(message))  # type: ignore[misc]
+                self.at(
+                    self.draw.uniform(0.1, 2 if self.calm else self.swarm.delay_ms),
+                    lambda message=message, life=life: self.arrive(message, life),
+                )  # type: ignore[misc]
         for member in self.world.members.values():
             if member.installing is not None and "install" not in self.scheduled(member):
                 self.scheduled(member).add("install")
@@ -131,7 +135,8 @@ class Chaos:
             return 1.0
         return 0.0 if self.calm else self.swarm.loss
 
-    def arrive(self, message: Message) -> None:
+    def arrive(self, message: Message, life: int) -> None:
+        """`life`: of the receiver, when it was sent. Here it comes to whichever there is."""
         if (message.sender, message.to) not in self.cut:
             self.heard[message.to, message.sender] = self.world.now
             self.world.deliver(message)
@@ -186,12 +191,15 @@ class Chaos:
     def restart(self) -> None:
         if self.down:
             node = self.draw.choice(sorted(self.down))
-            self.down.remove(node)
-            self.world.members[node].start()
-            for other in self.up():
-                if other.node != node:
-                    other.live.peer_lost(node, other.now_ms, other.now_ms)
-                    other.live.peer_found(node, other.now_ms)
+            self.begin(node)
+
+    def begin(self, node: int) -> None:
+        self.down.remove(node)
+        self.world.members[node].start()
+        for other in self.up():
+            if other.node != node:
+                other.live.peer_lost(node, other.now_ms, other.now_ms)
+                other.live.peer_found(node, other.now_ms)
 
     def partition(self) -> None:
         side = set(self.draw.sample(self.NODES, self.draw.choice((1, 2))))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+PARTS = ("raft_parts", "forgetting", "raft_losses")  # tests that a mutant has to pass in the end
 ROOT = Path(__file__).parent.parent
 
 
@@ -73,6 +74,13 @@ MUTANTS = {
     "drops the majority of before from a joint configuration": Mutant("configuration.py", "        if self.outgoing:\n            return min(", "        if False:\n            return min("),
     "drops the majority of before from elections": Mutant("configuration.py", "for side in (self.voters, self.outgoing) if side", "for side in (self.voters,)", seeds=0),
     "changes voters in one step": Mutant("membership.py", "joint = target.voters != old.voters", "joint = False"),
+    "campaigns before all have found that the group is new": Mutant("election.py", " or raft.unmet", "", seeds=0),
+    "forgets at a restart that its group is new": Mutant("raft.py", "self.unborn = restored.hard_state.unborn", "self.unborn = False", seeds=0),
+    "takes one that has forgotten for one that has found": Mutant("forgetting.py", "        elif not message.forgetful:", "        else:", seeds=0),
+    "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.recalled_term", "True", seeds=0),
+    "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.recalled_term", "asked.last_term >= raft.recalled_term", seeds=0),
+    "remembers before it has anything above what it was told of": Mutant("forgetting.py", "(raft.log.term(raft.durable) or 0) > raft.recalled_term", "raft.commit", seeds=0),
+    "has no voice while it learns again": Mutant("election.py", " or asked.last_term > raft.recalled_term", "", seeds=0),
     "gives a voice to one that still learns": Mutant("membership.py", " and peer.learned", "", seeds=0),
     "leaves no joint configuration": Mutant("membership.py", "    if configuration.joint:\n        _propose", "    if False:\n        _propose"),
     "does not campaign when it is put out": Mutant("election.py", "any(possible.votes(raft.node) for possible in membership.possible(raft))", "raft.configuration.votes(raft.node)", seeds=0),
@@ -133,7 +141,14 @@ def attempt(seeds: int) -> str:
 
     with contextlib.redirect_stdout(io.StringIO()):
         failed = pytest.main(
-            ["-qx", "-p", "no:cacheprovider", "-o", "pythonpath=", str(Path(__file__).parent / "raft" / "test_raft_parts.py")]
+            [
+                "-qx",
+                "-p",
+                "no:cacheprovider",
+                "-o",
+                "pythonpath=",
+                *(str(Path(__file__).parent / "raft" / f"test_{name}.py") for name in PARTS),
+            ]
         )
     return "a test of its parts" if failed else ""
 

@@ -16,7 +16,7 @@ from sim_swarm import run_swarm
 
 from polynya.base.errors import Unavailable
 from polynya.cold import steps
-from polynya.node import engine, replicated
+from polynya.node import engine, leads, replicated
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.writing import Writes
@@ -119,10 +119,12 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
     "a vote counts that is none": (Configuration, "won", _any_vote),
 }
-NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py)
+NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, test_cluster_follow.py)
     "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
+    "leads follow to nodes that lag": (leads, "_follows", lambda raft, node, lacks=0: True),
+    "leads follow at once from where they were put": (leads, "PLACED_SECONDS", 0.0),
 }
 
 

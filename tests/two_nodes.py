@@ -114,6 +114,22 @@ class Proxy:
 
 
 @asynccontextmanager
+async def one_way(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
+    """Nodes 1 and 2, of which 1 looks for 2 where nobody is."""
+    one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+    nowhere = take_port("127.0.0.1", 0, name="nowhere")
+    await one.start({2: nowhere.getsockname()[1]})
+    await two.start({1: one.port})
+    try:
+        yield one, two
+    finally:
+        for node in (one, two):
+            await node.stop()
+            node.held.close()
+        nowhere.close()
+
+
+@asynccontextmanager
 async def two_nodes(tmp_path: Path, *, cores: int = 1, proxied: bool = False, **more: Any) -> AsyncIterator[tuple[Node, Node, Proxy]]:
     """Nodes 1 and 2 that have found each other; what 1 asks of 2 passes the proxy if `proxied`."""
     one, two = Node(tmp_path, 1, cores), Node(tmp_path, 2, cores)

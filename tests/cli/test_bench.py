@@ -43,7 +43,7 @@ def test_control_c_ends_the_writing_and_leaves_the_figures(node: RunningNode, wh
     with subprocess.Popen(command, env=environment(POLYNYA_SERVER=node.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
 
         def has_begun() -> bool:
-            listed = httpx.get(f"{node.url}/v1/streams", params={"prefix": "bench/"}).json()["streams"]
+            listed = httpx.get(f"{node.url}/v1/streams", params={"prefix": "bench/"}, timeout=60).json()["streams"]
             return any(not row["next_offset"].startswith("0000000000000000_") for row in listed)
 
         wait_until(has_begun, what="records to be written")

@@ -338,7 +338,7 @@ def test_the_address_is_the_place(page: Page, browser: Browser, node: RunningNod
 def test_the_nodes_address_leads_to_the_console(page: Page, node: RunningNode) -> None:
     page.go(node.url)
     page.wait("location.pathname === '/console/' && document.querySelector('#title') !== null")
-    assert httpx.post(node.url, content=b"x").status_code == 404
+    assert httpx.post(node.url, content=b"x", timeout=60).status_code == 404
 
 
 def test_where_nothing_is_there_is_nothing_to_press(page: Page) -> None:
@@ -370,7 +370,7 @@ def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browse
         wait_text(page, "#sql-state", "There are no tables yet")
         go(page, "#/health")
         wait_text(page, ".numbers", "(")  # the commit
-        httpx.put(f"{node.url}/v1/stream/orders", headers=JSON, content=b"[1,2,3]")
+        httpx.put(f"{node.url}/v1/stream/orders", headers=JSON, content=b"[1,2,3]", timeout=60)
         go(page, "#/streams")
         wait_text(page, "tbody", "orders")
     wait_text(page, ".quiet:not([hidden])", "cannot be listed: the node does not answer. Trying again")

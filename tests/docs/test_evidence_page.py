@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 from chaos.evidence import PAGE, RESULTS  # noqa: E402  (not a part of the package)
 from chaos.found import FOUND  # noqa: E402
 from chaos.page import Chaos, Mutant, Results, Simulation, written  # noqa: E402
+from chaos.tiers import TIERS, measured, over, table, tier_of, total  # noqa: E402
 
 
 def test_the_page_is_made_of_the_numbers_that_are_kept() -> None:
@@ -49,3 +50,31 @@ def test_what_is_wrong_is_not_hidden() -> None:
         (Results(date="d", simulation=Simulation(seeds=5, failed=[7])), "failed: 7"),
     ):
         assert results.wrong and told in written(results)
+
+
+REPORT = """<testsuites><testsuite name="pytest" tests="4" time="120.0" timestamp="2026-11-22T05:00:00">
+<testcase classname="tests.raft.test_raft_mutants" name="a" time="60.0"/>
+<testcase classname="tests.cli.test_demo" name="b" time="1.0"><properties><property name="mark" value="spark"/></properties></testcase>
+<testcase classname="tests.front.test_http.TestThat" name="c" time="19.0"/>
+<testcase classname="tests.e2e.test_e2e_kill" name="d[x.y]" time="160.0"><properties><property name="mark" value="process"/></properties></testcase>
+</testsuite></testsuites>"""
+
+
+def test_the_time_of_a_run_is_shared_out_to_tiers_by_the_time_of_their_tests(tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text(REPORT)
+    run = measured(tmp_path / "junit.xml", "2 cores")
+    found = {took.what.partition(" ")[0].strip(":,"): (took.tests, round(run.minutes(took), 3)) for took in run.tiers if took.tests}
+    assert found == {"mutations": (1, 0.5), "Spark": (1, 0.008), "unit": (1, 0.158), "processes": (1, 1.333)}
+    assert over(run) == [] and "| 4 | | 25 | 2.0 |" in table(run) and "2026-11-22, 2 cores" in table(run)
+    run.seconds *= 10
+    assert over(run) == [tier.what for tier in TIERS if tier.what.startswith(("mutations", "processes", "unit"))]
+    assert "**13.3**" in table(run)
+    (tmp_path / "junit.xml").write_text(REPORT.replace("tests.raft", "raft"))
+    with pytest.raises(ValueError, match="in the root"):
+        measured(tmp_path / "junit.xml", "")
+
+
+def test_every_test_file_has_a_tier_and_every_tier_has_tests() -> None:
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    held = {tier_of(path, marks).what for path in files for marks in ([], ["spark"], ["process"])}
+    assert held == {tier.what for tier in TIERS} and total() <= 25

@@ -262,6 +262,7 @@ def test_a_client_that_takes_its_answer_slowly_has_time_and_one_that_does_not_is
         for _ in range(2):
             world.front.sweep(world.front.tick + STALL_SECONDS + 1)
         await world.until(lambda: not world.front.connections)
+        assert world.front.counters.stalled == 1
         writer.transport.abort()
 
     play(story)

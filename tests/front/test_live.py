@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from front_world import World, play, request
 
 from polynya.base.errors import Unavailable
@@ -191,7 +192,7 @@ def test_errors_come_before_the_events() -> None:
     play(story)
 
 
-def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not() -> None:
+def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         await world.put("s", TEXT)
         slow = await world.sse("s")
@@ -207,6 +208,8 @@ def test_a_slow_reader_is_cut_with_a_reason_and_others_are_not() -> None:
             if world.front.counters.live_cut:
                 break
         assert world.front.counters.live_cut == 1
+        told = next(record for record in caplog.records if record.getMessage().startswith("a live reader was cut"))
+        assert told.__dict__["target"].startswith("/v1/stream/s?") and told.__dict__["unsent"] > SSE_BACKLOG_BYTES_MAX
         assert len(world.front.live) == 1
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         last = b""

@@ -111,3 +111,25 @@ def test_a_store_that_is_not_claimed_is_none() -> None:
         assert access.failing() == pytest.approx(21.0)
 
     run_simulated(main())
+
+
+def test_a_try_that_gets_no_answer_does_not_hold_up_the_end() -> None:
+    class Silent(MemoryStore):
+        async def put(self, key: str, parts: Any) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+        async def delete(self, keys: Any) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        access = StoreAccess(WatchedStore(Silent(), loop.time), lambda: None)
+        trying = asyncio.ensure_future(access.can_write())
+        await asyncio.sleep(1)
+        began = loop.time()
+        trying.cancel()
+        await asyncio.wait([trying])
+        return loop.time() - began
+
+    assert run_simulated(main()) < 5.0

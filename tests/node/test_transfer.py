@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 import tracemalloc
 from pathlib import Path
 
@@ -96,21 +97,42 @@ def test_what_arrives_is_what_was_sent() -> None:
     ]
 
 
-def test_damage_anywhere_is_found() -> None:
+def of_the_first_clusters(sender: Sender) -> tuple[bytes, int]:
+    """What a node of theirs sends, and its identity."""
+    body = sender.machine.snapshot()
+    hot = [batch for _, batches in sender.machine.flush_candidates() for batch in batches]
+    pieces = [piece for batch in hot for piece in (struct.pack("<QI", batch.place, len(batch.payload)), batch.payload)]
+    return b"".join((struct.pack("<Q", len(body)), body, *pieces)), crc32c(body)
+
+
+def test_what_a_node_of_the_first_clusters_sends_arrives() -> None:
+    sender = Sender(Path("/node"), 7, 40, FakeDisk())
+    data, identity = of_the_first_clusters(sender)
+    file = sender.store.scratch()
+    file.append(data)
+    machine = unpack_transfer(file, identity)
+    assert machine.snapshot() == sender.machine.snapshot()
+    assert [[batch.payload for batch in hot] for _, hot in machine.flush_candidates()] == [
+        [batch.payload for batch in hot] for _, hot in sender.machine.flush_candidates()
+    ]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_damage_anywhere_is_found(first: bool) -> None:
     sender = Sender(Path("/node"), 3, 8, FakeDisk())
     whole = sender.packed()
-    data = whole.read(0, whole.size)
+    data, identity = of_the_first_clusters(sender) if first else (whole.read(0, whole.size), sender.chain.transfer[1])
     for at in range(len(data)):
         file = sender.store.scratch()
         file.append(data[:at], bytes([data[at] ^ 1 << at % 8]), data[at + 1 :])
         with pytest.raises(CorruptData):
-            unpack_transfer(file, sender.chain.transfer[1])
+            unpack_transfer(file, identity)
         file.close()
     for length in range(0, len(data), 7):
         file = sender.store.scratch()
         file.append(data[:length])
         with pytest.raises(CorruptData):
-            unpack_transfer(file, sender.chain.transfer[1])
+            unpack_transfer(file, identity)
         file.close()
 
 

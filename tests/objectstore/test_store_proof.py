@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from sim_loop import run_simulated
 
 from polynya.base.errors import ConfigError
 from polynya.objectstore import MemoryStore, NotFound, prove_conditional_writes
+from polynya.objectstore.proof import PARTING_SECONDS
 
 
 class OverwritesOnPut(MemoryStore):
@@ -59,3 +61,37 @@ def test_a_broken_store_is_refused_with_the_reason(kind: type[MemoryStore], reas
     with pytest.raises(ConfigError, match=reason):
         asyncio.run(prove_conditional_writes(store))
     assert not store.objects
+
+
+class Silent(MemoryStore):
+    """Takes what it is asked, and answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        self.asked.append("put")
+        await asyncio.Event().wait()
+        return ""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.asked.append("delete")
+        await asyncio.Event().wait()
+
+
+def test_a_node_that_stops_does_not_wait_for_a_store_that_does_not_answer() -> None:
+    store = Silent()
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        proving = asyncio.ensure_future(prove_conditional_writes(store))
+        await asyncio.sleep(1)
+        began = loop.time()
+        proving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await proving
+        return loop.time() - began
+
+    assert run_simulated(story()) == pytest.approx(PARTING_SECONDS)
+    assert store.asked == ["put", "delete"], "it was tried, if it had only been slow"

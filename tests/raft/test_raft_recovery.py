@@ -13,10 +13,11 @@ from polynya.raft import (
     Recovery,
     Snapshot,
     decode_configuration,
+    decode_message,
     encode_configuration,
     encode_message,
 )
-from polynya.raft.messages import RecallAnswer
+from polynya.raft.messages import Recall, RecallAnswer
 
 BORN = Configuration((1, 2, 3))
 LATER = Configuration((2, 3, 4), learners=(5,), readers=(6,))
@@ -31,7 +32,12 @@ def test_the_bytes_of_a_configuration_and_of_an_answer_to_a_recall() -> None:
     assert encode_configuration(LATER).hex() == "94930203049091059106"
     assert decode_configuration(bytes.fromhex("94930203049091059106")) == LATER
     answer = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3))
-    assert encode_message(answer, None).hex() == "970d03010709c293010203"
+    assert encode_message(answer, None).hex() == "980d03010709c293010203c2"
+    assert encode_message(Recall(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
+    assert decode_message(bytes.fromhex("970d03010709c293010203")) == answer, (
+        "of a release that campaigned without asking: it counts as one that has found"
+    )
+    assert decode_message(bytes.fromhex("960c03010700c3")) == Recall(3, 1, 7, 0, blank=True), "it is forgetful"
 
 
 def test_what_was_in_effect_at_a_snapshot_is_the_newest_that_the_journal_knows_up_to_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_stories import A
+from cluster_stories import A, led
 from sim_cluster import Node, World
 from sim_loop import run_simulated
 from sim_moves import Ear
@@ -29,10 +29,7 @@ def bridged(world: World) -> tuple[Node, Node, Node]:
 @pytest.mark.parametrize("seed", range(4))
 def test_writes_and_reads_pass_through_the_third_in_their_order(seed: int) -> None:
     async def run() -> None:
-        world = await World(seed).start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        await leader.create(A)
+        world, leader = await led(World(seed))
         await leader.append(A, b"before;")
         await asyncio.sleep(3)  # whoever is to lead does
         leader, far, between = bridged(world)
@@ -62,11 +59,8 @@ def test_from_the_first_moment_on_each_write_is_answered_and_none_twice() -> Non
     """Through the cut, and through its end: what is in doubt is asked again by a producer."""
 
     async def run() -> None:
-        world = await World(7).start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        await leader.create(A)
-        leader, far, _ = bridged(world)
+        world, _ = await led(World(7))
+        _, far, _ = bridged(world)
         loop = asyncio.get_running_loop()
         loop.call_later(4, world.heal)
         number, until = 0, loop.time() + 8
@@ -86,10 +80,7 @@ def test_from_the_first_moment_on_each_write_is_answered_and_none_twice() -> Non
 
 def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> None:
     async def run() -> None:
-        world = await World(1).start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        await leader.create(A)
+        world, leader = await led(World(1))
         await asyncio.sleep(3)
         ears = {node.number: await attached(node) for node in world.alive()}
         leader, far, between = bridged(world)
@@ -121,6 +112,29 @@ def test_a_live_reader_of_a_node_that_hears_no_leader_goes_on_by_the_third() -> 
     run_simulated(run())
 
 
+def test_a_group_that_leaves_while_nodes_are_asked_about_its_readers_is_passed_over() -> None:
+    async def run() -> None:
+        world, _ = await led(World(1))
+        await asyncio.sleep(3)
+        ears = {node.number: await attached(node) for node in world.alive()}
+        group, far = world.group_of(A), bridged(world)[1]
+        ear = ears[far.number]
+        await asyncio.sleep(3)
+        assert not far.forwarding.knows(group)
+        stranded = Stranded(far.engine.service, far.forwarding)
+        looking = asyncio.ensure_future(stranded.look())
+        await asyncio.sleep(0)
+        machine = far.engine.local.machines.pop(group)
+        await looking
+        far.engine.local.machines[group] = machine
+        assert not ear.over
+        await stranded.look()
+        assert ear.over
+        await world.stop()
+
+    run_simulated(run())
+
+
 async def attached(node: Node, *, local: bool = False) -> Ear:
     ear = Ear()
     assert isinstance(await node.engine.service.attach(A, ear, local=local), Facts)
@@ -129,10 +143,7 @@ async def attached(node: Node, *, local: bool = False) -> Ear:
 
 def test_what_the_third_does_not_reach_either_is_refused_and_not_applied() -> None:
     async def run() -> None:
-        world = await World(3).start()
-        leader = world.leader(world.group_of(A))
-        assert leader is not None
-        await leader.create(A)
+        world, leader = await led(World(3))
         leader, far, between = bridged(world)
         await asyncio.sleep(2)
         assert (await far.append(A, b"one;")).code == Code.OK

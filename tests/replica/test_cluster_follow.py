@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from cluster_stories import A, led, stories
-from sim_cluster import Node, World
+from sim_cluster import GROUPS, Node, World
+from sim_loop import run_simulated
+from sim_mutants import mutated
 
-from polynya.node.leads import PLACED_SECONDS, STAY_SECONDS
+from polynya.node.leads import PLACED_SECONDS, STAY_SECONDS, Leads
 from polynya.service.demand import MANY
 
 story = stories(led)
@@ -66,13 +72,40 @@ async def test_a_node_that_lags_does_not_get_it_and_holds_nobody_up(world: World
     assert world.leader(group) is leader and not leader.core.leadership.followed
 
 
+def test_a_group_that_comes_with_its_lead_was_put_there_though_it_was_not_here_before() -> None:
+    async def run() -> None:
+        firsts = {1: 1, 2: 2}
+        core: Any = SimpleNamespace(node=1, members={}, led=set(), on_leadership=[], first_of=firsts.__getitem__)
+        leads = Leads(core, SimpleNamespace(waiting_seconds=0.0))  # type: ignore[arg-type]
+        leads.placed_anew(firsts)
+        assert not leads._placed, "what was chosen before the start holds nothing"
+        firsts[2] = 1
+        leads.placed_anew(firsts)
+        assert list(leads._placed) == [2]
+        leads.close()
+
+    run_simulated(run())
+
+
 @story
 async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(world: World, leader: Node) -> None:
     group, near = world.group_of(A), other_than(world, leader)
     leader.core.leadership._firsts[group] = near.number  # as before an operator's `polynya cluster transfer`
-    leader.core.leadership.placed_anew()
+    leader.core.leadership.placed_anew(range(GROUPS + 1))
     await writes(world, near, 4.0)
     assert world.leader(group) is leader and not leader.core.leadership.followed
     await asyncio.sleep(PLACED_SECONDS)
     await writes(world, near, 4.0)
     assert world.leader(group) is near
+
+
+@pytest.mark.parametrize(
+    ("defect", "noticed"),
+    [
+        ("leads follow to nodes that lag", test_a_node_that_lags_does_not_get_it_and_holds_nobody_up),
+        ("leads follow at once from where they were put", test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while),
+    ],
+)
+def test_a_defect_is_noticed_by_its_story(defect: str, noticed: Callable[[], None]) -> None:
+    with mutated(defect), pytest.raises(AssertionError):
+        noticed()

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 from msgspec import structs
-from two_nodes import ECHO, HOLD, Node, answer_of, two_nodes, until
+from two_nodes import ECHO, HOLD, Node, answer_of, one_way, two_nodes, until
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.node.authority import make_authority, make_certificate, peer_tls
-from polynya.node.ports import take_port
 from polynya.transport import Reply, address, backoff, lane, pulse, transport
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
@@ -378,21 +377,14 @@ def test_a_removed_node_that_comes_by_a_one_way_road_is_put_out(tmp_path):
     """The others cannot connect to it, and so never missed it; it was connected to them all the time."""
 
     async def story():
-        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
-        nowhere = take_port("127.0.0.1", 0, name="nowhere")
-        await one.start({2: nowhere.getsockname()[1]})
-        await two.start({1: one.port})
-        told = []
-        two.transports[0].on_removed = told.append
-        await until(lambda: two.raft.is_there(1))
-        one.transports[0].dismiss_node(2, 5)
-        await one.transports[0].remove_node(2)
-        await until(lambda: told and not two.raft.is_there(1))
-        assert told[0].removed == 5
-        for node in (one, two):
-            await node.stop()
-            node.held.close()
-        nowhere.close()
+        async with one_way(tmp_path) as (one, two):
+            told = []
+            two.transports[0].on_removed = told.append
+            await until(lambda: two.raft.is_there(1))
+            one.transports[0].dismiss_node(2, 5)
+            await one.transports[0].remove_node(2)
+            await until(lambda: told and not two.raft.is_there(1))
+            assert told[0].removed == 5
 
     run(story())
 
@@ -427,18 +419,11 @@ async def _refuse_as_removed(wrong, reader, writer):
 
 def test_a_node_is_found_where_it_was_said_to_be_later(tmp_path):
     async def story():
-        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
-        nowhere = take_port("127.0.0.1", 0, name="nowhere")
-        await one.start({2: nowhere.getsockname()[1]})
-        await two.start({1: one.port})
-        await until(lambda: two.raft.is_there(1))
-        assert not one.raft.is_there(2)
-        one.transports[0].add_node(2, ("127.0.0.1", two.port))
-        await until(lambda: one.raft.is_there(2))
-        for node in (one, two):
-            await node.stop()
-            node.held.close()
-        nowhere.close()
+        async with one_way(tmp_path) as (one, two):
+            await until(lambda: two.raft.is_there(1))
+            assert not one.raft.is_there(2)
+            one.transports[0].add_node(2, ("127.0.0.1", two.port))
+            await until(lambda: one.raft.is_there(2))
 
     run(story())
 

@@ -197,12 +197,11 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
         folder.mkdir(parents=True, exist_ok=True)
         for node in nodes:
             _prepare(node, nodes, folder, laid)
+        for node in nodes:
+            _config(node, values)
         (folder / LAID).write_bytes(msgspec.json.encode(laid))
     except OSError as error:
         raise exits.Refused(f"--data: {folder} cannot be used: {error.strerror}") from None
-    try:
-        for node in nodes:
-            _config(node, values)
     except exits.Misused:
         for each in new:
             shutil.rmtree(each)

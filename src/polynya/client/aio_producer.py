@@ -108,9 +108,12 @@ class AsyncProducer(Progress):
             raise self._core.failure
 
     async def close(self) -> None:
-        """Flush, and end. Raises `ProducerFailed`."""
+        """Flush, and end. Raises `ProducerFailed`. If it is cancelled meanwhile, it does not wait for the server any more."""
         try:
             await self.flush()
+        except asyncio.CancelledError:
+            await self.abandon()
+            raise
         finally:
             await self._end()
 
@@ -133,6 +136,14 @@ class AsyncProducer(Progress):
         self._news = asyncio.Event()
 
     async def _work(self) -> None:
+        """Whatever ends it but its end is told to those who wait: a client that was closed before its producer, for one."""
+        try:
+            await self._send_all()
+        except Exception as error:  # noqa: BLE001 (the failure is the producer's: it is raised where records are given to it)
+            self._core.abandon(f"it cannot go on: {error}")
+            self._settle()
+
+    async def _send_all(self) -> None:
         """One request after the other."""
         while True:
             while (request := self._core.due(now := time.monotonic())) is None:

@@ -70,11 +70,16 @@ class Producer(Progress):
                 raise self._core.failure
 
     def close(self) -> None:
-        """Flush, and end. Raises `ProducerFailed`."""
+        """Flush, and end. Raises `ProducerFailed`. If it is interrupted meanwhile, it does not wait for the server any more."""
         try:
             self.flush()
-        finally:
+        except KeyboardInterrupt:
+            self.abandon()
+            raise
+        except BaseException:
             self._end()
+            raise
+        self._end()
 
     def abandon(self) -> None:
         """End now. What has no receipt yet may be stored or not."""
@@ -91,6 +96,15 @@ class Producer(Progress):
             thread.join()
 
     def _work(self) -> None:
+        """Whatever ends it but its end is told to those who wait: a client that was closed before its producer, for one."""
+        try:
+            self._send_all()
+        except Exception as error:  # noqa: BLE001 (the failure is the producer's: it is raised where records are given to it)
+            with self._changed:
+                self._core.abandon(f"it cannot go on: {error}")
+                self._settle()
+
+    def _send_all(self) -> None:
         """One request after the other."""
         while True:
             with self._changed:

@@ -91,7 +91,12 @@ class Wire:
             except (httpx.TransportError, httpx.DecodingError) as error:
                 return _broken(error)
 
-        answer = self._tried(request, once)
+        try:
+            answer = self._tried(request, once)
+        except BaseException:
+            for each in opened:
+                each.close()
+            raise
         return answer, opened[0] if opened else None
 
     def _send(self, built: httpx.Request) -> Answer | Broken:
@@ -162,7 +167,12 @@ class AsyncWire:
             except (httpx.TransportError, httpx.DecodingError) as error:
                 return _broken(error)
 
-        answer = await self._tried(request, once)
+        try:
+            answer = await self._tried(request, once)
+        except BaseException:  # cancelled, perhaps while the nodes were asked for
+            for each in opened:
+                await each.close()
+            raise
         return answer, opened[0] if opened else None
 
     async def _send(self, built: httpx.Request) -> Answer | Broken:

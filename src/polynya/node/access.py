@@ -12,12 +12,13 @@ from polynya.node.config import Config
 from polynya.node.metrics import Samples
 from polynya.node.start import CoreStart
 from polynya.node.tls import Tls
-from polynya.node.tokens import META_GROUP, FileTokens, SharedTokens, TokenCopy
+from polynya.node.tokens import FileTokens, SharedTokens, TokenCopy
 from polynya.service.access import Access, Limits
 from polynya.service.access.guard import Report
 from polynya.service.access.issuer import Issuer
 from polynya.service.access.store import TokenFile
 from polynya.service.node import NodeService
+from polynya.stream.placement import META_GROUP
 from polynya.transport import Reply, Transport
 
 TICK_SECONDS = 0.25  # so long a revoked token may still be taken

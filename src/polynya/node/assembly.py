@@ -135,6 +135,8 @@ class Assembly:
         self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
+        if self._joined is not None:
+            self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
         if self._levels is not None:
@@ -300,9 +302,13 @@ class Assembly:
             self._engine.local.sweep()
             if self._joined is not None:
                 self._joined.look_at_memory()
-                await self._joined.stranded.look()
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
+
+    async def _look_after_readers(self, joined: Joined) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await joined.stranded.look()
 
     async def _retain(self) -> None:
         trouble = ""  # said once, not every second until a cluster has met

@@ -11,9 +11,9 @@ import msgspec
 
 from polynya.base.limits import MIB
 from polynya.raft import Configuration, Settings
+from polynya.stream.placement import META_GROUP
 
 LOG_BYTES = 64 * MIB  # of a core: payload of applied entries kept in memory for members that lag
-META_GROUP = 0
 UNCOMMITTED_BYTES = 64 * MIB  # of a core, shared by its groups: above what the door lets in
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from polynya.raft import Configuration, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from polynya.node.replicated import ReplicatedCore
     from polynya.node.writing import Writes
@@ -47,11 +47,11 @@ class Leads:
         self._stalled_at = float("-inf")  # when leaderships last went because of the disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
-    def placed_anew(self) -> None:
-        """Other nodes are to lead some groups."""
+    def placed_anew(self, groups: Iterable[int]) -> None:
+        """Other nodes are to lead some of the groups, which may not be here yet."""
         core, known = self._core, self._firsts
         self._strays.update(core.led)
-        self._firsts = {number: core.first_of(number) for number in core.members}
+        self._firsts = {number: core.first_of(number) for number in groups}
         for number, first in self._firsts.items():
             if first == core.node and known.get(number, first) != first:
                 self._placed[number] = self._loop.time()

@@ -107,6 +107,7 @@ METRICS = (
     Metric("polynya_http_connections_total", "counter", "HTTP connections accepted."),
     Metric("polynya_http_connections_refused_total", "counter", "HTTP connections refused because there were too many."),
     Metric("polynya_http_timeouts_total", "counter", "Requests that did not arrive in time."),
+    Metric("polynya_http_stalled_total", "counter", "Connections cut because the client took nothing of its answer for half a minute."),
     Metric("polynya_http_long_polls_total", "counter", "Long-polls begun."),
     Metric("polynya_http_sse_total", "counter", "SSE subscriptions begun."),
     Metric("polynya_http_sse_cut_total", "counter", "SSE subscriptions ended because the reader was slow."),

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from polynya.base.errors import PolynyaError
-from polynya.node.cluster import META_GROUP
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.residence import Residence
 from polynya.node.steering import Steering
 from polynya.service.whereabouts import Map, Whereabouts
+from polynya.stream.placement import META_GROUP
 
 AGAIN_SECONDS = 1.0  # what could not be done is tried again
 log = logging.getLogger("polynya.placing")
@@ -35,7 +35,7 @@ class Placing:
         self._whereabouts.map = newest
         for group, member in self._core.members.items():
             member.raft.settings = self._core.settings_of(group)
-        self._core.leadership.placed_anew()
+        self._core.leadership.placed_anew(self._groups)
         for hear in self.on_map:
             hear(newest)
         self._news.set()

@@ -22,7 +22,6 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import spelled_name
 from polynya.node import birth as births
 from polynya.node.birth import Birth
-from polynya.node.cluster import META_GROUP
 from polynya.node.config import Config
 from polynya.node.core import KIND_COPY, copy_of
 from polynya.node.folder import lock_folder
@@ -30,6 +29,7 @@ from polynya.node.maps import map_at_birth
 from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
 from polynya.stream.eviction import where_of, whole_of
 from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
 from polynya.stream.rebirth import Note, Survey, reborn
 from polynya.stream.snapshots import Image, write_image
 from polynya.stream.tables import Table

@@ -90,6 +90,7 @@ HTTP = {
     "polynya_http_connections_total": "connections_opened",
     "polynya_http_connections_refused_total": "connections_refused",
     "polynya_http_timeouts_total": "timeouts",
+    "polynya_http_stalled_total": "stalled",
     "polynya_http_long_polls_total": "long_polls",
     "polynya_http_sse_total": "live_opened",
     "polynya_http_sse_cut_total": "live_cut",

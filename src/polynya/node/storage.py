@@ -12,16 +12,17 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
 from polynya.node.birth import journal_id_of
 from polynya.node.chains import Chain, hot_bytes_of
-from polynya.node.cluster import META_GROUP, Membership
+from polynya.node.cluster import Membership
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
 from polynya.node.transfer import payload_at
-from polynya.node.writing import FORGETFUL, LEARNING
+from polynya.node.writing import FORGETFUL, hard_state_of
 from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
 from polynya.raft import Kind as RaftKind
 from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
 from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
 from polynya.wal.snapshots import Link
 
@@ -120,7 +121,7 @@ def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]
         if frame.kind in _ENTRIES:
             recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
         elif frame.kind == RaftKind.HARD_STATE:
-            recovery.hard_state(HardState(frame.term, frame.index, frame.payload == FORGETFUL, frame.payload == LEARNING))
+            recovery.hard_state(hard_state_of(frame.term, frame.index, frame.payload))
         elif frame.kind == RaftKind.RESET:
             recovery.reset(frame.index, frame.term)
         elif frame.kind == RaftKind.CONFIGURED:

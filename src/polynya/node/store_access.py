@@ -10,7 +10,7 @@ from secrets import token_hex
 import msgspec
 
 from polynya.node.metrics import Samples
-from polynya.objectstore import Record, StoreError, WatchedStore
+from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_passing
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -77,6 +77,8 @@ class StoreAccess:
         try:
             with suppress(StoreError):
                 await self.store.put(key, b"self-test")
-        finally:
-            with suppress(StoreError):
-                await self.store.delete([key])
+        except asyncio.CancelledError:
+            await remove_in_passing(self.store, key)
+            raise
+        with suppress(StoreError):
+            await self.store.delete([key])

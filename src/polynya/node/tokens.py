@@ -19,11 +19,11 @@ from polynya.service.access.store import AtRest, Stamp, TokenFile, TokenRecord, 
 from polynya.service.node import NodeService
 from polynya.stream.commands import MetaChange
 from polynya.stream.meta import values_of, version_of
+from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 
 ATTEMPTS = 8  # others may change them at the same time
 AGAIN_SECONDS = 2.0  # after a failure
-META_GROUP = 0
 Made = TypeVar("Made")
 log = logging.getLogger("polynya.access")
 

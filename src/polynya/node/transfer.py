@@ -23,6 +23,7 @@ from polynya.wal.scratch import Scratch
 from polynya.wal.snapshots import Link, SnapshotStore
 
 PIECE_BYTES = 1 << 20
+_BODY = Struct("<Q")  # length
 _HOT = Struct("<QI")  # place in the sender's journal, length
 
 
@@ -46,13 +47,8 @@ def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal,
 def unpack_transfer(data: Scratch, identity: int) -> Machine:
     """The machine, with all its payload; the places in it are the sender's. Raises CorruptData, OSError. For a thread."""
     try:
-        count = data.read(0, COUNT_BYTES)
-        heads = data.read(COUNT_BYTES, LINK_BYTES * int.from_bytes(count, "little"))
-        if crc32c(count + heads) != identity:
-            raise CorruptData("a snapshot that another node sent has another checksum than it should")
-        links = links_of(count, heads)
-        bodies = len(count) + len(heads)
-        machine = Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
+        machine = _of_the_first_clusters(data, identity)
+        machine = _of_a_chain(data, identity) if machine is None else machine
     except (EOFError, struct.error) as error:
         raise CorruptData(f"a snapshot that another node sent cannot be read: {error}") from error
     for _, hot in machine.flush_candidates():
@@ -60,6 +56,36 @@ def unpack_transfer(data: Scratch, identity: int) -> Machine:
             if crc32c(batch.payload) != batch.crc:
                 raise CorruptData("payload in a snapshot that another node sent has another checksum than it should")
     return machine
+
+
+def _of_a_chain(data: Scratch, identity: int) -> Machine:
+    count = data.read(0, COUNT_BYTES)
+    heads = data.read(COUNT_BYTES, LINK_BYTES * int.from_bytes(count, "little"))
+    if crc32c(count + heads) != identity:
+        raise CorruptData("a snapshot that another node sent has another checksum than it should")
+    links = links_of(count, heads)
+    bodies = len(count) + len(heads)
+    return Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
+
+
+def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
+    """What a node sends whose release knows no chains: one body, whose CRC is the identity, and payload in any order. None: it is not that."""
+    (length,) = _BODY.unpack(data.read(0, _BODY.size))
+    at = _BODY.size + length
+    if at > data.size or crc32c(body := data.read(_BODY.size, length)) != identity:
+        return None
+    payloads: dict[int, tuple[int, int]] = {}
+    while at < data.size:
+        place, size = _HOT.unpack(data.read(at, _HOT.size))
+        payloads[place] = at + _HOT.size, size
+        at += _HOT.size + size
+
+    def read_payload(place: int, uid: int) -> bytes:
+        if place not in payloads:
+            raise CorruptData(f"a snapshot that another node sent has no payload for place {place:#x} of stream {uid}")
+        return data.read(*payloads[place])
+
+    return Machine.restore(body, read_payload)
 
 
 class _Payloads:

@@ -17,8 +17,9 @@ from polynya.stream.model import HotBatch
 from polynya.wal import DiskFull, Journal, WriteBatch
 
 FULL_SECONDS = 0.5  # a full disk is asked again after this long
-LEARNING = b"l"  # … or one that was made anew
 FORGETFUL = b"f"  # the payload of a hard state whose member does not know what it did before
+LEARNING = b"l"  # … or was made anew
+UNBORN = b"u"  # … or has found that its group is new, and has heard of no term since
 _NO_BYTES = b""
 Done = Callable[[BaseException | None], None]
 
@@ -247,8 +248,15 @@ class WriterThread:
                 return
 
 
+def hard_state_of(term: int, vote: int, payload: bytes) -> HardState:
+    """Of a frame's."""
+    return HardState(term, vote, payload == FORGETFUL, payload == LEARNING, payload == UNBORN)
+
+
 def _flag(state: HardState | Raft) -> bytes:
-    return FORGETFUL if state.forgetful else LEARNING if state.learning else _NO_BYTES
+    if state.forgetful:
+        return FORGETFUL
+    return LEARNING if state.learning else UNBORN if state.unborn else _NO_BYTES
 
 
 def _wake(write: Write, *, durable: bool) -> None:

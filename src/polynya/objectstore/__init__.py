@@ -27,7 +27,7 @@ from polynya.objectstore.api import (
     put_again,
 )
 from polynya.objectstore.memory import MemoryStore
-from polynya.objectstore.proof import prove_conditional_writes
+from polynya.objectstore.proof import prove_conditional_writes, remove_in_passing
 from polynya.objectstore.root import MARKER_KEY, RootClaim, RootMarker, claim_root, owns_root, read_root, release_root
 from polynya.objectstore.settings import StoreSettings, open_store
 from polynya.objectstore.watched import Record, WatchedStore
@@ -57,4 +57,5 @@ __all__ = [
     "put_again",
     "read_root",
     "release_root",
+    "remove_in_passing",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from contextlib import suppress
 
 from polynya.base.errors import ConfigError
-from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore
+from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore, StoreUnavailable
 
+PARTING_SECONDS = 2.0  # for what is to be removed when the test is broken off
 _FOLDER = "self-test"
 
 
@@ -15,14 +18,31 @@ async def prove_conditional_writes(store: ObjectStore) -> None:
     StoreUnavailable when the store cannot be reached."""
     key = f"{_FOLDER}/{secrets.token_hex(16)}"
     try:
+        await _prove(store, key)
+    except asyncio.CancelledError:
+        await remove_in_passing(store, key)
+        raise
+    except BaseException:
+        await store.delete([key])
+        raise
+    await store.delete([key])
+
+
+async def remove_in_passing(store: ObjectStore, key: str) -> None:
+    """For who is cancelled: the process stops, and a store that does not answer does not hold it up."""
+    with suppress(StoreUnavailable, TimeoutError):
+        async with asyncio.timeout(PARTING_SECONDS):
+            await store.delete([key])
+
+
+async def _prove(store: ObjectStore, key: str) -> None:
+    try:
         await _prove_create(store, key)
         await _prove_swap(store, key)
         if await store.get_range(key, 1, 3) != b"hir":
             raise _broken("does not honour ranges", key)
     except NotFound:
         raise _broken("forgets an object that it has just stored", key) from None
-    finally:
-        await store.delete([key])
 
 
 async def _prove_create(store: ObjectStore, key: str) -> None:

@@ -70,7 +70,7 @@ def leader_lost(raft: Raft, heard_ms: int) -> None:
 def may_campaign(raft: Raft) -> bool:
     """A voter, and one that a change puts out as long as that is not known to be committed: the others may lack what only it has (4.2.2)."""
     known = raft.configurations
-    if raft.forgetful or raft.learning:
+    if raft.forgetful or raft.learning or raft.unmet:
         return False
     if len(known) == 1:  # nearly always, and asked for at every turn
         return raft.installing is None and known[0][1].votes(raft.node)
@@ -107,7 +107,7 @@ def promised(raft: Raft, candidate: int) -> bool:
 
 
 def on_vote(raft: Raft, message: Vote) -> None:
-    if raft.learning or (raft.forgetful and not has_all_we_forgot(raft, message.sender)):
+    if raft.learning or (raft.forgetful and not has_all_we_forgot(raft, message)):
         return
     if not message.forced and promised(raft, message.sender):
         if raft.role is Role.LEADER:
@@ -130,10 +130,11 @@ def on_vote(raft: Raft, message: Vote) -> None:
     raft.send(VoteAnswer(message.sender, raft.node, raft.group, raft.term, pre=False, granted=granted))
 
 
-def has_all_we_forgot(raft: Raft, candidate: int) -> bool:
-    """Of a forgetful member that has heard all others: whether those are the candidate alone. A majority of two is both, so that the candidate has
-    whatever was committed, and knows of all members that there could be (docs/decisions/0019)."""
-    return raft.recalled == {candidate}
+def has_all_we_forgot(raft: Raft, asked: Vote) -> bool:
+    """Of a forgetful member that has heard all others: whether those are the candidate alone (a majority of two is both, so that it has whatever was
+    committed, and knows of all members that there could be), or its log has an entry of a term above all that it was told of: then it goes on from the
+    log of a leader that was elected without what was forgotten (docs/decisions/0019)."""
+    return raft.recalled == {asked.sender} or asked.last_term > raft.recalled_term
 
 
 def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:

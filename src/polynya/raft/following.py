@@ -47,6 +47,9 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     learn_commit(raft, message.commit)
     raft.sleeping = message.sleep and sleeping.may_sleep(raft)
     if message.context:
+        raft.ack_due = (
+            raft.ack_due or raft.learning
+        )  # its answer says nothing of that, and an acknowledgement may have been lost: the last of a window
         held, match = raft.verified, 0 if raft.learning else min(raft.verified, raft.durable)
         raft.send(HeartbeatAnswer(message.sender, raft.node, raft.group, raft.term, message.context, held, match, raft.sleeping))
 

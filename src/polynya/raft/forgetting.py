@@ -21,6 +21,7 @@ def start(raft: Raft) -> None:
     others = set(_members(raft)) - {raft.node}
     raft.forgetful = raft.forgetful and not membership.is_alone(raft)
     raft.unheard = others if raft.forgetful else set()
+    raft.unmet = others if raft.unborn else set()
     raft.recalled = set(raft.unheard)
     raft.recalled_term = raft.term
     raft.recall_ms = raft.now_ms
@@ -35,7 +36,7 @@ def is_blank(raft: Raft) -> bool:
 
 
 def deadline_ms(raft: Raft) -> int:
-    return raft.recall_ms if raft.unheard else raft.patient_ms or NEVER
+    return raft.recall_ms if raft.unheard or raft.unmet else raft.patient_ms or NEVER
 
 
 def tick(raft: Raft) -> None:
@@ -43,10 +44,11 @@ def tick(raft: Raft) -> None:
     if raft.patient_ms and raft.now_ms >= raft.patient_ms:
         raft.patient_ms = 0
         election.become_follower(raft, raft.recalled_term + 1, 0)
-    if raft.unheard and raft.now_ms >= raft.recall_ms:
+    asked = raft.unheard or raft.unmet
+    if asked and raft.now_ms >= raft.recall_ms:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
-        for node in sorted(raft.unheard):
-            raft.messages.append(Recall(node, raft.node, raft.group, raft.term, is_blank(raft)))
+        for node in sorted(asked):
+            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
 
 
 def concerns(message: Message) -> bool:
@@ -56,9 +58,12 @@ def concerns(message: Message) -> bool:
 
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
-        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft)))
-        sleeping.recalled(raft, message.sender)
-        _make_way(raft, message.sender)
+        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft), raft.forgetful))
+        if message.found:
+            raft.unmet.discard(message.sender)
+        else:
+            sleeping.recalled(raft, message.sender)
+            _make_way(raft, message.sender)
         if message.blank:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):
@@ -66,6 +71,10 @@ def on_message(raft: Raft, message: Message) -> None:
             new = set(message.members) - raft.recalled - {raft.node}
             raft.unheard |= new
             raft.recalled |= new
+        if not message.blank:
+            raft.unmet.clear()  # somebody has known of all that they are there
+        elif not message.forgetful:
+            raft.unmet.discard(message.sender)
         _heard(raft, message.sender, message.term, blank=message.blank)
 
 
@@ -85,10 +94,18 @@ def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
     raft.recalled_term = max(raft.recalled_term, term)
     if raft.unheard:
         return
-    if raft.all_blank:  # a new group: there is nothing to remember
-        raft.remember()
+    if raft.all_blank:
+        _is_new(raft)
     else:  # a leader that was asked hands over, which costs its clients nothing; to enter that term ourselves costs them an election
         raft.patient_ms = raft.now_ms + PATIENCE * raft.settings.election_ms
+
+
+def _is_new(raft: Raft) -> None:
+    """There is nothing to remember. Nobody campaigns before all have found that: once there is a leader nobody but who has lost its disk since is
+    without a voice, and one such disk is no lost quorum."""
+    raft.unborn, raft.unmet = True, set(raft.recalled)
+    raft.recall_ms = raft.now_ms
+    raft.remember()
 
 
 def keeps_out(raft: Raft, message: Message) -> bool:
@@ -119,6 +136,6 @@ def try_learn(raft: Raft) -> None:
 
 
 def try_remember(raft: Raft) -> None:
-    """All that was committed before is here, by the word of a leader that was elected without us."""
-    if not raft.unheard and not raft.patient_ms and raft.commit <= raft.durable and raft.commit and raft.log.term(raft.commit) == raft.term:
+    """All that was committed before is here: the log goes on from that of a leader that was elected without what we forgot."""
+    if not raft.unheard and not raft.patient_ms and raft.durable and (raft.log.term(raft.durable) or 0) > raft.recalled_term:
         raft.remember()

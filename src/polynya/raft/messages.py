@@ -32,13 +32,15 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); whether all before it was; and
-    whether it was made anew in a group that may count on what one before it had."""
+    """What must never be forgotten: the newest term seen, and who got this member's vote in it (0: nobody); whether all before it was;
+    whether it was made anew in a group that may count on what one before it had; and whether it has found that its group is new, and has heard of no
+    term since."""
 
     term: int = 0
     vote: int = 0
     forgetful: bool = False
     learning: bool = False
+    unborn: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -124,13 +126,16 @@ class SnapshotAnswer(Message, frozen=True, tag=11):
 
 
 class Recall(Message, frozen=True, tag=12):
-    """`blank`: the sender has just been born, or lost its disk, and has done nothing since."""
+    """`blank`: the sender has just been born, or lost its disk, and has done nothing since. `found`: it knows that the group is new, and wants to know
+    who else does."""
 
     blank: bool = False
+    found: bool = False
 
 
 class RecallAnswer(Message, frozen=True, tag=13):
-    """`members`: those that have a voice, or may get one, as far as the sender knows."""
+    """`members`: those that have a voice, or may get one, as far as the sender knows. `forgetful`: the sender itself has still to be told."""
 
     blank: bool = False
     members: tuple[int, ...] = ()
+    forgetful: bool = False

@@ -123,7 +123,9 @@ class Raft:
         "transfer_ms",
         "transfer_sent",  # in this term: there is no lease any more
         "transferee",
+        "unborn",  # it has found that the group is new, and no term has begun
         "unheard",  # a forgetful member: who has not told its term
+        "unmet",  # a member of a new group: who may not have found yet that it is new
         "unstaged",  # first index not given out for writing
         "verified",  # up to here the log is known to be that of this term's leader
         "vote",
@@ -148,6 +150,7 @@ class Raft:
         self.snapshot = snapshot
         self.term, self.vote = restored.hard_state.term, restored.hard_state.vote
         self.forgetful, self.learning = restored.hard_state.forgetful, restored.hard_state.learning
+        self.unborn = restored.hard_state.unborn
         if entries and entries[0].index <= snapshot.index:
             self.log = Log(entries[0].index, entries[0].term)
             self.log.append(entries[1:])
@@ -191,6 +194,7 @@ class Raft:
         election.draw_timeout(self)
         self.heard_commit = 0
         self.unheard: set[int] = set()
+        self.unmet: set[int] = set()
         self.recalled: set[int] = set()
         self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
@@ -395,7 +399,7 @@ class Raft:
         return Status(
             self.group, self.role, self.term, self.leader, self.commit, self.applied, self.durable, self.log.last, self.sleeping, peers,
             self.configuration, not self.configuration.joint and self.configurations[-1][0] <= self.commit,
-            tuple(sorted(self.unheard)) if self.forgetful else None,
+            tuple(sorted(self.unheard | self.unmet)) if self.forgetful or self.unmet else None,
         )  # fmt: skip
 
     # --- for the other files of this room --------------------------------------------------------------------------------------
@@ -424,6 +428,8 @@ class Raft:
         assert term > self.term or (term == self.term and self.vote in {0, vote}), "terms only grow, and there is one vote in each"
         if (term, vote) != (self.term, self.vote):
             self.term, self.vote = term, vote
+            self.unborn = False
+            self.unmet.clear()
             self.hard_due, self.hard_durable = True, False
             self.wake()
 
@@ -435,7 +441,7 @@ class Raft:
 
     @property
     def _hard_state(self) -> HardState:
-        return HardState(self.term, self.vote, self.forgetful, self.learning)
+        return HardState(self.term, self.vote, self.forgetful, self.learning, self.unborn)
 
     def cut(self, index: int) -> None:
         """Entries from `index` on are not the leader's, or are taken back."""

@@ -8,12 +8,11 @@ import msgspec
 
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
 from polynya.stream.commands import BucketRetention, Retention, Trim
+from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
     from polynya.service.node import NodeService
-
-META_GROUP = 0
 
 
 class TrimCounters(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import PolynyaError
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
     from polynya.service.forwarding import Forwarding
     from polynya.service.node import NodeService
 
+ASKED_AT_ONCE = 16  # an answer may take as long as an election
+
 
 class Stranded:
-    """Of one core. `look` about once a second."""
+    """Of one core. `look` about once a second, beside what must not wait for other nodes."""
 
     def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
         self._service, self._local, self._forwarding = service, service.local, forwarding
@@ -25,13 +28,18 @@ class Stranded:
         watched = {uid >> 48: uid for uid in self._local.feeds.uids()}
         deaf = {group for group in watched if group in self._local.machines and not self._forwarding.knows(group)}
         self._told &= deaf
-        for group in sorted(deaf - self._told):
-            if await self._is_heard_elsewhere(group, watched[group]) and not self._forwarding.knows(group):
-                self._told.add(group)
-                self._local.cut_readers(group)
+        some = sorted(deaf - self._told)
+        for begin in range(0, len(some), ASKED_AT_ONCE):
+            await asyncio.gather(*(self._look_at(group, watched[group]) for group in some[begin : begin + ASKED_AT_ONCE]))
+
+    async def _look_at(self, group: int, uid: int) -> None:
+        if await self._is_heard_elsewhere(group, uid) and not self._forwarding.knows(group):
+            self._told.add(group)
+            self._local.cut_readers(group)
 
     async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
-        stream = self._local.machines[group].by_uid.get(uid)
+        machine = self._local.machines.get(group)  # it may have left while others were asked about
+        stream = None if machine is None else machine.by_uid.get(uid)
         others = [place for place in self._forwarding.to_read(group) if node_of(place)]
         if stream is None or not others:
             return False

@@ -13,10 +13,10 @@ from polynya.base.names import canonical_prefix
 from polynya.service import messages
 from polynya.service.node import NodeService
 from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
 from polynya.stream.tables import Lag, Range, Table
 
-META_GROUP = 0
 JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[Range]] = msgspec.msgpack.Decoder(list[Range])

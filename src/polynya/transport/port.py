@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.transport.complaints import Complaints
+from polynya.base.complaints import Complaints
 from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.door import Guest, House
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge

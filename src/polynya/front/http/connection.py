@@ -392,6 +392,9 @@ class Connection(asyncio.Protocol):
         if self._finished or unsent:
             patience = STALL_SECONDS if unsent else LINGER_SECONDS
             if self._next == self._sent and waited > patience and self.transport is not None:
+                if unsent and not self.transport.is_closing():
+                    self.front.counters.stalled += 1
+                    self.front.complain("a client was cut: it took nothing of its answer", "", self)
                 self.transport.abort()
         elif self._body is not None:
             arrived = len(self._body) if isinstance(self._body, bytearray) else len(self._body.data)

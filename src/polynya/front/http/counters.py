@@ -7,7 +7,8 @@ from collections import defaultdict
 
 class HttpCounters:
     __slots__ = (
-        "appends", "bytes_in", "connections_opened", "connections_refused", "live_cut", "live_opened", "long_polls", "statuses", "timeouts"
+        "appends", "bytes_in", "connections_opened", "connections_refused", "live_cut", "live_opened", "long_polls", "stalled", "statuses",
+        "timeouts"
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -18,5 +19,6 @@ class HttpCounters:
         self.live_opened = 0  # SSE subscriptions
         self.live_cut = 0  # of them, ended because the reader was slow
         self.long_polls = 0
+        self.stalled = 0  # connections cut because the client took nothing of an answer
         self.timeouts = 0
         self.statuses: dict[int, int] = defaultdict(int)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.complaints import Complaints
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.front.http.assurance import Assurance
 from polynya.front.http.connection import Connection
@@ -30,6 +32,7 @@ from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 
 _SWEEP_SECONDS = 2.0
+log = logging.getLogger("polynya.http")
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +77,7 @@ class HttpFront:
         self.live: dict[Any, None] = {}  # SSE subscribers …
         self.metered: dict[Any, None] = {}  # … and those of them whose callers have a limit of bytes
         self.waiters: set[Any] = set()  # long-polls
+        self._complaints = Complaints()
         self.assurance = Assurance(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,6 +151,12 @@ class HttpFront:
         """Before a page is made: clients that take nothing must not hold all memory. Raises `Failure`."""
         if len(self.unread) > UNREAD_CONNECTIONS_FREE and sum(each.unread_bytes for each in self.unread) > UNREAD_BYTES_PER_CORE:
             raise Failure("ANSWER_BUDGET")
+
+    def complain(self, said: str, target: str, connection: Connection) -> None:
+        """Of a client that does not take what it asked for; for the same target once a minute."""
+        times = self._complaints.due(self.now(), said, target, connection.remote)
+        if times:
+            log.warning(said, extra={"target": target, "from": connection.remote, "unsent": connection.unread_bytes, "times": times})
 
     def linger(self, connection: Connection) -> None:
         """Its last answer is written; it is aborted by the sweep when the client does not go."""

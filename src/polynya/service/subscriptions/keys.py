@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from polynya.stream.commands import Command, MetaSet
+from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Reply
 
-META_GROUP = 0
 KEY_NAME = "webhook-signing-key"
 TOKEN_MS = 7 * 24 * 3600 * 1000  # a token outlives every lease that is kept up; its generation is what fences it
 

@@ -1,0 +1,106 @@
+"""Who waits for a producer or a reader that cannot go on is told so, and a cancelled one leaves nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from polynya.client import Batching, ProducerFailed, Retry
+from polynya.client.aio_producer import AsyncProducer
+from polynya.client.blocking_producer import Producer
+from polynya.client.messages import Request
+from polynya.client.producing import Names
+from polynya.client.wires import AsyncWire, Wire, options_of
+
+NAMES = Names(stream="s", content_type="application/json", producer_id="p")
+OPTIONS = options_of("http://127.0.0.1:1", "", True)
+SECONDS = 60.0  # in which what would otherwise never end has ended, on a machine that has much else to do
+
+
+def test_a_client_that_is_closed_before_its_producer_does_not_leave_it_waiting():
+    async def story() -> None:
+        wire = AsyncWire(OPTIONS)
+        await wire.close()
+        producer = AsyncProducer(wire, NAMES, Batching(), Retry())
+        receipt = await producer.append(1)
+        async with asyncio.timeout(SECONDS):
+            for told in (producer.flush(), producer.close(), receipt):
+                with pytest.raises(ProducerFailed, match=r"it cannot go on: .*closed"):
+                    await told
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(60)
+def test_nor_does_a_blocking_one():
+    wire = Wire(OPTIONS)
+    wire.close()
+    producer = Producer(wire, NAMES, Batching(), Retry())
+    receipt = producer.append(1)
+    for told in (producer.flush, producer.close, receipt.result):
+        with pytest.raises(ProducerFailed, match=r"it cannot go on: .*closed"):
+            told()
+
+
+def test_a_close_that_is_cancelled_does_not_wait_for_the_server():
+    class Silent:
+        async def send(self, request: Request) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+    asked = asyncio.Event()
+
+    async def story() -> None:
+        producer = AsyncProducer(Silent(), NAMES, Batching(), Retry())
+        receipt = await producer.append(1)
+        closing = asyncio.create_task(producer.close())
+        async with asyncio.timeout(SECONDS):
+            await asked.wait()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            with pytest.raises(ProducerFailed, match="abandoned"):
+                await receipt
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(story())
+
+
+def test_an_opened_answer_is_closed_when_its_reader_is_cancelled_before_it_has_it():
+    opened: list[httpx.Response] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/node":
+            asked.set()
+            await asyncio.Event().wait()
+        opened.append(httpx.Response(200, stream=Endless()))
+        return opened[0]
+
+    class Endless(httpx.AsyncByteStream):
+        closed = False
+
+        async def __aiter__(self):
+            yield b"x"
+
+        async def aclose(self):
+            Endless.closed = True
+
+    asked = asyncio.Event()
+
+    async def story() -> None:
+        wire = AsyncWire(OPTIONS)
+        wire._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        wire.compass = SimpleNamespace(ways=lambda *_: list(OPTIONS.servers), owns=lambda *_: False, heard=lambda *_: True)
+        opening = asyncio.create_task(wire.open(Request("GET", "/v1/stream/s")))
+        async with asyncio.timeout(SECONDS):
+            await asked.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        assert Endless.closed
+        await wire.close()
+
+    asyncio.run(story())
