@@ -91,7 +91,7 @@ class Upgrade:
             try:
                 await step()
                 await asyncio.sleep(self.hold / 4)
-            except _Stuck as stuck:
+            except (_Stuck, Wrong, Lost, Unsent, RuntimeError) as stuck:
                 self._note(f"{what}: {stuck}")
                 return
 

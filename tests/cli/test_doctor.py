@@ -38,6 +38,7 @@ def findings(*arguments: str, **variables: str) -> dict[str, Finding]:
 
 
 def test_a_machine_before_its_first_start_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran("--help").exit_code == 0  # a command's words are made when it is first loaded: with the real address, for the tests of pages
     with nobody() as url:
         monkeypatch.setattr(targets, "SERVER_DEFAULT", url)  # somebody may have a node at the real one
         found = findings("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")

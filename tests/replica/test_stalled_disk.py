@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from cluster_stories import A, led, stories
+from service_world import raw_batch
 from sim_cluster import Node, World
 
-from polynya.base.errors import OutcomeUnknown
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.stream.commands import Append
+from polynya.stream.replies import Reply
 
 story = stories(led, World.wait_equal)
 
@@ -41,3 +45,36 @@ async def test_a_short_pause_of_the_disk_moves_nothing(world: World, leader: Nod
     world.disk_seconds = usual  # type: ignore[method-assign]
     await asyncio.sleep(3)
     assert leader.core.leads(world.group_of(A))
+
+
+@story
+async def test_what_a_majority_does_not_write_is_answered_in_time(world: World, leader: Node) -> None:
+    """Two of three disks are full: the leader hears the others, and leads on."""
+    loop = asyncio.get_running_loop()
+    group = world.group_of(A)
+    await leader.append(A, b"1;")
+    others = [node for node in world.alive() if node is not leader]
+    for node in others:
+        node.disk.capacity = node.disk.used() + 100
+    taken: list[Reply] = []
+    large = b"x" * 9000
+    with pytest.raises(OutcomeUnknown, match="a majority did not write it in 10 s"):
+        await _append_on(leader, large, taken)
+    began = loop.time()
+    for node in world.alive():
+        with pytest.raises(Unavailable):
+            await node.append(A, b"3;")
+    assert loop.time() - began < 8.0 and leader.core.inflight_bytes == 0
+    assert await leader.read(A) == b"1;" + large * len(taken)
+    for node in others:
+        node.disk.capacity = 1 << 40
+    await world.wait(lambda: group not in leader.core._patience.stuck)
+    await leader.append(A, b"4;")
+    assert await leader.read(A) == b"1;" + large * (len(taken) + 1) + b"4;"
+
+
+async def _append_on(node: Node, payload: bytes, taken: list[Reply]) -> None:
+    """Again and again, each waited for however long it takes."""
+    for _ in range(40):
+        command = Append(A, node.engine.service.now_ms(), "text/plain", raw_batch(payload))
+        taken.append(await node.core.call(node.engine.service.group_of(A), command))

@@ -25,6 +25,7 @@ from polynya.node.deadlines import Deadlines
 from polynya.node.fitness import Fitness
 from polynya.node.leads import Leads
 from polynya.node.outbox import Outbox
+from polynya.node.patience import Patience
 from polynya.node.storage import Storage
 from polynya.node.turn_ends import TurnEnds, journal_failed
 from polynya.node.writing import Writer, WriterThread, Writes
@@ -112,6 +113,7 @@ class ReplicatedCore:
             self._join(number, restored)
         self._writes.begin(self.members.values())
         self.leadership = Leads(self, self._writes)
+        self._patience = Patience(self)
         self._kick_soon()
 
     # --- replicas that come and go ---------------------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ class ReplicatedCore:
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")
-        return None
+        return self._patience.refusal(member.group.number) if self._patience.stuck else None
 
     # --- reads -----------------------------------------------------------------------------------------------------------------
 
@@ -365,14 +367,19 @@ class ReplicatedCore:
         while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         for member in self.members.values():
-            lost = list(member.proposals)
-            member.proposals.clear()
-            self._answer_all(lost, OutcomeUnknown("this node stops; the append may or may not be applied"))
+            self.give_up(member, OutcomeUnknown("this node stops; the append may or may not be applied"))
+
+    def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
+        """What is in the log and waits for its answer gets this one. It is applied all the same when it is committed."""
+        lost = list(member.proposals)
+        member.proposals.clear()
+        self._answer_all(lost, outcome)
 
     def close(self) -> None:
         """Ends the thread, after what it was given."""
         self._dead = self._dead or RuntimeError("closed")
         self.leadership.close()
+        self._patience.close()
         self._deadlines.close()
         self._writes.close()
 
