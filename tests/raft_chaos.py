@@ -258,7 +258,10 @@ class Chaos:
             if self.draw.random() < 0.3:
                 member.live.campaign(member.now_ms)
             else:
-                member.live.unreachable(self.draw.choice(self.NODES), member.now_ms)
+                peer = self.draw.choice(self.NODES)
+                member.live.unreachable(peer, member.now_ms)
+                member.live.peer_takes(peer, member.now_ms)  # and bytes that move are no proof of anything
+                member.live.peer_sends(peer, member.now_ms)
 
     def liveness(self) -> None:
         """What the one check of each pair of cores says."""
