@@ -52,5 +52,5 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
     assert "1 problem with the settings:\n  tls: /nowhere.crt and /nowhere.key cannot be used" in ran("check", *named).stderr
     peers = ("--cluster-ca", "/no.ca", "--cluster-cert", "/no.crt", "--cluster-key", "/no.key", "--cluster-id", "ab" * 16)
     node = ("--cluster-node", "1", "--cluster-nodes", "1=127.0.0.1:2=http://127.0.0.1:1", "--cold-backend", "none")
-    assert "  cluster: /no.ca, /no.crt and /no.key cannot be used: No such file" in ran("check", *peers, *node).stderr
+    assert "  cluster.ca: /no.ca cannot be used: No such file" in ran("check", *peers, *node).stderr
     assert "unsafe:" in ran("check", "--listen", "0.0.0.0:1", "--unsafe-no-auth").stderr

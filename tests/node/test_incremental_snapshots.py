@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_disk import FakeDisk
@@ -83,6 +84,14 @@ async def test_slices_go_on_while_the_log_does(world: World) -> None:
     for name in NAMES:
         await world.create(name)
     old, encoding.SLICE_BYTES = encoding.SLICE_BYTES, 1
+    turned = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        """Something is written between two slices, however long that takes."""
+        turned.clear()
+        await turned.wait()
+
+    encoding.asyncio = SimpleNamespace(sleep=pause)  # type: ignore[attr-defined]
     try:
         work = asyncio.ensure_future(world.snapshot())
         turns = 0
@@ -91,10 +100,11 @@ async def test_slices_go_on_while_the_log_does(world: World) -> None:
             name = NAMES[turns % 30 * 2]
             await world.delete(name) if turns % 3 == 0 else await world.create(name)
             await world.append(name, b"x" * turns)
+            turned.set()
         await work
     finally:
-        encoding.SLICE_BYTES = old
-    assert turns > 4, "it took its time"
+        encoding.SLICE_BYTES, encoding.asyncio = old, asyncio  # type: ignore[attr-defined]
+    assert turns > 10, "there were slices"
     await world.engine.core.drain()
     state = world.state()
     world.kill()
