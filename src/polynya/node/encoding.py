@@ -34,9 +34,9 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else keys_of(changes)
     count = 0
     try:
-        for _ in range(PASSES):
+        for left in reversed(range(PASSES)):
             count += await _slices(machine, keys, body)
-            if len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
+            if not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
                 break
             more = machine.take_changes()
             keys = keys_of(more)
