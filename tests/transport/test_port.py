@@ -1,4 +1,4 @@
-"""Stories of the peer port: a connection whose coming in is broken off."""
+"""Stories of the peer port: connections whose coming in is broken off, and ones that are just ending."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import uvloop
 from two_nodes import Node, until
 
 from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE
+from polynya.transport.link import Link
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -39,3 +40,21 @@ def test_a_node_closes_though_somebody_is_just_coming_in(tmp_path, run):
         node.held.close()
 
     run(story())
+
+
+def test_a_connection_that_is_just_ending_may_be_asked_what_is_unsent():
+    """Of one with TLS the socket is gone a pass before uvloop tells its end, and a tick may come in between."""
+
+    class Ending:
+        def get_write_buffer_size(self) -> int:
+            return 7
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+    async def story():
+        link = Link(lambda: None, lambda *frame: None, lambda: None)
+        link.transport = Ending()
+        assert link.unsent == 7
+
+    asyncio.run(story())

@@ -113,8 +113,11 @@ class Link(asyncio.Protocol):
     def unsent(self) -> int:
         """Bytes that the other side's kernel does not have, as far as this one's says: megabytes may be there, and on a slow link for seconds."""
         waiting: int = self.transport.get_write_buffer_size()
+        socket = self.transport.get_extra_info("socket")
+        if socket is None:  # its end is only not told yet
+            return waiting
         try:
-            queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(_INT.size))
+            queued = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size))
         except (OSError, ValueError):  # it is closed, or this is a system whose sockets do not tell
             return waiting
         return waiting + int(_INT.unpack(queued)[0])
