@@ -9,13 +9,27 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+import uvloop
+
 from polynya.base.errors import Unavailable
 from polynya.node.ports import shared_listener, take_port
-from polynya.transport import Transport, address
+from polynya.transport import Transport, address, transport
 from polynya.transport.dialing import PeerTls
 from polynya.transport.transport import Cluster
 
 ECHO, HOLD = 1, 2
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def each_loop(request: Any, monkeypatch: Any) -> None:
+    """Every story of the module runs on both loops."""
+    monkeypatch.setattr(request.module, "run", request.param)
+
+
+@pytest.fixture
+def impatient(monkeypatch: Any) -> None:
+    monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
 
 
 async def until(condition: Callable[[], object]) -> None:

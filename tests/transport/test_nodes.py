@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from functools import partial
 
 import pytest
-import uvloop
 from msgspec import structs
-from two_nodes import ECHO, HOLD, Node, answer_of, one_way, two_nodes, until
+from two_nodes import ECHO, HOLD, Node, answer_of, each_loop, impatient, one_way, two_nodes, until  # noqa: F401 the fixtures
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Reply, address, backoff, lane, pulse, transport
+from polynya.transport import Reply, address, backoff, lane, pulse
 from polynya.transport.dialing import Dialer
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
 from polynya.transport.lane import messages_of
@@ -22,15 +20,7 @@ from polynya.transport.link import HEADER, Link, Type
 run = asyncio.run
 
 
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"], autouse=True)
-def each_loop(request, monkeypatch):
-    """Every story runs on both loops."""
-    monkeypatch.setattr(sys.modules[__name__], "run", request.param)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
+pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
 
 
 def test_every_core_reaches_every_core_by_the_one_port(tmp_path):

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
-import uvloop
-from two_nodes import ECHO, Node, until
+from two_nodes import ECHO, Node, each_loop, impatient, until  # noqa: F401 the fixtures
 
 from polynya.node.authority import make_authority, make_certificate, peer_tls
-from polynya.transport import address, transport
+from polynya.transport import address
 from polynya.transport.dialing import PeerTls
 
 run = asyncio.run
 
 
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"], autouse=True)
-def each_loop(request, monkeypatch):
-    """Every story runs on both loops."""
-    monkeypatch.setattr(sys.modules[__name__], "run", request.param)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(transport, "TICK_SECONDS", 0.02)
+pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
 
 
 def certified(folder: Path, node: int) -> PeerTls:
