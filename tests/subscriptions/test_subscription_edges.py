@@ -353,6 +353,24 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
     asyncio.run(story())
 
 
+def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakes, "ANNOUNCED_MAX", 2)
+
+    async def story() -> None:
+        async with shell() as node:
+            await node.world.create("wake/pool", json=True)
+            await node.world.create("test/a")
+            for number in range(5):
+                await node.put(f"s{number}", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+                await node.world.append("test/a", b"one")
+                await until(lambda number=number: home(node, f"s{number}").next_attempt_ms > node.world.clock.ms)  # type: ignore[misc]
+                assert (await node.ask("DELETE", f"subscriptions/s{number}"))[0] == 204
+            assert node.subscriptions._wakes.counters.announced == 5
+            assert len(node.subscriptions._wakes._announced) <= 2
+
+    asyncio.run(story())
+
+
 def test_retries_come_at_least_once_a_minute() -> None:
     async def story() -> None:
         async with shell() as node:

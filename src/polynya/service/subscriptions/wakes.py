@@ -27,6 +27,7 @@ JITTER = 0.2
 DELIVERY_SECONDS_MAX = 60.0  # a receiver that works longer answers first and calls back
 ANNOUNCE_MS = 60_000  # a wake event that nobody claims is written again, after twice as long each time …
 ANNOUNCE_MS_MAX = 600_000  # … but so often at least: the workers that read it may have died
+ANNOUNCED_MAX = 4096  # subscriptions of which it is known how often; then all are forgotten, and theirs are soon written again
 HOME_PREFIX = "__ds/subscriptions/"
 
 
@@ -230,6 +231,8 @@ class Wakes:
             return
         self.counters.announced += 1
         times = self._announced.get(subscription.id, 0)
+        if len(self._announced) >= ANNOUNCED_MAX:  # most of wakes that are long over, or of subscriptions that are
+            self._announced.clear()
         self._announced[subscription.id] = times + 1
         until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)
         await self.event(subscription, Event.DELIVERED, fence, until_ms=until_ms)
