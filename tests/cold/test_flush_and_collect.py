@@ -282,6 +282,51 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
     play(story)
 
 
+def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
+    """Deleted and made again between any two steps, and the old data deleted with no grace: the new life keeps what is its own."""
+
+    async def story() -> None:
+        for later in range(24):
+            tier = Tier()
+            eager = tier.new_collector(CollectorSettings(orphan_ms=0, settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+            tier.append("default/a", b"old")
+            if later % 2:
+                await tier.flusher.flush_now()
+                tier.append("default/a", b"and hot")
+            flush = asyncio.create_task(tier.flusher.flush_now())
+            await turns(later // 2)
+            tier.world.delete("default/a")
+            tier.written.clear()
+            tier.append("default/a", b"new")
+            tier.world.deliver()
+            await flush
+            await tier.flusher.flush_now()
+            tier.append("default/a", b"er")
+            await eager.collect()
+            await tier.check()
+            await tier.settle_all()
+            tier.reader = tier.new_reader()
+            await tier.check()
+            tier.check_nothing_leaks()
+            assert len(tier.store.objects) == 1
+
+    play(story)
+
+
+def test_a_pack_is_logged_by_an_entry_for_each_of_its_groups_however_many_streams_are_in_it() -> None:
+    async def story() -> None:
+        tier = Tier(settings=FlushSettings(pack_bytes_max=1 << 20, slice_bytes_max=100))
+        tier.fill(streams=60, appends=2)
+        await tier.flusher.flush_now()
+        assert tier.flusher.counters.packs == 1 and tier.flusher.counters.slices >= 60
+        kinds = [type(command) for _, command in tier.world.proposed]
+        assert (kinds.count(PackWritten), kinds.count(PublishSlices)) == (1, GROUPS)
+        assert len(kinds) == 1 + GROUPS
+        await tier.check()
+
+    play(story)
+
+
 def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
     async def story() -> None:
         tier = Tier()
