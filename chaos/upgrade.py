@@ -539,7 +539,7 @@ def main() -> int:
     name = f"pup{os.getpid()}"
     guard = Guard(name, folder)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    run: Upgrade | None = None
+    keep = True  # until it has come to its end, and all was well
     try:
         old, new = of_revision(given.revision, folder), here()
         print(
@@ -547,8 +547,8 @@ def main() -> int:
         )
         run = Upgrade(old, new, folder, name, Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts)))
         asyncio.run(run.run())
+        keep = given.keep or bool(run.wrong)
     finally:
-        keep = given.keep or run is None or bool(run.wrong)
         guard.finish(keep=keep)
         if keep:
             print(f"the logs are in {folder}", flush=True)
