@@ -41,7 +41,7 @@ mutants: $(STAMPS)/dev  ## defects put into the product one by one: each must be
 chaos: $(STAMPS)/dev  ## three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
 	@PYTHONPATH=src $(PY) -m chaos $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),120) $(ARGS)
 
-upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revision to this one, under load (FROM=revision; ARGS=--kill)
+upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revision to this one, under load (FROM=revision; ARGS="--kill --s3")
 	@PYTHONPATH=src $(PY) -m chaos.upgrade --from $(or $(FROM),$(error FROM=REVISION is needed)) $(ARGS)
 
 soak: evidence  ## the same as `make evidence`

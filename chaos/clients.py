@@ -24,6 +24,10 @@ class Wrong(Exception):
     """An answer that no fault explains."""
 
 
+class Later(Wrong):
+    """It says that it cannot answer now."""
+
+
 class _Lines(dict[int, Connection]):
     """One client's connections, to the nodes that there are."""
 
@@ -323,7 +327,7 @@ async def read_all(connection: Connection, stream: str) -> list[str]:
         while True:
             answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}", seconds=60.0)
             if answer.status != 200:
-                raise Wrong(f"{connection} answers {answer} for {stream}")
+                raise (Later if answer.status == 503 else Wrong)(f"{connection} answers {answer} for {stream}")
             records += json.loads(answer.body)
             if answer.headers.get("stream-up-to-date") == "true":
                 return records

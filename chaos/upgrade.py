@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from chaos import objects
-from chaos.clients import Clients, Wrong, offset, read_all
+from chaos.clients import Clients, Later, Wrong, offset, read_all
 from chaos.disks import Folder
 from chaos.guard import Guard
 from chaos.history import FAIL, INFO, OK, check, differences
@@ -215,7 +215,7 @@ class Upgrade:
             return
         for release, number in self._pairs():
             place = self.folder / f"backup-{release.name}-{number}"
-            before = {stream: await self.clients.read_all(number, stream) for stream in self.clients.streams}
+            before = {stream: await self._whole(number, stream) for stream in self.clients.streams}
             words = ("backup", str(place), "--server", self.cluster.http_of(number))
             await self._retry(release, number, *words)
             self._must(await self.new.run("verify", str(place)), f"'verify' of the backup of {release.name} at node {number}")
@@ -312,12 +312,23 @@ class Upgrade:
             self._note(f"node {reader} is not a read replica of all groups: {view}")
         for stream in self.clients.streams:
             local = await self._local(reader, stream)
-            whole = await self.clients.read_all(1, stream)
-            again = await self.clients.read_all(reader, stream)
+            whole = await self._whole(1, stream)
+            again = await self._whole(reader, stream)
             if whole[: len(local)] != local or again[: len(whole)] != whole:
                 self._note(
                     f"{stream}: node {reader} has {len(local)} records by itself, node 1 {len(whole)}, and node {reader} then {len(again)}"
                 )
+
+    async def _whole(self, number: int, stream: str) -> list[str]:
+        """Read by a node, which may say for a while that it cannot: this machine's disk stands still for seconds at times. Raises Lost, Unsent, Wrong."""
+        deadline = time.monotonic() + WELL_SECONDS
+        while True:
+            try:
+                return await self.clients.read_all(number, stream)
+            except Later:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.5)
 
     async def _local(self, number: int, stream: str) -> list[str]:
         """What a node has by itself. Raises Lost, Unsent, Wrong."""
