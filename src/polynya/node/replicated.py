@@ -254,8 +254,7 @@ class ReplicatedCore:
     # --- what peers say --------------------------------------------------------------------------------------------------------
 
     def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
-        """From a peer, `sender` if that is known. What is for nobody here is dropped. Raises Senseless, after all others, for what no member can
-        say: it has changed nothing."""
+        """From a peer. What is for nobody here is dropped. Raises Senseless, after all others, for what no member can say: it changed nothing."""
         if self._dead is not None:
             return
         now_ms, senseless = self._now_ms(), None
@@ -265,11 +264,9 @@ class ReplicatedCore:
                 if sender and message.sender != sender:
                     raise Senseless(f"a message of node {message.sender} came from node {sender}")
                 member = self.members.get(message.group)
-                if member is None:
-                    continue
-                if type(message) is SnapshotChunk:
+                if type(message) is SnapshotChunk and member is not None:
                     self.on_chunk(member, message)
-                else:
+                elif member is not None:
                     member.raft.step(message, now_ms)
             except Senseless as fault:
                 senseless = fault
