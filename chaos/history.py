@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 OK, FAIL, INFO = "ok", "fail", "info"  # acknowledged; certainly not applied; nobody knows
+PAGE_RECORDS = 10_000  # a piece of so many may be a page, which ends where it is full
 
 
 class Append(msgspec.Struct):
@@ -103,9 +104,10 @@ def _check_stream(history: History, stream: str, final: list[str]) -> Iterator[s
         if read.records != final[read.begin : read.end]:
             yield f"read: node {read.node} gave {_shown(read.records)} from {read.begin} on, where {_shown(final[read.begin : read.end])} is"
     yield from _check_order(appends, reads, places, len(final))
-    for tail in history.tails:
-        if tail.stream == stream:
-            yield from _check_tail(tail, final)
+    tails = [tail for tail in history.tails if tail.stream == stream]
+    for tail in tails:
+        yield from _check_tail(tail, final)
+    yield from _check_halves(appends, reads, tails, places)
 
 
 def _check_unique(final: list[str]) -> Iterator[str]:
@@ -204,6 +206,18 @@ def _check_tail(tail: Tail, final: list[str]) -> Iterator[str]:
             place = piece.told
     if place < len(final):
         yield f"unseen: tail {tail.name} got {place} of {len(final)} records"
+
+
+def _check_halves(appends: list[Append], reads: list[Read], tails: list[Tail], places: dict[str, int]) -> Iterator[str]:
+    """The records of one append are seen together: who is told that this is all, and who is handed what is new, is not in between."""
+    ends = {0, *(places[append.records[-1]] + 1 for append in appends if append.records[-1] in places)}
+    for read in reads:
+        if read.whole and read.end not in ends:
+            yield f"half: a read on node {read.node} ended at {read.end}, inside an append"
+    for tail in tails:
+        for piece in tail.pieces:
+            if piece.told not in ends and len(piece.records) < PAGE_RECORDS:
+                yield f"half: node {piece.node} told tail {tail.name} to go on at {piece.told}, inside an append"
 
 
 def _shown(records: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ class Story:
         self.draw = Random(seed)
         self.history = History()
         self.final: list[str] = []
+        self.ends: list[int] = []  # of the appends in it
         self.now = 0.0
         produced = 0
         for number in range(appends):
@@ -42,6 +43,7 @@ class Story:
             append.outcome, append.ended = FAIL, self.now + 0.4
         elif kind != "info":
             self.final += records
+            self.ends.append(len(self.final))
             if kind != "info applied":
                 append.outcome, append.ended, append.end = OK, self.now + 0.4, len(self.final)
         self.history.appends.append(append)
@@ -52,9 +54,10 @@ class Story:
 
     def follow(self) -> None:
         tail = Tail("t", S)
-        place = 0
+        place = gathered = 0
         while place < len(self.final):
-            end = min(len(self.final), place + self.draw.randint(1, 9))
+            gathered = min(len(self.ends), gathered + self.draw.randint(1, 5))
+            end = self.ends[gathered - 1]
             tail.pieces.append(Piece(self.draw.choice((1, 2, 3)), place, self.final[place:end], end))
             place = end
         self.history.tails.append(tail)
@@ -175,6 +178,26 @@ def tail_told_wrong(story: Story) -> None:
     story.history.tails[0].pieces[3] = Piece(piece.node, piece.begin, piece.records, piece.told + 1)
 
 
+def read_of_half(story: Story) -> None:
+    """Before and after it all is as it should be; it says that there is no more, with a part of an append."""
+    append = next(append for append in story.acknowledged() if len(append.records) == 3)
+    end = story.final.index(append.records[0]) + 2
+    story.history.reads.append(Read(S, 1, append.began + 0.1, append.ended - 0.1, end - 2, story.final[end - 2 : end]))
+
+
+def tail_of_half(story: Story) -> None:
+    """A piece is handed in two, in the middle of an append."""
+    pieces = story.history.tails[0].pieces
+    at, end = next(
+        (at, end)
+        for at, piece in enumerate(pieces)
+        for end in range(piece.begin + 1, piece.told)
+        if end not in story.ends
+    )  # fmt: skip
+    piece, cut = pieces[at], end - pieces[at].begin
+    pieces[at : at + 1] = [Piece(1, piece.begin, piece.records[:cut], end), Piece(1, end, piece.records[cut:], piece.told)]
+
+
 LIES: dict[Callable[[Story], None], str] = {
     lost: "lost",
     twice: "twice",
@@ -195,6 +218,8 @@ LIES: dict[Callable[[Story], None], str] = {
     tail_not_resumed: "resume",
     tail_ends_early: "unseen",
     tail_told_wrong: "bookmark",
+    read_of_half: "half",
+    tail_of_half: "half",
 }
 
 

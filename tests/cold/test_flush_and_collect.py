@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from cold_world import GROUPS, FaultyStore, Tier, play, play_each
@@ -11,6 +11,8 @@ from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, FlushSettings, PackGone
+from polynya.cold.steps import WRITE_MS_MAX
+from polynya.node.checks import GRACE_SECONDS_MIN
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
 
@@ -280,6 +282,51 @@ def test_a_stream_deleted_during_its_flush_leaves_nothing() -> None:
     play(story)
 
 
+def test_a_name_that_is_used_again_during_its_flush_has_its_own_data() -> None:
+    """Deleted and made again between any two steps, and the old data deleted with no grace: the new life keeps what is its own."""
+
+    async def story() -> None:
+        for later in range(24):
+            tier = Tier()
+            eager = tier.new_collector(CollectorSettings(orphan_ms=0, settle_after_ms=0, grace_ms=0, sweep_every_ms=0))
+            tier.append("default/a", b"old")
+            if later % 2:
+                await tier.flusher.flush_now()
+                tier.append("default/a", b"and hot")
+            flush = asyncio.create_task(tier.flusher.flush_now())
+            await turns(later // 2)
+            tier.world.delete("default/a")
+            tier.written.clear()
+            tier.append("default/a", b"new")
+            tier.world.deliver()
+            await flush
+            await tier.flusher.flush_now()
+            tier.append("default/a", b"er")
+            await eager.collect()
+            await tier.check()
+            await tier.settle_all()
+            tier.reader = tier.new_reader()
+            await tier.check()
+            tier.check_nothing_leaks()
+            assert len(tier.store.objects) == 1
+
+    play(story)
+
+
+def test_a_pack_is_logged_by_an_entry_for_each_of_its_groups_however_many_streams_are_in_it() -> None:
+    async def story() -> None:
+        tier = Tier(settings=FlushSettings(pack_bytes_max=1 << 20, slice_bytes_max=100))
+        tier.fill(streams=60, appends=2)
+        await tier.flusher.flush_now()
+        assert tier.flusher.counters.packs == 1 and tier.flusher.counters.slices >= 60
+        kinds = [type(command) for _, command in tier.world.proposed]
+        assert (kinds.count(PackWritten), kinds.count(PublishSlices)) == (1, GROUPS)
+        assert len(kinds) == 1 + GROUPS
+        await tier.check()
+
+    play(story)
+
+
 def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
     async def story() -> None:
         tier = Tier()
@@ -294,6 +341,54 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
         await eager.collect()
         assert (eager.counters.orphans, eager.counters.settled, eager.counters.deleted) == (0, 0, 0)
         await tier.check()
+
+    play(story)
+
+
+def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
+    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on its way."""
+
+    async def story() -> None:
+        tier = Tier()
+        tier.fill()
+        other = tier.new_collector()
+        other._in_flight = frozenset()
+
+        class Slow(FaultyStore):
+            async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+                etag = await super().put(key, parts)
+                self.objects[key] = (self.objects[key][0], 1, tier.world.now)
+                tier.world.now += GRACE_SECONDS_MIN * 1000
+                assert (await other.sweep(grace_ms=GRACE_SECONDS_MIN * 1000)).deleted
+                return etag
+
+        tier.store = other._store = tier.flusher._steps.store = Slow()  # type: ignore[assignment]
+        with pytest.raises(Unavailable):
+            await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == sum(map(len, tier.written.values()))
+        await tier.check()
+
+    play(story)
+    assert 2 * WRITE_MS_MAX <= GRACE_SECONDS_MIN * 1000 <= CollectorSettings().orphan_ms, "the clocks of store and node differ by less"
+
+
+def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
+    """As of a process that stood still in between."""
+
+    async def story() -> None:
+        tier = Tier()
+        tier.fill()
+        known, lost = (f"c1/packs/20200101-00/2-{digit * 32}" for digit in "01")
+        for key in (known, lost):
+            await tier.store.put(key, b"x")
+            tier.store.objects[key] = (b"x", 1, 0)
+
+        async def stood_still() -> bool:
+            tier.world.apply(2, PackWritten(known, [2], tier.world.now))
+            return True
+
+        swept = await tier.new_collector(owner=stood_still).sweep()
+        assert swept.orphans == [known, lost] and tier.store.objects.keys() == {known}
 
     play(story)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from front_world import World, play, request
+from front_world import Answer, World, play, request
 
 TEXT = "text/plain"
 
@@ -198,6 +198,33 @@ def test_a_duplicate_says_where_the_tail_is() -> None:
         assert (first.status, again.status) == (200, 204)
         assert first.headers["stream-next-offset"] == again.headers["stream-next-offset"] == "0000000000000001_0000000000000002"
         assert (again.headers["producer-epoch"], again.headers["producer-seq"]) == ("0", "0")
+
+    play(story)
+
+
+def test_a_repeat_of_each_of_the_last_appends_says_where_it_went() -> None:
+    """Also of those behind which others were in flight; and on the way that repeated shapes of requests take."""
+
+    async def story(world: World) -> None:
+        await world.put("s")
+        wire = await world.wire()
+
+        async def produce(number: int, body: bytes) -> Answer:
+            keys = {"producer_id": "p", "producer_epoch": "0", "producer_seq": str(number)}
+            wire.send(request("POST", "/v1/stream/s", body, content_type="application/json", **keys))
+            return await wire.answer()
+
+        for number in range(7):
+            first = await produce(number, b"[1,2]")
+            assert first.status == 200 and "stream-record-start" not in first.headers
+        told = [await produce(number, b"[1,2]") for number in range(7)]
+        assert [each.status for each in told] == [204] * 7
+        assert [each.headers.get("stream-record-start") for each in told] == [None, None, "4", "6", "8", "10", "12"]
+        assert {each.headers["stream-next-offset"] for each in told} == {told[0].headers["stream-next-offset"]}
+        keys = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "7"}
+        assert (await world.post("s", b"[9]", stream_closed="true", **keys)).status == 200
+        again = await world.post("s", b"[9]", stream_closed="true", **keys)
+        assert (again.status, again.headers["stream-closed"], again.headers["stream-record-start"]) == (204, "true", "14")
 
     play(story)
 

@@ -8,6 +8,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,7 @@ import pytest
 from missing import left_out
 from s3_server import S3Server
 
-from polynya.objectstore import ObjectStore, StoreSettings, StoreUnavailable, open_store
+from polynya.objectstore import AlreadyExists, Conflict, ObjectStore, StoreSettings, StoreUnavailable, open_store
 from polynya.objectstore.s3 import S3Store
 
 ROOT = Path(__file__).parents[2]
@@ -86,8 +88,9 @@ def test_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "s3://b/r" in asyncio.run(every_call_fails(store_at(closed.getsockname()[1])))
 
 
-async def refused(status: str, body: str) -> tuple[str, str]:
-    """What a put and a head say to a service that answers all with this, HEAD without the body."""
+@asynccontextmanager
+async def answering(status: str, body: str = "") -> AsyncIterator[ObjectStore]:
+    """The store of a service that answers all with this, HEAD without the body."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -97,14 +100,45 @@ async def refused(status: str, body: str) -> tuple[str, str]:
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    store = store_at(server.sockets[0].getsockname()[1])
+    try:
+        yield store_at(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+async def refused(status: str, body: str) -> tuple[str, str]:
+    """What a put and a head say."""
     said = []
-    for call in (store.put("k", b""), store.head("k")):
-        with pytest.raises(StoreUnavailable) as fault:
-            await call
-        said.append(str(fault.value))
-    server.close()
+    async with answering(status, body) as store:
+        for call in (store.put("k", b""), store.head("k")):
+            with pytest.raises(StoreUnavailable) as fault:
+                await call
+            said.append(str(fault.value))
     return said[0], said[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("412 Precondition Failed", "PreconditionFailed"),
+        ("409 Conflict", "ConditionalRequestConflict"),  # to conditional writes that race
+        ("404 Not Found", "NoSuchKey"),  # to If-Match on a key that is gone
+    ],
+)
+def test_each_no_of_s3_to_a_conditional_write_is_one(status: str, code: str) -> None:
+    """It is never "unavailable", after which the caller would try again with an answer that it takes for its own success."""
+
+    async def story() -> None:
+        async with answering(status, f"<Error><Code>{code}</Code><Message>No.</Message></Error>") as store:
+            with pytest.raises(Conflict):
+                await store.compare_and_swap("k", b"new", '"old"')
+            if not status.startswith("404"):
+                with pytest.raises(AlreadyExists):
+                    await store.put("k", b"new")
+                with pytest.raises(Conflict):
+                    await store.compare_and_swap("k", b"new", None)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

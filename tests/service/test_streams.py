@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import tracemalloc
+from types import FrameType
 
 import msgspec
 import pytest
@@ -343,3 +346,40 @@ async def test_log_time_is_the_owners(world: World) -> None:
     for name in (A, B):
         facts = await world.facts(name)
         assert isinstance(facts, Facts) and facts.created_ms == world.clock.ms
+
+
+@story
+async def test_an_append_costs_no_more_beside_many_streams(world: World) -> None:
+    """Calls of functions, and memory that is taken meanwhile: nothing on its way looks at, or copies, what other streams have."""
+
+    async def cost() -> tuple[int, int]:
+        calls = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event.endswith("call")
+
+        tracemalloc.start()
+        sys.setprofile(count)
+        try:
+            append = world.send(world.append_of(A, b"x"))
+        finally:
+            sys.setprofile(None)
+        await append
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return calls, peak
+
+    await world.create(A)
+    for _ in range(3):
+        await world.append(A, b"x")
+    few = await cost()
+    assert few[0] > 10, "they are counted"
+    group = world.service.group_of(A)
+    names = [name for number in range(4000) if world.service.group_of(name := f"test/many{number}") == group]
+    assert len(names) > 500
+    await asyncio.gather(*(world.send(world.create_of(name)) for name in names))
+    await asyncio.gather(*(world.send(world.append_of(name, b"y" * 100)) for name in names))
+    many = min([await cost() for _ in range(3)])
+    assert many[0] <= few[0] + 20
+    assert many[1] <= few[1] + 20_000

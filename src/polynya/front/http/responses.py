@@ -14,8 +14,8 @@ COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cros
 _EXPOSED = (
     "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
-    "producer-seq, producer-expected-seq, producer-received-seq, stream-seq, etag, location, content-type, content-encoding, "
-    "retry-after, vary, x-request-id"
+    "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, stream-seq, etag, location, content-type, "
+    "content-encoding, retry-after, vary, x-request-id"
 )
 _ALLOWED = (
     "content-type, authorization, if-none-match, stream-seq, stream-ttl, stream-expires-at, stream-retention-age, "

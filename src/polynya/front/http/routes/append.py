@@ -86,12 +86,15 @@ _PLAIN = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %016d_%016d\r\nStream-
 _KEYED = b"\r\nStream-Next-Offset: %016d_%016d\r\nProducer-Epoch: %d\r\nProducer-Seq: %d\r\nStream-Incarnation: %d" + _TAIL
 _APPENDED = b"HTTP/1.1 200 OK\r\nContent-Length: 0" + _KEYED
 _REPEATED = b"HTTP/1.1 204 No Content" + _KEYED
+_FOUND = b"HTTP/1.1 204 No Content\r\nStream-Record-Start: %d" + _KEYED
 
 
 def success(status: int, reply: Reply) -> bytes:
     """The commonest answers, in one go."""
     if reply.producer_epoch < 0:
         return _PLAIN % (reply.record, reply.byte, reply.uid)
+    if reply.code and reply.first_record >= 0:  # a repeat whose receipt is still here
+        return _FOUND % (reply.first_record, reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
     form = _APPENDED if status == 200 else _REPEATED
     return form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
 
@@ -141,7 +144,8 @@ def appended_again(connection: Connection, repeat: Repeat, number: int, reply: R
     front.counters.statuses[status] += 1
     if not repeat.between:
         answer = _PLAIN % (reply.record, reply.byte, reply.uid)
+    elif reply.code:
+        answer = success(status, reply)
     else:
-        form = _REPEATED if reply.code else _APPENDED
-        answer = form % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
+        answer = _APPENDED % (reply.record, reply.byte, reply.producer_epoch, reply.producer_sequence, reply.uid)
     return answer if front.service.hint is None else _hinted(front, repeat.name, answer)

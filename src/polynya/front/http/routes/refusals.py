@@ -22,6 +22,8 @@ def tail_headers(reply: Reply) -> Headers:
         headers.append(("Producer-Epoch", str(reply.producer_epoch)))
         if reply.producer_sequence >= 0:
             headers.append(("Producer-Seq", str(reply.producer_sequence)))
+    if reply.code == Code.DUPLICATE and reply.first_record >= 0:
+        headers.append(("Stream-Record-Start", str(reply.first_record)))
     if reply.uid:
         headers.append(("Stream-Incarnation", str(reply.uid)))
     return headers
