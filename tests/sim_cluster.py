@@ -494,9 +494,9 @@ class World:
         node = self.nodes.get(to)
         if node is None:
             return
-        self.deliver(sender, to, lambda: node.core.received(messages))
+        self.deliver(sender, to, lambda: node.core.received(messages, sender.number))
         if self.copies and self.random.random() < self.copies:
-            self.deliver(sender, to, lambda: node.core.received(messages))
+            self.deliver(sender, to, lambda: node.core.received(messages, sender.number))
 
     def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
         """After a while, if nothing is in the way then and now."""

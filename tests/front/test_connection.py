@@ -184,6 +184,25 @@ def test_the_largest_body_goes_through() -> None:
     play(story)
 
 
+def test_a_large_body_that_waits_behind_a_long_poll_counts_until_it_may_go_on() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        await world.put("t", "text/plain")
+        wire = await world.wire()
+        wire.send(request("GET", "/v1/stream/t?offset=now&live=long-poll&timeout_ms=60000"))
+        await world.until(lambda: world.front.waiters)
+        wire.send(request("POST", "/v1/stream/s", b"x" * (1 << 20), content_type="text/plain"))
+        (connection,) = world.front.connections
+        await world.until(lambda: connection._held is not None)
+        assert world.front.body_bytes == 1 << 20
+        for waiter in tuple(world.front.waiters):
+            waiter.expire()
+        assert [(await wire.answer()).status for _ in range(2)] == [204, 204]
+        assert world.front.body_bytes == 0
+
+    play(story)
+
+
 def test_expect_100_continue() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")

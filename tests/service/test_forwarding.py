@@ -16,7 +16,7 @@ from polynya.service import forwarding, messages
 from polynya.service.forwarding import Forwarding, Place
 from polynya.service.passing import THROUGH
 from polynya.service.whereabouts import BirthMap, Whereabouts
-from polynya.stream.commands import Acknowledge, AnyCommand, Append, Command
+from polynya.stream.commands import Acknowledge, AnyCommand, Append, Batch, Command
 from polynya.stream.replies import Code, Reply
 from polynya.transport.errors import encode_error
 
@@ -317,6 +317,19 @@ def test_what_waits_is_bounded_and_refused_at_the_end(monkeypatch):
         assert [len(each) for each in answers] == [0, 0, 1] and isinstance(answers[2][0], Unavailable)
         world.forwarding.close()
         assert all(isinstance(each[0], Unavailable) for each in answers)
+
+    story(work)
+
+
+def test_what_waits_counts_with_its_payload_though_it_is_not_encoded_yet(monkeypatch):
+    monkeypatch.setattr(forwarding, "INFLIGHT_BYTES_PER_CORE", 1 << 20)
+
+    async def work(world: World) -> None:
+        answers: list[list[Any]] = [[], [], []]
+        for got in answers:
+            world.forwarding.propose(2, Append("s", 1, "", Batch(0, 1, bytes(600 << 10), 0)), got.append)
+        assert [len(each) for each in answers] == [0, 1, 1] and isinstance(answers[1][0], Unavailable)
+        world.forwarding.close()
 
     story(work)
 

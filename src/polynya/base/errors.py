@@ -25,5 +25,9 @@ class CorruptData(PolynyaError):
     """A checksum or a structure is wrong where it must not be. Never repaired by cutting."""
 
 
+class Senseless(PolynyaError, ValueError):
+    """What another node says cannot be. Nothing was done, and it is not listened to on that connection any more."""
+
+
 class ConfigError(PolynyaError):
     """The configuration cannot be used; the message says which key and what to do."""

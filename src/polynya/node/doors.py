@@ -28,6 +28,7 @@ from polynya.node.access import Keeper
 from polynya.node.backups import Backups
 from polynya.node.checks import StoreChecks
 from polynya.node.health import Answer, Health
+from polynya.node.open_files import raise_limit, shares
 from polynya.node.pages import console_handlers, console_mounts
 from polynya.node.ports import shared_listener
 from polynya.node.questions import Questions
@@ -72,7 +73,13 @@ class Doors:
         self._audit = keeper.audit.record
         routes = TableRoutes(behind.tables, _store_ref(start), service.now_ms, behind.read_object)
         questions = Questions(start.config)
-        settings = HttpSettings(long_poll_seconds=start.config.long_poll_timeout, object_store=start.config.cold.backend != "none")
+        clients = shares(raise_limit(), cores=start.cores, nodes=len(start.config.cluster.nodes))
+        settings = HttpSettings(
+            long_poll_seconds=start.config.long_poll_timeout,
+            connections_max=clients.base,
+            object_store=start.config.cold.backend != "none",
+        )
+        aside = msgspec.structs.replace(settings, connections_max=clients.admin)
         buckets = BucketRoutes(service)
         user = self._audited(_table_act, _table_handler(routes.user))
         cluster = ClusterRoutes(behind.cluster)
@@ -97,12 +104,12 @@ class Doors:
         admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
         near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
         within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user), CLUSTER + "/": self._local_only(acts)}
-        self.admin = HttpFront(service, settings, near, within, streams=False, protection=Protection(cors=Cors(())))
+        self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(cors=Cors(())))
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
             guarded = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
             far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
-            self.far_admin = HttpFront(service, settings, handlers, far, streams=False, protection=guarded)
+            self.far_admin = HttpFront(service, aside, handlers, far, streams=False, protection=guarded)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)

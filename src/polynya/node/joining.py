@@ -111,7 +111,7 @@ class Joined:
             self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
-        self._raft.on_messages = lambda node, messages: self._core.received(messages)
+        self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
         self._raft.on_found = self._core.peer_found
         self._raft.on_sending = self._core.peer_sends
         self._raft.on_taking = self._core.peer_takes

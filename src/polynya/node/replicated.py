@@ -12,9 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-import msgspec
-
-from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
 from polynya.base.futures import settle
 from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
@@ -255,27 +253,29 @@ class ReplicatedCore:
 
     # --- what peers say --------------------------------------------------------------------------------------------------------
 
-    def received(self, messages: Sequence[bytes]) -> None:
-        """From a peer. What is no message, or for nobody here, is dropped."""
+    def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
+        """From a peer. What is for nobody here is dropped. Raises Senseless, after all others, for what no member can say: it changed nothing."""
         if self._dead is not None:
             return
-        now_ms = self._now_ms()
+        now_ms, senseless = self._now_ms(), None
         for data in messages:
             try:
                 message = decode_message(data)
+                if sender and message.sender != sender:
+                    raise Senseless(f"a message of node {message.sender} came from node {sender}")
                 member = self.members.get(message.group)
-                if member is None:
-                    continue
-                if type(message) is SnapshotChunk:
+                if type(message) is SnapshotChunk and member is not None:
                     self.on_chunk(member, message)
-                else:
+                elif member is not None:
                     member.raft.step(message, now_ms)
-            except (msgspec.MsgspecError, ValueError) as fault:
-                self._report("a message of another node is no message", fault)
+            except Senseless as fault:
+                senseless = fault
             except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
                 self._die(fault)
                 return
         self._kick_soon()
+        if senseless is not None:
+            raise senseless
 
     def step(self, member: Member, message: Message) -> None:
         """A message that somebody held back."""
@@ -283,6 +283,8 @@ class ReplicatedCore:
             return
         try:
             member.raft.step(message, self._now_ms())
+        except Senseless as fault:
+            self._report("what a node says makes no sense", fault)
         except BaseException as fault:
             self._die(fault)
         self._kick_soon()

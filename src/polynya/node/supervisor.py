@@ -30,6 +30,7 @@ from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
 from polynya.node.lake import check_lake, lake_command, lake_environment
 from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
+from polynya.node.open_files import Shares, raise_limit, shares
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, FATAL, OTHERS_HAVE_IT, READY, CoreStart
@@ -43,6 +44,7 @@ QUICK_DEATHS_MAX = 10  # so many in a row stop the node …
 FIRST_DEATHS_MAX = 3  # … and so many before the node first served
 BACKOFF_SECONDS = 0.1  # before the first restart; doubled at each quick death
 BACKOFF_SECONDS_MAX = 5.0
+CLIENTS_FEW = 2048  # connections of a core
 LAKE_RESTART_SECONDS = 10.0
 log = logging.getLogger("polynya.supervisor")
 
@@ -80,6 +82,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     check_lake(config)
     lock_fd = lock_folder(config.data, held)
     birth = _birth(config)
+    _say_files(shares(raise_limit(), cores=birth.cores, nodes=len(config.cluster.nodes)))
     host, port = split_listen(config.listen)
     host = resolve(host)[0]
     base = held.enter_context(take_port(host, port, name="listen"))
@@ -115,6 +118,13 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
         report_fd=-1,
     )
     return _Prepared(start, lock_fd, notice or "", config.groups)
+
+
+def _say_files(clients: Shares) -> None:
+    if clients.base < CLIENTS_FEW:
+        log.warning(
+            "a core takes few connections of clients: raise the limit of open files (polynya doctor)", extra={"at_most": clients.base}
+        )
 
 
 def _birth(config: Config) -> Birth:

@@ -7,13 +7,17 @@ from itertools import chain
 
 import msgspec
 
+from polynya.base.errors import Senseless
+from polynya.raft.configuration import decode_configuration
 from polynya.raft.messages import (
     Append,
     AppendAnswer,
     Entry,
     Heartbeat,
     HeartbeatAnswer,
+    Kind,
     Message,
+    Number,
     ReadAnswer,
     ReadRequest,
     Recall,
@@ -27,12 +31,13 @@ from polynya.raft.messages import (
 
 
 class _AppendFrame(Message, frozen=True, tag=1):
-    prev_index: int
-    prev_term: int
-    commit: int
+    prev_index: Number
+    prev_term: Number
+    commit: Number
     block: msgspec.Raw
 
 
+_KINDS = frozenset((Kind.COMMAND, Kind.NOOP, Kind.CONFIGURATION))  # others are frames of the journal: in a log they would void it
 _Frame = (
     _AppendFrame
     | AppendAnswer
@@ -86,10 +91,21 @@ def group_of_message(data: bytes) -> int:
 
 
 def decode_message(data: bytes) -> Message:
-    """Raises msgspec.ValidationError, or msgspec.DecodeError, when `data` is no message."""
-    frame = _decoder.decode(data)
-    if type(frame) is not _AppendFrame:
-        return frame
+    """Raises Senseless when `data` is no message, or says what no member can say."""
+    try:
+        frame = _decoder.decode(data)
+        if type(frame) is _AppendFrame:
+            return _append(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Senseless(f"a message of another node is no message: {error}") from None
+    if type(frame) is SnapshotChunk:
+        _check_chunk(frame)
+    return frame
+
+
+def _append(frame: _AppendFrame) -> Append:
+    if frame.prev_term > frame.term:
+        raise Senseless("an append follows an entry of a later term")
     entries = _entries(_decode_block(frame.block), frame)
     return Append(frame.to, frame.sender, frame.group, frame.term, frame.prev_index, frame.prev_term, frame.commit, entries)
 
@@ -97,15 +113,30 @@ def decode_message(data: bytes) -> Message:
 def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
     if len(block) == 3:
         term, kind, payload = block
-        if type(term) is int and type(kind) is int and type(payload) is bytes and term <= frame.term:
+        if type(term) is int and kind == Kind.COMMAND and type(payload) is bytes and frame.prev_term <= term <= frame.term:
             return [Entry(payload, kind, term, frame.prev_index + 1, frame.group)]
     terms, kinds, payloads = block[::3], block[1::3], block[2::3]
-    sound = len(terms) == len(payloads) and _all(terms, int) and _all(kinds, int) and _all(payloads, bytes)
-    if not sound or list(terms) != sorted(terms) or (terms and terms[-1] > frame.term):  # type: ignore[operator]
-        raise msgspec.ValidationError("the block of an append is not one of entries")
+    sound = len(terms) == len(payloads) and _all(terms, int) and _KINDS.issuperset(kinds) and _all(payloads, bytes)
+    if not sound or list(terms) != sorted(terms) or (terms and not frame.prev_term <= terms[0] <= terms[-1] <= frame.term):  # type: ignore[operator]
+        raise Senseless("the block of an append is not one of entries")
     indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
     group = frame.group
-    return [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
+    entries = [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
+    for entry in entries:
+        if entry.kind == Kind.CONFIGURATION and not decode_configuration(entry.payload).voters:
+            raise Senseless("an entry makes a group without voters")
+    return entries
+
+
+def _check_chunk(chunk: SnapshotChunk) -> None:
+    snapshot = chunk.snapshot
+    if (
+        snapshot.term > chunk.term
+        or not snapshot.configuration.voters
+        or chunk.offset + len(chunk.data) > snapshot.size
+        or not snapshot.size
+    ):
+        raise Senseless("a chunk is of no snapshot that there could be")
 
 
 def _all(items: list[int | bytes], kind: type) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.base.errors import Senseless
 from polynya.raft import election, membership, reading, sleeping, snapshots
 from polynya.raft.effects import Load, Refusal, Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer, Kind, TimeoutNow
@@ -127,6 +128,7 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
+    _check(raft, message)
     peer.heard_ms = raft.now_ms
     if message.rejected:
         _rejected(raft, peer, message)
@@ -140,6 +142,9 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
+    if message.context > raft.context:
+        raise Senseless(f"node {message.sender} answers a heartbeat of group {raft.group} that was not sent")
+    _check(raft, message)
     peer.heard_ms = raft.now_ms
     peer.context = max(peer.context, message.context)
     peer.learned = peer.learned or message.match > 0
@@ -148,6 +153,12 @@ def on_heartbeat_answer(raft: Raft, message: HeartbeatAnswer) -> None:
     if raft.sleeping and not message.asleep:
         assert_itself(raft, message.sender)
     reading.confirm(raft)
+
+
+def _check(raft: Raft, message: AppendAnswer | HeartbeatAnswer) -> None:
+    """Members acknowledge what this term's leader has."""
+    if message.match > raft.log.last:
+        raise Senseless(f"node {message.sender} has entry {message.match} of group {raft.group}, whose leader has {raft.log.last}")
 
 
 def _matched(raft: Raft, peer: Progress, match: int) -> None:

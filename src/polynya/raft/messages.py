@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from polynya.raft.configuration import Configuration
+
+# What comes from another node is checked when it is read. Indexes and terms grow by one at a time: what is beyond this is no number of a log.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Node = Annotated[int, msgspec.Meta(ge=1, le=2**32)]
+TERM_STEP_MAX = 2**40  # further ahead no member can be that has not seen elections for centuries
 
 
 class Kind:
@@ -46,52 +54,52 @@ class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     """The state up to an index, as the outside keeps it. `identity` differs where the bytes differ (a checksum of them, say)."""
 
-    index: int
-    term: int
+    index: Number
+    term: Number
     configuration: Configuration
-    size: int = 0
-    identity: int = 0
+    size: Number = 0
+    identity: Natural = 0
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     to: int
-    sender: int
+    sender: Node
     group: int
-    term: int
+    term: Number
 
 
 class Append(Message, frozen=True):
     """`entries` follow `prev_index`. Appends of one turn to several members share the list."""
 
-    prev_index: int
-    prev_term: int
-    commit: int
+    prev_index: Number
+    prev_term: Number
+    commit: Number
     entries: list[Entry]
 
 
 class AppendAnswer(Message, frozen=True, tag=2):
-    match: int
-    rejected: int = 0
-    hint_index: int = 0
-    hint_term: int = 0
+    match: Number
+    rejected: Number = 0
+    hint_index: Number = 0
+    hint_term: Number = 0
 
 
 class Heartbeat(Message, frozen=True, tag=3):
-    commit: int
-    context: int = 0
+    commit: Number
+    context: Natural = 0
     sleep: bool = False
 
 
 class HeartbeatAnswer(Message, frozen=True, tag=4):
-    context: int = 0
-    held: int = 0
-    match: int = 0
+    context: Natural = 0
+    held: Number = 0
+    match: Number = 0
     asleep: bool = False
 
 
 class Vote(Message, frozen=True, tag=5):
-    last_index: int
-    last_term: int
+    last_index: Number
+    last_term: Number
     pre: bool = False
     forced: bool = False
 
@@ -106,23 +114,23 @@ class TimeoutNow(Message, frozen=True, tag=7):
 
 
 class ReadRequest(Message, frozen=True, tag=8):
-    context: int
+    context: Natural
 
 
 class ReadAnswer(Message, frozen=True, tag=9):
-    context: int
-    index: int
+    context: Natural
+    index: Number
 
 
 class SnapshotChunk(Message, frozen=True, tag=10):
     snapshot: Snapshot
-    offset: int
+    offset: Number
     data: bytes
 
 
 class SnapshotAnswer(Message, frozen=True, tag=11):
-    identity: int
-    received: int
+    identity: Natural
+    received: Number
 
 
 class Recall(Message, frozen=True, tag=12):
@@ -137,5 +145,5 @@ class RecallAnswer(Message, frozen=True, tag=13):
     """`members`: those that have a voice, or may get one, as far as the sender knows. `forgetful`: the sender itself has still to be told."""
 
     blank: bool = False
-    members: tuple[int, ...] = ()
+    members: tuple[Node, ...] = ()
     forgetful: bool = False

@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
+from polynya.base.errors import Senseless
 from polynya.raft import election, following, forgetting, leading, membership, reading, sleeping, snapshots
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.log import Log
 from polynya.raft.messages import (
+    TERM_STEP_MAX,
     Append,
     AppendAnswer,
     Entry,
@@ -216,9 +218,11 @@ class Raft:
                 forgetting.tick(self)
 
     def step(self, message: Message, now_ms: int) -> None:
-        """A message has come. Raises ValueError when it is for another member or group."""
+        """A message has come. Raises Senseless, and has done nothing, when it is for another member or group, or no member could say it."""
         if message.to != self.node or message.group != self.group:
-            raise ValueError(f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}")
+            raise Senseless(f"a message for member {message.to} of group {message.group} came to member {self.node} of group {self.group}")
+        if message.term > self.term + TERM_STEP_MAX:
+            raise Senseless(f"group {self.group} is in term {self.term}: {message.term} is none that it could have reached")
         self._at(now_ms)
         if forgetting.concerns(message):
             forgetting.on_message(self, message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polynya.base.errors import Senseless
 from polynya.raft import following, membership, reading
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Role
 from polynya.raft.log import Log
@@ -52,6 +53,8 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     peer = raft.peers.get(message.sender)
     if peer is None or raft.role is not Role.LEADER:
         return
+    if peer.snapshot is not None and peer.snapshot.identity == message.identity and message.received > peer.snapshot.size:
+        raise Senseless(f"node {message.sender} has more of a snapshot of group {raft.group} than there is")
     peer.heard_ms = raft.now_ms
     if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
         return

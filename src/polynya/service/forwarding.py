@@ -395,7 +395,7 @@ class Forwarding:
         return news
 
     def _wait(self, attempt: _Attempt) -> None:
-        size = len(attempt.body) or 1024
+        size = _size(attempt)
         if self._waiting_bytes + size > INFLIGHT_BYTES_PER_CORE:
             self.refused += 1
             attempt.done(Unavailable("too much waits for an election; retry"))
@@ -418,7 +418,7 @@ class Forwarding:
             if target < 0 and attempt.deadline > now:
                 return
             waiting.popleft()
-            self._waiting_bytes -= len(attempt.body) or 1024
+            self._waiting_bytes -= _size(attempt)
             if target >= 0:
                 self._go(attempt, target, known=known)
             else:
@@ -454,6 +454,12 @@ class Forwarding:
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
                 self._retry(group)
+
+
+def _size(attempt: _Attempt) -> int:
+    """About what it holds, encoded or not."""
+    batch = getattr(attempt.command, "batch", None)
+    return len(attempt.body) or 1024 + (len(batch.payload) if batch is not None else 0)
 
 
 def _number(attempt: _Attempt) -> int:

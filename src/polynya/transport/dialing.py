@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
-from polynya.transport.link import Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Link, Type
 
 CONNECT_SECONDS = 2.0
 GREET_SECONDS = 3.0
@@ -92,6 +92,8 @@ class Dialer:
         except BaseException:
             link.close()
             raise
+        link.body_bytes_max = FRAME_BYTES_MAX
+        link.complain = self._unsound
         return link
 
     async def _greet(self, core: int, lane: int) -> tuple[Link, int, int, bytes]:
@@ -154,6 +156,9 @@ class Dialer:
         if other.core != core:
             raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")
 
+    def _unsound(self, reason: str) -> None:
+        log.warning("what a node says makes no sense: the connection is dropped", extra={"node": self.node, "reason": reason})
+
     def _note(self, trouble: str, *, wanted: bool = True) -> None:
         self.refusal = "" if wanted else trouble
         where = "{}:{}".format(*self._places[0])
@@ -173,6 +178,8 @@ class _Greeting:
         self._unanswered = unanswered
         self.answer: asyncio.Future[tuple[int, int, bytes]] = asyncio.get_running_loop().create_future()
         self.link = Link(_nothing, self._frame, self._lost, checked=checked)
+        self.link.body_bytes_max = HELLO_BYTES_MAX
+        self.link.complain = lambda reason: None  # that it did not answer is said
 
     def _frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if not self.answer.done():

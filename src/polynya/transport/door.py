@@ -9,10 +9,13 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.transport.errors import encode_error
-from polynya.transport.link import FRAME_BYTES_MAX, PROTOCOL_VERSION, Link, Type
+import msgspec
 
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless, Unavailable
+from polynya.transport.errors import encode_error
+from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, Link, Type
+
+PUSHES_MAX = 65_536  # subscriptions of one core
 CLOSE_SECONDS = 5.0  # for connections that are dropped to be gone, which takes a pass of the loop
 Reply = Callable[[bytes | BaseException], None]
 Handler = Callable[[bytes, Reply, int], None]
@@ -102,11 +105,22 @@ class Guest:
     def __init__(self, house: House, greet: Greet, *, checked: bool = False) -> None:
         self._house = house
         self._greet = greet
+        self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # until it said hello; then its number, or its address on another node
         self.received = 0  # bytes, until the last look
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
         self.link.pauses_reading = True
+        self.link.body_bytes_max = HELLO_BYTES_MAX
+
+    @property
+    def complain(self) -> Callable[[str], None]:
+        """Called with the reason when what comes over the connection makes no sense."""
+        return self.link.complain
+
+    @complain.setter
+    def complain(self, complain: Callable[[str], None]) -> None:
+        self.link.complain = complain
 
     def leave(self) -> None:
         """It did not come in after all. uvloop closes a connection whose connecting was cancelled without `connection_lost`, even after
@@ -118,6 +132,7 @@ class Guest:
 
     def _on_lost(self) -> None:
         self._house.leave(self)
+        self.on_gone()
         pushes, self.pushes = self.pushes, {}
         for push in pushes.values():
             push.cancelled()
@@ -125,7 +140,9 @@ class Guest:
     def _on_frame(self, type_: int, kind: int, ident: int, body: bytes) -> None:
         if self.core < 0:
             self.core = self._greet(self, type_, kind, ident, body)
-            if self.core < 0 and self.link.up:
+            if self.core >= 0:
+                self.link.body_bytes_max = FRAME_BYTES_MAX
+            elif self.link.up:
                 self.link.close()
         elif type_ == Type.CALL:
             self._handle(kind, body, partial(self._reply, ident))
@@ -142,16 +159,13 @@ class Guest:
         elif type_ == Type.PING:
             self.link.send(Type.PONG, 0, 0, b"")
         else:
-            self.link.close()
+            self.link.fail(f"a frame of type {type_} is none that this release knows")
 
     def _raft(self, body: bytes) -> None:
         try:
             self._house.on_raft(self.core, body)
-        except ValueError as error:
-            log.error(
-                "a frame from another node makes no sense: the connection is dropped", extra={"node": self.core >> 8, "error": str(error)}
-            )
-            self.link.close()
+        except Senseless as error:
+            self.link.fail(str(error))
 
     def _handle(self, kind: int, body: bytes, reply: Reply) -> None:
         handler = self._house.handlers.get(kind)
@@ -160,13 +174,25 @@ class Guest:
             return
         try:
             handler(body, reply, self.core)
+        except Senseless as error:
+            self.link.fail(str(error))
         except PolynyaError as error:
             reply(error)
         except Exception as error:  # the caller must not wait for ever; a bug here is told, and is no reason to drop the others
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
-            reply(error)
+            reply(self._failed(kind, error))
+
+    def _failed(self, kind: int, error: Exception) -> Exception:
+        """The answer."""
+        if isinstance(error, msgspec.DecodeError):
+            log.error("a message of another core makes no sense", extra={"kind": kind, "from_core": self.core, "error": str(error)})
+            return Unavailable(f"this core cannot read that message of kind {kind}")
+        log.error("a handler failed", extra={"kind": kind, "from_core": self.core}, exc_info=error)
+        return error
 
     def _open(self, kind: int, ident: int, body: bytes) -> None:
+        if ident in self.pushes or len(self.pushes) >= PUSHES_MAX:
+            self.link.fail("a subscription is there already" if ident in self.pushes else "it has too many subscriptions")
+            return
         push = self.pushes[ident] = Push(self, ident)
         handler = self._house.stream_handlers.get(kind)
         if handler is None:
@@ -177,8 +203,7 @@ class Guest:
         except PolynyaError as error:
             push.end(error)
         except Exception as error:  # as in `_handle`
-            log.exception("a handler failed", extra={"kind": kind, "from_core": self.core})
-            push.end(error)
+            push.end(self._failed(kind, error))
 
     def _reply(self, ident: int, answer: bytes | BaseException) -> None:
         if not isinstance(answer, BaseException) and len(answer) > FRAME_BYTES_MAX:

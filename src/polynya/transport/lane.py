@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
+from polynya.base.errors import Senseless
 from polynya.base.limits import MIB
 from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.link import Link, Type
@@ -122,13 +123,13 @@ def join_messages(messages: list[bytes]) -> bytes:
 
 
 def messages_of(body: bytes) -> list[bytes]:
-    """Those of one frame. Raises ValueError when it is none."""
+    """Those of one frame. Raises Senseless when it is none."""
     found: list[bytes] = []
     position, end = 0, len(body)
     while position < end:
         begin = position + _LENGTH.size
         if begin > end or begin + (length := _LENGTH.unpack_from(body, position)[0]) > end:
-            raise ValueError("a frame of messages ends within one")
+            raise Senseless("a frame of messages ends within one")
         position = begin + length
         found.append(body[begin:position])
     return found

@@ -14,10 +14,11 @@ from typing import Any
 import google_crc32c
 import uvloop
 
-from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, MIB
+from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, KIB, MIB
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command around it; more is no frame of ours
+HELLO_BYTES_MAX = 16 * KIB  # of one before the other side is known
 QUEUE_BYTES_MAX = INFLIGHT_BYTES_PER_CORE  # unsent bytes of one connection; over it nothing more is taken
 HEADER = struct.Struct("<IBHQI")  # body length, type, kind, id, and the CRC of all that (0 on links that are checked otherwise)
 HEADER_BYTES = HEADER.size
@@ -64,6 +65,8 @@ class Link(asyncio.Protocol):
         self.on_frame = on_frame
         self.on_lost = on_lost
         self.checked = checked
+        self.body_bytes_max = FRAME_BYTES_MAX  # a longer frame is none of ours; less, as long as nobody has greeted
+        self.complain: Callable[[str], None] = _told  # called with the reason when what comes makes no sense; the connection then ends
         self.on_room: Callable[[], None] = _nothing  # called when it is not full any more
         self.quiet = False  # nothing came since somebody set this
         self.received = self.handed = 0  # bytes that came, and bytes that the socket or the buffer before it was given, so far
@@ -127,6 +130,11 @@ class Link(asyncio.Protocol):
         self.up = False
         if self.transport is not None:
             self.transport.abort()
+
+    def fail(self, reason: str) -> None:
+        """What has come cannot be ours: that is said, and the connection dropped."""
+        self.complain(reason)
+        self.close()
 
     def end(self) -> None:
         """Take and send nothing more; what was sent still leaves. `on_lost` follows."""
@@ -193,14 +201,13 @@ class Link(asyncio.Protocol):
         type_, kind, ident, crc = head
         if _crc(_crc(0, _FIELDS.pack(len(body), type_, kind, ident)), body) == crc:
             return True
-        log.warning("a frame was damaged on its way, or is none of ours: the connection is dropped")
-        self.close()
+        self.fail("a frame was damaged on its way, or is none of ours")
         return False
 
     def _begin(self, head: tuple[int, int, int, int], length: int, first: bytes) -> None:
         """A frame whose body is not all here: its pieces are joined once, at the end."""
-        if length > FRAME_BYTES_MAX:
-            self.close()
+        if length > self.body_bytes_max:
+            self.fail("a frame is longer than any of ours")
             return
         self._head = head
         self._pieces.append(first)
@@ -231,3 +238,7 @@ class Link(asyncio.Protocol):
 
 def _nothing() -> None:
     pass
+
+
+def _told(reason: str) -> None:
+    log.warning("a connection makes no sense: it is dropped", extra={"reason": reason})

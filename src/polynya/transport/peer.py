@@ -6,6 +6,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.errors import decode_error
@@ -177,7 +179,7 @@ class Peer:
         if type_ == Type.REPLY:
             call = self._calls.pop(ident, None)
             if call is not None:
-                call[0](body)
+                self._answered(call[0], body)
         elif type_ == Type.ITEM:
             subscription = self._subscriptions.get(ident)
             if subscription is not None:
@@ -190,6 +192,13 @@ class Peer:
             subscription = self._subscriptions.pop(ident, None)
             if subscription is not None:
                 subscription.on_end(decode_error(kind, body) if kind else None)
+
+    def _answered(self, done: Done, body: bytes) -> None:
+        try:
+            done(body)
+        except msgspec.DecodeError as error:  # whoever asked must not wait for ever
+            self.failed += 1
+            done(OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
 
     def _on_lost(self) -> None:
         """Everything asked over the connection is decided now; what is asked from now on waits for the next."""

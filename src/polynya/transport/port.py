@@ -7,10 +7,11 @@ meant: if that is another, the connection goes there as a file descriptor, befor
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,10 +24,12 @@ from polynya.transport.door import Guest, House
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge
 from polynya.transport.link import Link, Type
 from polynya.transport.pulse import MOVED_BYTES
+from polynya.transport.strangers import Stranger, Strangers
 
 PREAMBLE_SECONDS = 3.0
-ENTERING_MAX = 256  # connections that have not said who they are
+REFUSED = "a connection to the peer port was refused"
 SILENT_TICKS_MAX = 20  # a guest that says nothing for so long, not even PING, is gone
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 log = logging.getLogger("polynya.transport")
 
 
@@ -45,6 +48,8 @@ class NodePort:
         self._tls = tls
         self._handed: socket.socket | None = None
         self._entering: set[asyncio.Task[None]] = set()
+        self._strangers = Strangers()
+        self._pausing = False  # nothing is accepted until the next tick: there was no room for another open file
         self._complaints = Complaints()
         self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
@@ -87,7 +92,12 @@ class NodePort:
         await asyncio.gather(*self._entering, return_exceptions=True)
 
     def tick(self) -> None:
-        """A few times a second: guests whose machine or network is gone do not stay."""
+        """A few times a second: guests whose machine or network is gone do not stay, nor do those that do not say who they are."""
+        if self._pausing and self._listener.fileno() >= 0:
+            self._pausing = False
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+        for where in self._strangers.tick():
+            self._complain(REFUSED, where, "it did not say in time who it is")
         for guest, silent in list(self._guests.items()):
             link = guest.link
             if not link.up:
@@ -106,14 +116,19 @@ class NodePort:
     def _accept(self) -> None:
         try:
             raw, where = self._listener.accept()
-        except OSError:  # it went away again, or the limit of open files is reached: the next may do better
-            return
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # the connection stays in the kernel's queue, and would be told again at once
+                self._pausing = True
+                asyncio.get_running_loop().remove_reader(self._listener)
+                self._complain("connections of other nodes cannot be taken", "", f"{error.strerror}: raise the limit of open files")
+            return  # else it went away again
         raw.setblocking(False)
-        if len(self._entering) >= ENTERING_MAX:
-            log.warning("too many connections to the peer port that do not say who they are")
+        place = _host(where)
+        if self._strangers.welcome(place):
+            self._spawn(self._route, raw, place)
+        else:
             raw.close()
-            return
-        self._spawn(self._route(raw, where))
+            self._complain("a connection to the peer port was not looked at", place, "too many come from there")
 
     def _take_handed(self) -> None:
         assert self._handed is not None
@@ -124,29 +139,47 @@ class NodePort:
         for descriptor in descriptors:
             raw = socket.socket(fileno=descriptor)
             raw.setblocking(False)
-            self._spawn(self._enter(raw))
+            try:
+                place = _host(raw.getpeername())
+            except OSError:  # it is gone already
+                raw.close()
+            else:
+                self._spawn(self._enter, raw, place)
 
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, work: Callable[[socket.socket, Stranger], Coroutine[Any, Any, None]], raw: socket.socket, place: str) -> None:
+        stranger, crowded = self._strangers.enter(place)
+        if crowded:
+            self._complain("too many connections to the peer port do not say who they are", place, "the oldest was dropped")
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work(raw, stranger))
         self._entering.add(task)
-        task.add_done_callback(self._entering.discard)
+        stranger.drop = task.cancel
 
-    async def _route(self, raw: socket.socket, where: Any) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._entering.discard(task)
+            if task.cancelled():  # perhaps before it began
+                raw.close()
+                self._strangers.leave(stranger)
+
+        task.add_done_callback(ended)
+
+    async def _route(self, raw: socket.socket, stranger: Stranger) -> None:
         try:
             async with asyncio.timeout(PREAMBLE_SECONDS):
                 head = await _read_exactly(raw, PREAMBLE.size)
             magic, core, lane = PREAMBLE.unpack(head)
-        except OSError:
+        except BaseException as error:
             raw.close()
+            self._strangers.leave(stranger)
+            if not isinstance(error, OSError):
+                raise
             return
-        except BaseException:
-            raw.close()
-            raise
+        if magic == MAGIC and lane in (LANE_ASK, LANE_RAFT) and (core == self.own.core or core >= self.own.cores):
+            await self._enter(raw, stranger)  # a wrong core is told so, by the greeting
+            return
+        self._strangers.leave(stranger)
         if magic != MAGIC or lane not in (LANE_ASK, LANE_RAFT):
-            self._complain("a connection to the peer port was refused", _spelled(where), "it is from no node")
+            self._complain(REFUSED, stranger.address, "it is from no node")
             raw.close()
-        elif core == self.own.core or core >= self.own.cores:  # a wrong one is told so, by the greeting
-            await self._enter(raw)
         else:
             self._hand_over(raw, core)
 
@@ -164,37 +197,35 @@ class NodePort:
 
     # --- greeting --------------------------------------------------------------------------------------------------------------
 
-    async def _enter(self, raw: socket.socket) -> None:
-        try:
-            where = _spelled(raw.getpeername())
-            tune(raw)
-        except OSError:  # it is gone already
-            raw.close()
-            return
-        guest = Guest(self._house, partial(self._greet, where), checked=self._tls is None)
+    async def _enter(self, raw: socket.socket, stranger: Stranger) -> None:
+        where = stranger.address
+        guest = Guest(self._house, partial(self._greet, stranger), checked=self._tls is None)
+        guest.on_gone = partial(self._strangers.leave, stranger)
+        guest.complain = partial(self._complain, "a connection of another node makes no sense: it is dropped", where)
         context = self._tls.server if self._tls is not None else None
         try:
+            tune(raw)
             async with asyncio.timeout(PREAMBLE_SECONDS):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: guest.link, raw, ssl=context)
             self._guests[guest] = 0
+            stranger.drop = guest.link.close
         except BaseException as error:
             raw.close()
             guest.leave()
+            self._strangers.leave(stranger)
             if not isinstance(error, OSError):
                 raise
-            self._complain(
-                "a connection to the peer port was refused",
-                where,
-                why(error) or "it ended the handshake: it may not accept this node's certificate",
-            )
+            self._complain(REFUSED, where, why(error) or "it ended the handshake: it may not accept this node's certificate")
 
-    def _greet(self, where: str, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
+    def _greet(self, stranger: Stranger, guest: Guest, type_: int, kind: int, ident: int, body: bytes) -> int:
+        where = stranger.address
+        self._strangers.leave(stranger)
         try:
             if type_ != Type.HELLO:
                 raise msgspec.DecodeError("no hello")
             other = decode_hello(body)
         except msgspec.DecodeError:
-            self._complain("a connection to the peer port was refused", where, "it is from no node")
+            self._complain(REFUSED, where, "it is from no node")
             return -1
         reason = self._judge(other, guest.link)
         if other.asks:
@@ -210,7 +241,7 @@ class NodePort:
 
     def _complain(self, said: str, where: str, reason: str, **more: int) -> None:
         """Once, and again after a while: whoever is refused goes on trying."""
-        times = self._complaints.due(asyncio.get_running_loop().time(), said, where.rpartition(":")[0], reason)
+        times = self._complaints.due(asyncio.get_running_loop().time(), said, where, reason)
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
@@ -251,5 +282,5 @@ async def _read_exactly(raw: socket.socket, size: int) -> bytes:
     return found
 
 
-def _spelled(where: Any) -> str:
-    return f"{where[0]}:{where[1]}" if isinstance(where, tuple) else str(where)
+def _host(where: Any) -> str:
+    return str(where[0]) if isinstance(where, tuple) else str(where)

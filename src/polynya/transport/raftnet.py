@@ -167,7 +167,7 @@ class RaftNet:
             lane.hurry()
 
     def arrived(self, sender: int, body: bytes) -> None:
-        """A frame of messages from a core of another node. Raises ValueError when it is none."""
+        """A frame of messages from a core of another node. Raises Senseless when it is none, or has one that no node can send."""
         self.on_messages(sender >> 8, messages_of(body))
 
     def sending(self, sender: int) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from polynya.wal.errors import JournalLocked
+from polynya.wal.spare import Spare
 
 _JOINED_BYTES_MAX = 1 << 20  # up to here one copy is cheaper than an iovec per buffer
 _BUFFERS_MAX = 1000  # of one pwritev; IOV_MAX is 1,024
 _NOT_SUPPORTED = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
+spare = Spare()
 
 
 class Files(Protocol):
@@ -71,6 +73,7 @@ class OsFiles:
             self.sync_folder(made.parent)
 
     def lock(self, path: Path) -> int:
+        spare.fill()
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,13 +83,13 @@ class OsFiles:
         return fd
 
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        return spare.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
     def open(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return spare.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        spare.close(fd)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -133,11 +136,11 @@ class OsFiles:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_folder(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = spare.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            spare.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)

@@ -206,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._held = None
         if not self._dispatch(*held):
             return
+        self._release_body()
         if self._read_paused:
             self._read_paused = False
             self.transport.resume_reading()
@@ -284,13 +285,14 @@ class Connection(asyncio.Protocol):
             if len(body) < head.length:
                 return
             whole, rest = bytes(body), data[left:]
-        self._release_body()
-        if self._dispatch(head, whole) and not self._finished:
-            if rest:
-                self._since = self.front.tick
-                self._advance(rest)
-        elif not self._finished:
+        self._body = self._body_head = None
+        if not self._dispatch(head, whole):  # it waits for those before it, and counts as long as it does
             self._buffer = rest
+            return
+        self._release_body()
+        if not self._finished and rest:
+            self._since = self.front.tick
+            self._advance(rest)
 
     def _release_body(self) -> None:
         self.front.body_bytes -= self._reserved

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from polynya.base.complaints import Complaints
-from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.front.http.assurance import Assurance
 from polynya.front.http.connection import Connection
 from polynya.front.http.cors import Cors
@@ -133,7 +132,7 @@ class HttpFront:
     def admit(self, connection: Connection) -> bool:
         self.connections.add(connection)
         self.counters.connections_opened += 1
-        if len(self.connections) > CONNECTIONS_PER_CORE_MAX:
+        if len(self.connections) > self.settings.connections_max:
             self.counters.connections_refused += 1
             return False
         return True

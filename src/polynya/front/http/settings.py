@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polynya.base.limits import LONG_POLL_SECONDS_DEFAULT, MIB, SSE_KEEPALIVE_SECONDS, SSE_RECYCLE_SECONDS
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, LONG_POLL_SECONDS_DEFAULT, MIB, SSE_KEEPALIVE_SECONDS, SSE_RECYCLE_SECONDS
 
 UNREAD_BYTES_PER_CORE = 256 * MIB  # answers that clients do not take; over it reads get 503 …
 UNREAD_CONNECTIONS_FREE = 16  # … unless it is so few clients, each of which holds a page at most
@@ -21,4 +21,5 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_seconds: float = LONG_POLL_SECONDS_DEFAULT
     sse_recycle_seconds: float = SSE_RECYCLE_SECONDS
     sse_keepalive_seconds: float = SSE_KEEPALIVE_SECONDS
+    connections_max: int = CONNECTIONS_PER_CORE_MAX
     object_store: bool = True  # False: over the bound of hot bytes appends get 507 instead of 503, as waiting does not help

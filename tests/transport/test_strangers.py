@@ -1,0 +1,234 @@
+"""Whoever reaches the peer port and does not belong there costs a node little, and others nothing; in one process, most of it without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
+
+from polynya.base.errors import Senseless
+from polynya.transport import Hello
+from polynya.transport.door import Guest, House
+from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, encode_hello
+from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, Link, Type
+from polynya.transport.port import NodePort
+from polynya.transport.strangers import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, Strangers
+
+run = asyncio.run
+pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
+OWN = Hello(1, 3, "c", 1, 4, 1, 0, 1, "life")
+OTHER = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life")
+NUMBERS = (0, 1, 2, 255, 2**16 - 1, 2**31, 2**32 - 1)
+
+
+class Wire:
+    """What a link has instead of a connection."""
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.sent, self.ended = link, b"", False
+        link.connection_made(self)  # type: ignore[arg-type]
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.sent += b"".join(pieces)
+
+    def abort(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.link.connection_lost(None)
+
+    close = abort
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+
+def frame(type_: int, kind: int, ident: int, body: bytes, *, length: int | None = None, crc: int | None = None) -> bytes:
+    sender = Link(lambda: None, lambda *given: None, lambda: None, checked=True)
+    wire = Wire(sender)
+    sender.send(type_, kind, ident, body)
+    sender.flush()
+    whole = HEADER.unpack(wire.sent[: HEADER.size])
+    return HEADER.pack(len(body) if length is None else length, type_, kind, ident, whole[4] if crc is None else crc) + body
+
+
+def guest_of(house: House, *, greeted: bool = True) -> tuple[Guest, Wire]:
+    listener: Any = None
+    port = NodePort(house, OWN, [2], listener=listener, directory="", tls=None)
+    stranger, _ = port._strangers.enter("10.0.0.9")
+    guest = Guest(house, lambda *given: port._greet(stranger, *given), checked=True)
+    wire = Wire(guest.link)
+    if greeted:
+        guest.link.data_received(frame(Type.HELLO, 0, 0, encode_hello(OTHER)))
+        assert guest.core == 2 << 8
+    return guest, wire
+
+
+def test_noise_from_a_seed_ends_its_own_connection_and_nothing_else(caplog):
+    async def story():
+        house = House()
+        house.handlers[1] = lambda body, reply, sender: reply(body)
+        house.stream_handlers[1] = lambda body, push, sender: push.item(body)
+
+        def hear(sender: int, body: bytes) -> None:
+            raise Senseless("it says what cannot be")
+
+        house.on_raft = hear
+        still, kept = guest_of(house)
+        for seed in range(400):
+            chance = random.Random(seed)
+            guest, wire = guest_of(house, greeted=chance.random() < 0.7)
+            for _ in range(chance.randrange(1, 12)):
+                if wire.ended:
+                    break
+                guest.link.data_received(noise(chance))
+            assert wire.ended or guest.core >= 0 or not wire.sent
+            assert sum(map(len, guest.link._pieces)) <= 1 << 16
+            wire.abort()
+        assert house.guests == {still} and not kept.ended
+        assert any("makes no sense" in record.getMessage() for record in caplog.records)
+
+    run(story())
+
+
+def noise(chance: random.Random) -> bytes:
+    body = chance.choice((b"", chance.randbytes(chance.randrange(200)), encode_hello(OTHER), encode_hello(OTHER)[:-3]))
+    type_, kind, ident = chance.randrange(16), chance.choice((0, 1, 9)), chance.choice((0, 1, 2**63, 2**64 - 1))
+    made = frame(type_, kind, ident, body)
+    match chance.randrange(6):
+        case 0:
+            return chance.randbytes(chance.randrange(1, 300))
+        case 1:
+            return frame(type_, kind, ident, body, length=chance.choice(NUMBERS))
+        case 2:
+            return frame(type_, kind, ident, body, crc=chance.getrandbits(32))
+        case 3:
+            return made[: chance.randrange(1, len(made) + 1)]
+        case _:
+            return made
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEADER.pack(2**32 - 1, Type.HELLO, 0, 0, 0),
+        HEADER.pack(HELLO_BYTES_MAX + 1, Type.HELLO, 0, 0, 0),
+        HEADER.pack(1 << 20, Type.CALL, 1, 1, 0),
+    ],
+)
+def test_who_has_not_said_hello_may_say_little(data):
+    async def story():
+        guest, wire = guest_of(House(), greeted=False)
+        guest.link.data_received(data)
+        assert wire.ended
+        guest, wire = guest_of(House())
+        guest.link.data_received(HEADER.pack(FRAME_BYTES_MAX, Type.CALL, 1, 1, 0))
+        assert not wire.ended
+        guest.link.data_received(b"x" * 100)
+        assert guest.link.awaited == Type.CALL
+
+    run(story())
+
+
+def test_a_subscription_that_is_there_is_not_opened_again():
+    async def story():
+        house, gone = House(), []
+
+        def hold(body: bytes, push: Any, sender: int) -> None:
+            push.on_cancel = lambda: gone.append(body)
+
+        house.stream_handlers[1] = hold
+        guest, wire = guest_of(house)
+        guest.link.data_received(frame(Type.OPEN, 1, 7, b"first"))
+        guest.link.data_received(frame(Type.OPEN, 1, 7, b"second"))
+        assert wire.ended and gone == [b"first"]
+
+    run(story())
+
+
+def test_strangers_are_few_for_a_short_while_and_keep_nobody_out():
+    strangers, dropped = Strangers(), []
+    for number in range(STRANGERS_MAX + 10):
+        crowd, _ = strangers.enter("10.0.0.1")
+        crowd.drop = lambda number=number: dropped.append(number)
+        if number == 0:
+            friend, _ = strangers.enter("10.0.0.2")
+            friend.drop = lambda: dropped.append("friend")
+    assert len(strangers) == STRANGERS_MAX and dropped == list(range(11))
+    strangers.leave(friend)
+    for _ in range(TICKS_MAX):
+        assert strangers.tick() == []
+    assert set(strangers.tick()) == {"10.0.0.1"} and len(strangers) == 0 and "friend" not in dropped
+    assert [strangers.welcome("10.0.0.1") for _ in range(ARRIVALS_MAX + 2)] == [True] * ARRIVALS_MAX + [False] * 2
+    assert strangers.welcome("10.0.0.2")
+    strangers.tick()
+    assert strangers.welcome("10.0.0.1")
+
+
+def test_whoever_never_finishes_a_hello_is_let_go_and_a_node_comes_in_meanwhile(tmp_path):
+    async def story():
+        async with one_way(tmp_path) as (one, two):
+            callers = [socket.create_connection(("127.0.0.1", two.port)) for _ in range(ARRIVALS_MAX // 2)]
+            try:
+                for caller in callers:
+                    caller.setblocking(False)
+                    caller.sendall(PREAMBLE.pack(MAGIC, 0, LANE_ASK))
+                one.transports[0].add_node(2, ("127.0.0.1", two.port))
+                await until(lambda: "found 2" in one.seen)
+                port: Any = two.transports[0]._port
+                await until(lambda: not trickle(callers))
+                await until(lambda: len(port._strangers) == 0)
+            finally:
+                for caller in callers:
+                    caller.close()
+
+    run(story())
+
+
+def trickle(callers: list[socket.socket]) -> bool:
+    """A byte on each; whether any is still taken."""
+    alive = False
+    for caller in callers:
+        try:
+            caller.send(b"\1")
+            caller.recv(1)
+        except BlockingIOError:
+            alive = True
+        except OSError:
+            pass
+    return alive
+
+
+def test_without_room_for_an_open_file_nothing_spins_and_it_goes_on_by_itself(tmp_path):
+    async def story():
+        async with one_way(tmp_path) as (one, two):
+            port: Any = two.transports[0]._port
+            real, tries = port._listener, []
+
+            def refuse() -> None:
+                tries.append(1)
+                raise OSError(errno.EMFILE, "Too many open files")
+
+            port._listener = SimpleNamespace(accept=refuse, fileno=real.fileno)
+            ticks = []
+            tick = port.tick
+            port.tick = lambda: (ticks.append(1), tick())
+            one.transports[0].add_node(2, ("127.0.0.1", two.port))
+            await until(lambda: len(ticks) > 5)
+            assert 1 <= len(tries) <= len(ticks) + 1
+            port._listener = SimpleNamespace(accept=real.accept, fileno=real.fileno, close=real.close)
+            await until(lambda: "found 2" in one.seen)
+            port._listener = real
+
+    run(story())
