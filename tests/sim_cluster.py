@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
 from sim_knobs import Knobs
 from sim_loop import SimLoop
-from sim_parts import Links, SimMap, SimWriter, Stream, placeless, settings_of
+from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, SimMap, SimWriter, Stream, Way, placeless, settings_of
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -42,63 +42,14 @@ from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.replies import Reply
 from polynya.transport import address
-from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
-PULSE_SECONDS = 0.25
-SILENCE_SECONDS = 1.0
-CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
 
 
 class NotThere(AssertionError):
     """A stream that was created, and must be there."""
-
-
-class Way:
-    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
-
-    def __init__(self, node: Node, life: int) -> None:
-        self.node, self.life = node, life
-        self.others: list[int] = []
-        self.streams: dict[int, Any] = {}
-        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
-
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
-        self.handlers[kind] = handler
-
-    def on_stream(self, kind: int, handler: Any) -> None:
-        self.streams[kind] = handler
-
-    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
-        stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
-        self.node.world.open.append(stream)
-        stream.forward(lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
-        return stream
-
-    def send(self, core: int, kind: int, body: bytes) -> bool:
-        return False
-
-    def protocol(self, core: int) -> int:
-        return PROTOCOL_MAX
-
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
-        world, to = self.node.world, core >> 8
-        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
-
-        def answered(answer: bytes | BaseException) -> None:
-            if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
-                over.cancel()
-                done(answer)
-
-        def arrived() -> None:
-            node = world.nodes[to]
-            node.way.handlers[kind](
-                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
-            )
-
-        world.deliver(self.node, to, arrived)
 
 
 class Node:

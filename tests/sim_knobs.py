@@ -8,7 +8,7 @@ knob has a random stream of its own: one more of them leaves all others as they 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
 from types import ModuleType
@@ -53,7 +53,6 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], Choices]] = {  # bounds that 
     "IDLE_SECONDS": ((exchange,), (0.05,)),
     "LOADED_MAX": ((exchange,), (1, 5)),
     "ARRIVING_MAX": ((arriving,), (1,)),
-    "QUEUED_BYTES_MAX": ((arriving,), (1100,)),
     "STALE_SECONDS": ((arriving,), (2.0,)),
     "BUNDLE_COMMANDS_MAX": ((member,), (1, 2)),
     "BUNDLE_BYTES": ((member,), (1, 150)),
@@ -134,7 +133,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     seed: int
     constants: dict[str, Any] = {}
-    settings: dict[str, dict[str, Any]] = {}
+    settings: dict[str, Any] = {}  # `Kind.field`
     world: dict[str, Any] = {}
 
     @classmethod
@@ -144,19 +143,26 @@ class Knobs(msgspec.Struct, frozen=True):
             return cls(seed)
         return cls(
             seed,
-            _drawn(seed, "", {name: choices for name, (_, choices) in CONSTANTS.items()}),
-            {kind.__name__: _drawn(seed, f"{kind.__name__}.", fields) for kind, fields in SETTINGS.items()},
-            _drawn(seed, "world.", WORLD),
+            _drawn(seed, {name: choices for name, (_, choices) in CONSTANTS.items()}),
+            _drawn(seed, {f"{kind.__name__}.{name}": choices for kind, fields in SETTINGS.items() for name, choices in fields.items()}),
+            _drawn(seed, WORLD),
         )
 
-    def told(self) -> dict[str, Any]:
-        """For people."""
-        fields = {f"{kind}.{name}": value for kind, values in self.settings.items() for name, value in values.items()}
-        return self.constants | fields | self.world
+    def names(self) -> list[str]:
+        """Of what is turned."""
+        return [*self.constants, *self.settings, *self.world]
+
+    def without(self, names: Sequence[str]) -> Knobs:
+        """These are as usual again."""
+        left = ({name: value for name, value in part.items() if name not in names} for part in (self.constants, self.settings, self.world))
+        return Knobs(self.seed, *left)
 
     def turn(self, settings: Settled) -> Settled:
         """The settings of a part, with what is other in this world."""
-        return msgspec.structs.replace(settings, **self.settings.get(type(settings).__name__, {}))
+        kind = f"{type(settings).__name__}."
+        return msgspec.structs.replace(
+            settings, **{name[len(kind) :]: value for name, value in self.settings.items() if name.startswith(kind)}
+        )
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -172,10 +178,10 @@ class Knobs(msgspec.Struct, frozen=True):
             yield
 
 
-def _drawn(seed: int, kind: str, knobs: Mapping[str, Choices]) -> dict[str, Any]:
+def _drawn(seed: int, knobs: Mapping[str, Choices]) -> dict[str, Any]:
     turned = {}
     for name, choices in knobs.items():
-        random = Random(f"knob {kind}{name} {seed}")
+        random = Random(f"knob {name} {seed}")
         if random.random() < TURNED_SHARE:
             turned[name] = random.choice(choices)
     return turned

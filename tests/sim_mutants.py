@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -16,14 +18,16 @@ from sim_swarm import run_swarm
 
 from polynya.base.errors import Unavailable
 from polynya.cold import steps
-from polynya.node import engine, leads, replicated
+from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
+from polynya.node.snapshots import portions
 from polynya.node.writing import Writes
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, leading, reading
 from polynya.replica.member import Member
+from polynya.service import local
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten
 from polynya.stream.machine import Machine
@@ -99,6 +103,16 @@ def _learners_too(configuration: Configuration, value: Callable[[int], int]) -> 
     return sorted(map(value, members))[(len(members) - 1) // 2]
 
 
+def _said(function: Any, old: str, new: str) -> Any:
+    """The function with one piece of its text another, in its own module: with the bounds that are in force there."""
+    text = dedent(inspect.getsource(function))
+    assert text.count(old) == 1, f"{function.__qualname__} is written otherwise by now"
+    code = compile(f"from __future__ import annotations\n{text.replace(old, new)}", inspect.getfile(function), "exec")
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)  # noqa: S102
+    return made[function.__name__]
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
     "a read asks nobody": (ReplicatedCore, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
@@ -118,6 +132,19 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
     "a snapshot leaves out who produced": (stream_snapshots, "without_payload", _without_producers()),
     "a vote counts that is none": (Configuration, "won", _any_vote),
+    # What only shows where bounds are small enough to be met (sim_knobs.py).
+    "a snapshot lacks what changed in its last pass": (snapshots, "encode_delta", _said(encoding.encode_delta, "not left or ", "")),
+    "a snapshot lacks what changed behind its last slice": (
+        snapshots,
+        "encode_delta",
+        _said(encoding.encode_delta, "last = machine.take_changes()", "last = Changes()"),
+    ),
+    "only the last portion of payload is copied": (exchange, "portions", lambda batches: list(portions(batches))[-1:]),
+    "a page that ends in the middle says that it is the last": (
+        local.LocalGroups,
+        "_read",
+        _said(local.LocalGroups._read, "page.up_to_date and end ==", "end =="),
+    ),
 }
 NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, test_cluster_follow.py)
     "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),

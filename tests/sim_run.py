@@ -92,13 +92,13 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
         totals.failed.append(seed)
         print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
         traceback.print_exc()
-        print(f"turned: {episode.knobs.told()}")
+        print(f"turned: {episode.knobs}")
         print(
             f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--readers' if options.readers else ' ARGS=--moves' if options.moves else ''}",
             flush=True,
         )
         if isinstance(episode, SwarmEpisode) and not options.no_shrink:
-            print(as_test(seed, *shrunk(seed)), flush=True)
+            print(as_test(*shrunk(seed)), flush=True)
         return
     if isinstance(episode, SwarmEpisode):
         totals.add(episode)
