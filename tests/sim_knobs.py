@@ -50,7 +50,7 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], Choices]] = {  # bounds that 
     "PIECE_BYTES": ((transfer,), (7, 100)),
     "PACKED_MAX": ((exchange,), (1,)),
     "PACKED_SECONDS": ((exchange,), (0.3,)),
-    "IDLE_SECONDS": ((exchange,), (0.05,)),
+    "IDLE_SECONDS": ((exchange, arriving), (0.05, 0.5)),
     "LOADED_MAX": ((exchange,), (1, 5)),
     "ARRIVING_MAX": ((arriving,), (1,)),
     "STALE_SECONDS": ((arriving,), (2.0,)),

@@ -199,3 +199,20 @@ async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_it
     now = leader.core.members[group].raft.snapshot
     assert (now.index, now.size) == (before.index, before.size) and now.identity != before.identity
     world.heal()
+
+
+@story
+async def test_one_that_has_come_to_rest_makes_room_for_another(world: World, leader: Node, behind: Node) -> None:
+    """Else two groups may wait for each other: one has the place at its receiver, the other that at their sender."""
+    arriving.ARRIVING_MAX = 1
+    try:
+        behind.start()
+        there, other = behind.engine.exchange.arriving, behind.core.members[0]  # type: ignore[union-attr]
+        there._arrivals[0] = resting = arriving._Arrival(other, [], asyncio.get_running_loop().time())
+        resting.idle.set()
+        await asyncio.sleep(arriving.IDLE_SECONDS - 0.5)
+        assert there._arrivals == {0: resting}
+        await world.wait(lambda: 0 not in there._arrivals, 2.0)
+        await world.wait_equal()
+    finally:
+        arriving.ARRIVING_MAX = 4
