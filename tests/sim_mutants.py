@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from textwrap import dedent
+from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
@@ -108,10 +109,11 @@ def _said(function: Any, old: str, new: str) -> Any:
     """The function with one piece of its text another, in its own module: with the bounds that are in force there."""
     text = dedent(inspect.getsource(function))
     assert text.count(old) == 1, f"{function.__qualname__} is written otherwise by now"
-    code = compile(f"from __future__ import annotations\n{text.replace(old, new)}", inspect.getfile(function), "exec")
-    made: dict[str, Any] = {}
-    exec(code, function.__globals__, made)  # noqa: S102
-    return made[function.__name__]
+    module = compile(f"from __future__ import annotations\n{text.replace(old, new)}", inspect.getfile(function), "exec")
+    code = next(const for const in module.co_consts if isinstance(const, CodeType))
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what

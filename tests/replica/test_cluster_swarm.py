@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commit_seed import commit_seed
@@ -89,7 +91,20 @@ def test_a_schedule_shrinks_to_what_matters() -> None:
 
     small = shorten(shrink(steps, fails), fails)
     assert small == [Step(0.0, "kill", 3), Step(0.0, "kill", 17)]
-    assert eval(as_test(Knobs(9), small, "AssertionError: lost"), {"Knobs": Knobs, "Step": Step}) == ((Knobs(9), small),)
+    turned = Knobs(9, {"PASSES": 1}, {"Settings.rounds_max": 2}, {"fold_seconds": 0.3})
+    assert pasted(as_test(turned, small, "AssertionError: lost")) == (turned, small)
+
+
+def pasted(text: str) -> tuple[Knobs, list[Step]]:
+    """What is printed can be pasted: what it says there."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    made: dict[str, list[Any]] = {"Knobs": [], "Step": []}
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        kind = {"Knobs": Knobs, "Step": Step}[call.func.id]
+        named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        made[call.func.id].append(kind(*map(ast.literal_eval, call.args), **named))
+    return made["Knobs"][0], made["Step"]
 
 
 def test_a_failing_seed_shrinks() -> None:
