@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from cold_world import GROUPS, FaultyStore, Tier, play, play_each
@@ -11,6 +11,8 @@ from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import CollectorSettings, FlushSettings, PackGone
+from polynya.cold.steps import WRITE_MS_MAX
+from polynya.node.checks import GRACE_SECONDS_MIN
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
 
@@ -294,6 +296,54 @@ def test_the_most_eager_collector_leaves_packs_on_their_way_alone() -> None:
         await eager.collect()
         assert (eager.counters.orphans, eager.counters.settled, eager.counters.deleted) == (0, 0, 0)
         await tier.check()
+
+    play(story)
+
+
+def test_a_pack_that_was_so_slow_that_it_was_swept_is_not_named() -> None:
+    """The lead of its home group has moved meanwhile: who leads it now knows nothing of what is on its way."""
+
+    async def story() -> None:
+        tier = Tier()
+        tier.fill()
+        other = tier.new_collector()
+        other._in_flight = frozenset()
+
+        class Slow(FaultyStore):
+            async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+                etag = await super().put(key, parts)
+                self.objects[key] = (self.objects[key][0], 1, tier.world.now)
+                tier.world.now += GRACE_SECONDS_MIN * 1000
+                assert (await other.sweep(grace_ms=GRACE_SECONDS_MIN * 1000)).deleted
+                return etag
+
+        tier.store = other._store = tier.flusher._steps.store = Slow()  # type: ignore[assignment]
+        with pytest.raises(Unavailable):
+            await tier.flusher.flush_now()
+        assert tier.world.hot_bytes() == sum(map(len, tier.written.values()))
+        await tier.check()
+
+    play(story)
+    assert 2 * WRITE_MS_MAX <= GRACE_SECONDS_MIN * 1000 <= CollectorSettings().orphan_ms, "the clocks of store and node differ by less"
+
+
+def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
+    """As of a process that stood still in between."""
+
+    async def story() -> None:
+        tier = Tier()
+        tier.fill()
+        known, lost = (f"c1/packs/20200101-00/2-{digit * 32}" for digit in "01")
+        for key in (known, lost):
+            await tier.store.put(key, b"x")
+            tier.store.objects[key] = (b"x", 1, 0)
+
+        async def stood_still() -> bool:
+            tier.world.apply(2, PackWritten(known, [2], tier.world.now))
+            return True
+
+        swept = await tier.new_collector(owner=stood_still).sweep()
+        assert swept.orphans == [known, lost] and tier.store.objects.keys() == {known}
 
     play(story)
 

@@ -170,6 +170,29 @@ def test_a_node_that_is_away_is_given_up_only_when_that_is_asked_for(monkeypatch
         assert all(3 not in placement.voters for group, placement in world.toy.map.groups.items() if group) == gone
 
 
+def test_an_absence_under_an_earlier_lead_does_not_count(monkeypatch):
+    """The lead went elsewhere, the node came back, and an hour later both changed once more."""
+    world = World(replace_after=60.0)
+    world.toy.apply(NodeAdd(node(4)))
+    asyncio.run(world.settle())
+
+    async def story() -> None:
+        clock = asyncio.get_running_loop().time
+        world.toy.down.add(3)
+        await world.controller._round()
+        world.leading = False
+        world.controller.led(META_GROUP)
+        world.toy.down.clear()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + 3600)
+        world.toy.down.add(3)
+        world.leading = True
+        world.controller.led(META_GROUP)
+        await world.settle()
+
+    asyncio.run(story())
+    assert any(3 in placement.voters for group, placement in world.toy.map.groups.items() if group)
+
+
 def test_the_first_map_waits_for_all_nodes_and_for_releases_that_know_maps():
     world = World()
     world.toy.machine = Machine(META_GROUP, 6)

@@ -241,10 +241,12 @@ def test_a_peer_that_hangs_is_given_up(tmp_path, monkeypatch):
         async with pair(tmp_path) as (_, answering):
             held: list[Reply] = []
             answering.on(HOLD, lambda body, reply, core: held.append(reply))
-            asking = Transport(0, 2, str(tmp_path / "x"), start_id="s", call_seconds=1.0)
+            asking = Transport(0, 2, str(tmp_path / "x"), start_id="s", call_seconds=60.0)
             (tmp_path / "x").mkdir()
             os.symlink(tmp_path / "core-1.sock", tmp_path / "x" / "core-1.sock")
             await asking.start()
+            assert await asking.call(1, ECHO, b"met") == b"met"  # what is not sent in time is refused otherwise
+            monkeypatch.setattr(asking._peers[1], "_call_seconds", 0.3)
             with pytest.raises(OutcomeUnknown, match="did not answer within"):
                 await asking.call(1, HOLD, b"")
             await until(lambda: held)

@@ -100,7 +100,7 @@ def _show_unseen(unseen: list[Unseen]) -> None:
 
 @store_command.command("sweep")
 @click.option("--dry-run", is_flag=True, help="Only list them.")
-@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Objects younger than this stay. Default: 1h; at least 1min.")
+@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Objects younger than this stay. Default: 1h; at least 10min.")
 @as_json
 @server_option
 def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:

@@ -144,31 +144,38 @@ class Collector:
         """Orphans: packs of home groups of this core that their logs do not know, and files that no table refers to, that are older than
         `grace_ms` (the settings'). Deleted, if this start may. `groups`: only theirs; the tables' files are those of the meta group."""
         grace_ms = self._settings.orphan_ms if grace_ms is None else grace_ms
-        found = await self._find_packs(grace_ms, groups)
+        packs, files = await self._find_packs(grace_ms, groups), list[ObjectInfo]()
         if groups is None or META_GROUP in groups:
-            found += await self._tables.find(grace_ms)
-        orphans, size = [info.key for info in found], sum(info.size for info in found)
+            files = await self._tables.find(grace_ms)
+        orphans, size = [info.key for info in packs + files], sum(info.size for info in packs + files)
         if not delete or not orphans:
             return Swept(orphans, size)
         self.counters.orphans += len(orphans)
         if self._sweep_deletes and await self._owns_root():
-            for begin in range(0, len(orphans), DELETE_MAX):
-                await self._store.delete(orphans[begin : begin + DELETE_MAX])
+            await self._delete_orphans(orphans, {info.key for info in packs}, groups)
             log.info("deleted %d objects that nobody knows", len(orphans))
             return Swept(orphans, size, deleted=True)
         log.warning("%d objects are known to nobody, the first is %s: this start may not delete them", len(orphans), orphans[0])
         return Swept(orphans, size)
 
+    async def _delete_orphans(self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None) -> None:
+        """Those that are orphans still: the process may have stood still since they were found, and others lead and write by now."""
+        for begin in range(0, len(orphans), DELETE_MAX):
+            some = orphans[begin : begin + DELETE_MAX]
+            await self._store.delete([key for key in some if key not in packs or self._is_orphan(key, groups)])
+
     async def _find_packs(self, grace_ms: int, groups: Container[int] | None) -> list[ObjectInfo]:
         now_ms = self._groups.now_ms()
         orphans: list[ObjectInfo] = []
         async for info in self._store.list(self._packs_prefix):
-            home = home_group_of(info.key)
-            machine = self._groups.machines().get(home) if home is not None and (groups is None or home in groups) else None
-            if machine is None or info.key in machine.packs or info.key in self._in_flight:
-                continue
-            if info.modified_ms + grace_ms <= now_ms:
+            if info.modified_ms + grace_ms <= now_ms and self._is_orphan(info.key, groups):
                 orphans.append(info)
             if len(orphans) == ORPHANS_MAX:
                 break
         return orphans
+
+    def _is_orphan(self, key: str, groups: Container[int] | None) -> bool:
+        """Of a pack. What is led elsewhere, or not asked about, is nothing of this core's."""
+        home = home_group_of(key)
+        machine = self._groups.machines().get(home) if home is not None and (groups is None or home in groups) else None
+        return machine is not None and key not in machine.packs and key not in self._in_flight

@@ -15,6 +15,9 @@ from polynya.stream.replies import Reply
 TRIES = 3  # of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
 BACKOFF_SECONDS_MAX = 30.0
+WRITE_MS_MAX = (
+    300_000  # from the begin of a put: then the pack may have been swept as one that nobody knows, by who leads its home group now
+)
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown
@@ -33,6 +36,8 @@ class Steps:
         now_ms = self.groups.now_ms()
         await self._insist(lambda: put_again(self.store, key, parts))
         await self._insist(lambda: self.groups.propose(home_group, PackWritten(key, groups, now_ms)))
+        if self.groups.now_ms() - now_ms > WRITE_MS_MAX:
+            raise Unavailable("it took the object store and the log too long: the pack may be taken for an orphan")
 
     async def propose_all(self, commands: Mapping[int, Command]) -> list[tuple[int, Outcome]]:
         """Into all groups at once. One that fails leaves the others alone; the collector asks it again whether it holds the pack."""

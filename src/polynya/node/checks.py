@@ -25,7 +25,7 @@ from polynya.stream.machine import Machine
 
 VERIFY = 54  # message kinds between cores
 SWEEP = 55
-GRACE_SECONDS_MIN = 60  # a put of a node that died may still arrive
+GRACE_SECONDS_MIN = 600  # a put of a node that died may still arrive, and one that is slow be logged (`polynya.cold.steps`)
 ORPHANS_SHOWN = 1000
 
 _Group = Annotated[int, msgspec.Meta(ge=0)]
@@ -137,6 +137,7 @@ class StoreChecks:
             return Swept([], left=left)
         grace_ms = None if question.grace_seconds is None else question.grace_seconds * 1000
         try:
+            await self._service.local.linearize_all(question.groups)  # who led until just now does not know what others have written since
             swept = await tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups))
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None

@@ -52,7 +52,7 @@ class Controller:
     ) -> None:
         self._start, self._maps, self._view, self._steering, self._service, self._leads = start, maps, view, steering, service, leads
         self._news = asyncio.Event()
-        self._away: dict[int, float] = {}  # node -> since when
+        self._away: dict[int, float] = {}  # node -> since when, of those that this lead has found away at each look
         self._trouble = ""
         self._rested = 0  # the epoch at which nothing was left to do
         self.steps = 0  # taken so far
@@ -60,8 +60,10 @@ class Controller:
 
     def led(self, group: int) -> None:
         """Somebody else leads a group, perhaps this node."""
-        if group == META_GROUP and self._leads():
-            self._news.set()
+        if group == META_GROUP:
+            self._away = {}  # who was away under an earlier lead may have been there since
+            if self._leads():
+                self._news.set()
 
     async def run(self) -> None:
         """For ever."""
