@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_a_schedule_shrinks_to_what_matters() -> None:
 
 def pasted(text: str) -> tuple[Knobs, list[Step]]:
     """What is printed can be pasted: what it says there."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(dedent(text))) if isinstance(node, ast.Call)]
     made: dict[str, list[Any]] = {"Knobs": [], "Step": []}
     for call in calls:
         assert isinstance(call.func, ast.Name)
