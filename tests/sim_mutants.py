@@ -129,7 +129,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number: core.journal.position),
     "an fsync is left out": (writer.Writer, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
-    "log time is the node's own": (engine, "_not_before", lambda core, now_ms: now_ms),
+    "log time is the node's own": (engine, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
