@@ -7,10 +7,13 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from random import Random
+from string import ascii_lowercase
 
 import msgspec
 from sim_cluster import GROUPS, Node, World
+from sim_knobs import Knobs
 from sim_loop import run_simulated
+from sim_tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.stream.commands import Producer
@@ -18,6 +21,7 @@ from polynya.stream.replies import Code
 
 WIDTH = 8  # bytes of each payload
 STREAMS = ("test/a", "test/b", "test/c")
+FULL = (Code.DISK_FULL, Code.HOT_LIMIT)
 
 
 class Read(msgspec.Struct):
@@ -68,14 +72,16 @@ class History:
 
 
 class Episode:
-    """One run. `mishaps` is how many happen before all heals."""
+    """One run. `mishaps` is how many happen before all heals; `knobs` in place of what the seed draws."""
 
-    def __init__(self, seed: int, mishaps: int = 25) -> None:
+    def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         self.seed, self.mishaps = seed, mishaps
+        self.knobs = Knobs.draw(seed) if knobs is None else knobs
+        self.streams = tuple(f"test/{letter}" for letter in ascii_lowercase[: self.knobs.world.get("streams", 3)])
         self.random = self.draw = Random(f"episode {seed}")  # of clients, and of mishaps
         self.world = World(seed)
         self.choices = MISHAPS
-        self.histories = {name: History(name) for name in STREAMS}
+        self.histories = {name: History(name) for name in self.streams}
         self.count = 0
         self.events: list[str] = []
         self.over = False
@@ -96,9 +102,16 @@ class Episode:
             f"outcome, {sum(len(history.reads) for history in histories)} reads, {len(self.world.leaders)} leaders"
         )
 
+    def play(self) -> str:
+        """From its beginning to its end; the same seed and knobs, the same trace. Raises AssertionError with what was not true."""
+        with chance_of(self.seed), self.knobs.in_force():
+            self.trace = run_simulated(self.run())
+        return self.trace
+
     async def run(self) -> str:
         """Returns the trace's checksum."""
         world = self.world
+        world.turn(self.knobs)
         for node in world.nodes.values():
             node.rate = 1 + self.random.uniform(-0.009, 0.009)
         await world.start()
@@ -182,7 +195,7 @@ class Episode:
             return False  # the answer did not reach the client
         history.unknown.discard(payload)
         if reply.code != Code.OK:
-            assert reply.code == Code.DISK_FULL, reply
+            assert reply.code in FULL, reply
             history.refused.add(payload)
             return False
         history.acknowledged[payload] = (reply.record, asyncio.get_running_loop().time())
@@ -213,14 +226,14 @@ class Episode:
             reply = await node.append(name, payload, producer)
         except (Unavailable, OutcomeUnknown):
             return False
-        assert reply.code in (Code.OK, Code.DUPLICATE, Code.DISK_FULL), reply
+        assert reply.code in (Code.OK, Code.DUPLICATE, *FULL), reply
         self.note(f"{name} {payload!r} is {reply.code!r} by {node.number}")
-        return reply.code != Code.DISK_FULL and node.life == life and node.alive
+        return reply.code not in FULL and node.life == life and node.alive
 
     async def _append(self, number: int) -> None:
         random = Random(f"client {self.seed} {number}")
         while not self.over:
-            await self._append_once(random.choice(STREAMS))
+            await self._append_once(random.choice(self.streams))
             await asyncio.sleep(random.expovariate(1 / 0.03))
 
     async def _read(self) -> None:
@@ -229,7 +242,7 @@ class Episode:
             alive = self.world.alive()
             if not alive:
                 continue
-            await self._read_once(self.random.choice(alive), self.random.choice(STREAMS))
+            await self._read_once(self.random.choice(alive), self.random.choice(self.streams))
 
     async def _read_once(self, node: Node, name: str) -> None:
         loop, life = asyncio.get_running_loop(), node.life
@@ -338,10 +351,9 @@ MISHAPS: tuple[Callable[[Episode], None], ...] = (
 )
 
 
-def run_episode(seed: int, mishaps: int = 25) -> str:
+def run_episode(seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> str:
     """The same seed gives the same checksum. Raises AssertionError with what was not true."""
-    checksum: str = run_simulated(Episode(seed, mishaps).run())
-    return checksum
+    return Episode(seed, mishaps, knobs).play()
 
 
 __all__ = ["GROUPS", "Episode", "run_episode"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,9 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
-from sim_parts import Links, SimMap, SimWriter, Stream, placeless, settings_of
+from sim_knobs import Knobs
+from sim_loop import SimLoop
+from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, SimMap, SimWriter, Stream, Way, placeless, settings_of
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -25,7 +27,7 @@ from polynya.base.futures import settle
 from polynya.node.clock import LogClock
 from polynya.node.cluster import Cluster, Membership
 from polynya.node.engine import Engine, Shape
-from polynya.node.folding import fold_here
+from polynya.node.folding import Job, fold_here
 from polynya.node.levels import Levels
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
@@ -40,63 +42,14 @@ from polynya.service.whereabouts import BirthMap, Whereabouts
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.replies import Reply
 from polynya.transport import address
-from polynya.transport.hello import PROTOCOL_MAX
-from polynya.wal import DiskFull, JournalFailed
+from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 GROUPS = 2
 WALL_MS = 1_700_000_000_000
-PULSE_SECONDS = 0.25
-SILENCE_SECONDS = 1.0
-CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
 
 
 class NotThere(AssertionError):
     """A stream that was created, and must be there."""
-
-
-class Way:
-    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
-
-    def __init__(self, node: Node, life: int) -> None:
-        self.node, self.life = node, life
-        self.others: list[int] = []
-        self.streams: dict[int, Any] = {}
-        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
-
-    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
-        self.handlers[kind] = handler
-
-    def on_stream(self, kind: int, handler: Any) -> None:
-        self.streams[kind] = handler
-
-    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
-        stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
-        self.node.world.open.append(stream)
-        stream.forward(lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
-        return stream
-
-    def send(self, core: int, kind: int, body: bytes) -> bool:
-        return False
-
-    def protocol(self, core: int) -> int:
-        return PROTOCOL_MAX
-
-    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
-        world, to = self.node.world, core >> 8
-        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
-
-        def answered(answer: bytes | BaseException) -> None:
-            if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
-                over.cancel()
-                done(answer)
-
-        def arrived() -> None:
-            node = world.nodes[to]
-            node.way.handlers[kind](
-                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
-            )
-
-        world.deliver(self.node, to, arrived)
 
 
 class Node:
@@ -159,7 +112,7 @@ class Node:
         clock = LogClock(storage.log_ms, boot=self.now_ms, wall=self.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
         cluster = Cluster(membership, links, GROUPS, self.now_ms, seed, world.settings, clock.reach)
-        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=1 << 20, snapshot_bytes=world.snapshot_bytes)
+        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
             shape,
@@ -170,8 +123,8 @@ class Node:
             writer=SimWriter(self, storage.journal),
         )
         self.engine.snapshotter._keep_bytes = world.keep_bytes
-        self.engine.snapshotter.fold = fold_here
-        self.engine.snapshotter._small_streams = -1
+        self.engine.snapshotter.fold = self._fold
+        self.engine.snapshotter._small_streams = world.small_streams
         self.forwarding = Forwarding(
             Place(self.number, 0, 1, GROUPS),
             self.core,
@@ -199,7 +152,7 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store, self.way, world.evict_after_ms).tasks())
+            self.tasks.update(SimTier(self.engine, world.store, self.way).tasks())
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -261,6 +214,11 @@ class Node:
         self.world.applied(group, (index, self.parts[group][1]), command, reply)
         self.engine.local.applied(group, command, reply)
 
+    async def _fold(self, store: SnapshotStore, jobs: Sequence[Job]) -> None:
+        if self.world.fold_seconds:
+            await asyncio.sleep(self.world.random.uniform(0.0, self.world.fold_seconds))
+        await fold_here(store, jobs)
+
     def _forget(self, group: int) -> None:
         self.stamps.pop(group, None)
         self.parts.pop(group, None)
@@ -320,13 +278,21 @@ class Node:
 
     async def read(self, name: str, *, local: bool = False) -> bytes:
         """All of the stream, linearizable, or what is here. Raises Unavailable, and NotThere."""
-        page = await self.engine.service.read(ReadQuery(name, bytes_max=1 << 22, local=local))
+        page = await self._page(ReadQuery(name, bytes_max=1 << 22 if local else self.world.page_bytes, local=local))
+        spans = list(page.spans)
+        while not page.up_to_date and not local:
+            page = await self._page(ReadQuery(name, page.record, page.byte, bytes_max=self.world.page_bytes))
+            spans += page.spans
+        return b"".join(bytes(span.payload) for span in spans)
+
+    async def _page(self, query: ReadQuery) -> Page:
+        page = await self.engine.service.read(query)
         if not isinstance(page, Page):
-            raise NotThere(f"{name} is not there on node {self.number}")
-        return b"".join(bytes(span.payload) for span in page.spans)
+            raise NotThere(f"{query.name} is not there on node {self.number}")
+        return page
 
     async def snapshot(self) -> None:
-        await self.engine.snapshotter.run(self.engine.service.now_ms(), 0)
+        await self.engine.snapshotter.run(self.engine.service.now_ms(), self.world.round_pace)
 
     def snapshot_soon(self) -> None:
         """Beside everything else, if none is under way."""
@@ -374,9 +340,15 @@ class World:
         self.release = levels.LEVEL if seed % 4 else 1  # what all nodes announce; with 1 the rules of the first release stay in force
         self.map = SimMap(1 if replicas else 0, self.born, voters, voters)
         self.open: list[Stream] = []
+        self.knobs = Knobs(seed)  # as usual
         self.segment_bytes = 1 << 14
         self.keep_bytes = 1 << 15
         self.snapshot_bytes = 1 << 13
+        self.small_streams = -1
+        self.hot_bytes_max = 1 << 20
+        self.page_bytes = 1 << 22
+        self.cache_bytes, self.states_bytes = 2048, 500
+        self.round_pace = self.fold_seconds = 0.0
         self.settings = settings_of
         self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
         self.clogged: dict[tuple[int, int], float] = {}  # (from, to) that nothing passes before that time
@@ -390,6 +362,20 @@ class World:
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
         self.nodes = {number: Node(self, number) for number in self.born}
+
+    def turn(self, knobs: Knobs) -> None:
+        """Before it starts: it is cut otherwise than usual."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        self.knobs = knobs
+        for name, value in knobs.world.items():
+            if hasattr(self, name):
+                setattr(self, name, value)
+        if self.store is None:
+            self.hot_bytes_max = 1 << 20  # nothing would ever make room
+        self.settings = lambda *about: knobs.turn(settings_of(*about))
+        loop.turn_seconds = knobs.world.get("turn_seconds", 0.0)
+        loop.slow_threads(Random(f"threads {knobs.seed}"), knobs.world.get("thread_seconds", 0.0))
 
     async def start(self) -> World:
         for node in self.nodes.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
+from functools import partial
+from random import Random
 from typing import Any
 
 
@@ -16,7 +18,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now = 1000.0
         self.scheduled = 0  # calls, so far: what this run did
         self._selector = self
-        self._default_executor = _Inline()  # type: ignore[assignment]
+        self.turn_seconds = 0.0  # that each pass of the loop takes in which something is to be done
+        self._threads = _Inline(self)
+        self._default_executor = self._threads  # type: ignore[assignment]
         self.faults: list[dict[str, Any]] = []
         self.set_exception_handler(lambda loop, context: self.faults.append(context))
 
@@ -34,8 +38,12 @@ class SimLoop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise RuntimeError("everybody waits, and nothing will ever happen")
-        self.now += timeout
+        self.now += timeout or self.turn_seconds
         return []
+
+    def slow_threads(self, random: Random, seconds: float) -> None:
+        """From now on what runs in a thread takes up to so long: its caller hears of its end later."""
+        self._threads.slow(random, seconds)
 
     def _process_events(self, events: list[Any]) -> None:
         pass
@@ -45,18 +53,34 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _Inline(Executor):
-    """What would run in a thread runs at once."""
+    """What would run in a thread runs at once; its end is told at once, or after a while."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._random, self._seconds = Random(), 0.0
+
+    def slow(self, random: Random, seconds: float) -> None:
+        self._random, self._seconds = random, seconds
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(work(*args, **more))
+            tell = partial(future.set_result, work(*args, **more))
         except BaseException as fault:
-            future.set_exception(fault)
+            tell = partial(future.set_exception, fault)
+        if self._seconds:
+            self._loop.call_later(self._random.uniform(0.0, self._seconds), _told, future, tell)
+        else:
+            tell()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         pass
+
+
+def _told(future: Future[Any], tell: Callable[[], None]) -> None:
+    if not future.cancelled():
+        tell()
 
 
 def run_simulated(work: Coroutine[Any, Any, Any]) -> Any:

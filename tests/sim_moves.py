@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from sim_chaos import MISHAPS, STREAMS, Episode
+from sim_chaos import MISHAPS, Episode
 from sim_cluster import GROUPS, Node, World
-from sim_loop import run_simulated
+from sim_knobs import Knobs
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, LiveEvent
@@ -40,11 +40,11 @@ class Ear:
 class Moves(Episode):
     """Five nodes at first, and three replicas of each group."""
 
-    def __init__(self, seed: int, mishaps: int = 25) -> None:
-        super().__init__(seed, mishaps)
+    def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
+        super().__init__(seed, mishaps, knobs)
         self.world = World(seed, count=5, replicas=3)
         self.choices: tuple[Callable[[Episode], None], ...] = (*(each for each in MISHAPS if each is not Episode.wipe), *MOVES)
-        self.pieces: dict[str, list[tuple[int, bytes]]] = {name: [] for name in STREAMS}
+        self.pieces: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self.streams}
         self.moved = 0
 
     def told(self) -> str:
@@ -95,7 +95,7 @@ class Moves(Episode):
             alive = self.world.alive()
             if not alive:
                 continue
-            node, name = random.choice(alive), random.choice(STREAMS)
+            node, name = random.choice(alive), random.choice(self.streams)
             await self._listen(node, name, random.expovariate(1 / 2))
 
     async def _listen(self, node: Node, name: str, seconds: float) -> None:
@@ -156,7 +156,6 @@ class Moves(Episode):
 MOVES = (Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.aim, Moves.come, Moves.lose)
 
 
-def run_moves(seed: int, mishaps: int = 30) -> str:
+def run_moves(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
     """The same seed gives the same checksum. Raises AssertionError with what was not true."""
-    checksum: str = run_simulated(Moves(seed, mishaps).run())
-    return checksum
+    return Moves(seed, mishaps, knobs).play()

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Settings
 from polynya.stream import snapshots
 from polynya.stream.machine import Machine
+from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
     from sim_cluster import Node
+
+
+PULSE_SECONDS = 0.25
+SILENCE_SECONDS = 1.0
+CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
 
 
 def settings_of(group: int, is_first: bool, groups: int) -> Settings:
@@ -81,6 +87,51 @@ class Stream:
             if self.there.alive and self.there.life == self.lives[1]:
                 self.on_cancel()
         return self.open
+
+
+class Way:
+    """Calls between the nodes of one life: an answer that does not come in time has an unknown outcome."""
+
+    def __init__(self, node: Node, life: int) -> None:
+        self.node, self.life = node, life
+        self.others: list[int] = []
+        self.streams: dict[int, Any] = {}
+        self.handlers: dict[int, Callable[[bytes, Callable[[bytes | BaseException], None], int], None]] = {}
+
+    def on(self, kind: int, handler: Callable[[bytes, Callable[[bytes | BaseException], None], int], None]) -> None:
+        self.handlers[kind] = handler
+
+    def on_stream(self, kind: int, handler: Any) -> None:
+        self.streams[kind] = handler
+
+    def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
+        stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
+        self.node.world.open.append(stream)
+        stream.forward(lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
+        return stream
+
+    def send(self, core: int, kind: int, body: bytes) -> bool:
+        return False
+
+    def protocol(self, core: int) -> int:
+        return PROTOCOL_MAX
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None:
+        world, to = self.node.world, core >> 8
+        over = asyncio.get_running_loop().call_later(CALL_SECONDS, lambda: done(OutcomeUnknown(f"node {to} has not answered")))
+
+        def answered(answer: bytes | BaseException) -> None:
+            if not over.cancelled() and over.when() > asyncio.get_running_loop().time():
+                over.cancel()
+                done(answer)
+
+        def arrived() -> None:
+            node = world.nodes[to]
+            node.way.handlers[kind](
+                body, lambda answer: world.deliver(node, self.node.number, lambda: answered(answer)), self.node.number << 8
+            )
+
+        world.deliver(self.node, to, arrived)
 
 
 class SimMap(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from sim_chaos import STREAMS, Episode
+from sim_chaos import Episode
 from sim_cluster import Node, NotThere
-from sim_loop import run_simulated
+from sim_knobs import Knobs
 from sim_moves import Moves
 
 from polynya.base.errors import Unavailable
@@ -20,11 +20,11 @@ FAR_SECONDS = 0.2  # one way, at most
 class Readers(Moves):
     """Five nodes and a read replica at first, and three replicas of each group."""
 
-    def __init__(self, seed: int, mishaps: int = 25) -> None:
-        super().__init__(seed, mishaps)
+    def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
+        super().__init__(seed, mishaps, knobs)
         self.choices = (*self.choices, *READING)
         self.silent: set[int] = set()  # nodes that have only ever read
-        self.had: dict[str, list[bytes]] = {name: [] for name in STREAMS}
+        self.had: dict[str, list[bytes]] = {name: [] for name in self.streams}
 
     def told(self) -> str:
         return f"{super().told()}, {sum(map(len, self.had.values()))} local reads"
@@ -61,7 +61,7 @@ class Readers(Moves):
             readers = [node for node in self.world.alive() if node.number in self.world.map.readers and self._has_all(node)]
             if not readers:
                 continue
-            node, name = random.choice(readers), random.choice(STREAMS)
+            node, name = random.choice(readers), random.choice(self.streams)
             life = node.life
             try:
                 async with asyncio.timeout(3):
@@ -112,7 +112,6 @@ class Readers(Moves):
 READING: tuple[Callable[[Episode], None], ...] = (Readers.read_more, Readers.forget, Readers.forget, Readers.promote)  # type: ignore[assignment]
 
 
-def run_readers(seed: int, mishaps: int = 30) -> str:
+def run_readers(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
     """The same seed gives the same checksum. Raises AssertionError with what was not true."""
-    checksum: str = run_simulated(Readers(seed, mishaps).run())
-    return checksum
+    return Readers(seed, mishaps, knobs).play()

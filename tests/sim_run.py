@@ -15,12 +15,10 @@ from time import perf_counter
 
 import msgspec
 from sim_chaos import Episode
-from sim_loop import run_simulated
 from sim_moves import Moves
 from sim_readers import Readers
 from sim_shrink import as_test, shrunk
 from sim_swarm import SwarmEpisode
-from sim_tier import chance_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -68,6 +66,7 @@ def main() -> int:
     parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
+    parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
     parser.add_argument("--quiet", action="store_true", help="no line for each seed")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
@@ -88,18 +87,18 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     episode = kind(seed, options.mishaps)
     began = perf_counter()
     try:
-        with chance_of(seed):
-            checksum = run_simulated(episode.run())
+        checksum = episode.play()
     except Exception:
         totals.failed.append(seed)
         print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
         traceback.print_exc()
+        print(f"turned: {episode.knobs}")
         print(
             f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--readers' if options.readers else ' ARGS=--moves' if options.moves else ''}",
             flush=True,
         )
-        if isinstance(episode, SwarmEpisode):
-            print(as_test(seed, *shrunk(seed)), flush=True)
+        if isinstance(episode, SwarmEpisode) and not options.no_shrink:
+            print(as_test(*shrunk(seed)), flush=True)
         return
     if isinstance(episode, SwarmEpisode):
         totals.add(episode)

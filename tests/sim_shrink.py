@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from sim_knobs import Knobs
 from sim_swarm import Step, SwarmEpisode, run_swarm
 
 Fails = Callable[[Sequence[Step]], bool]
@@ -53,26 +54,43 @@ def shorten(steps: Sequence[Step], fails: Fails) -> list[Step]:
     return known
 
 
-def fault_of(seed: int, schedule: Sequence[Step] | None = None) -> str:
+def calmed(knobs: Knobs, fails: Callable[[Knobs], bool]) -> Knobs:
+    """As many of what was turned as possible is as usual again, and it still fails."""
+    size = max(1, len(knobs.names()) // 2)
+    while True:
+        before, at = knobs, 0
+        while at < len(names := knobs.names()):
+            fewer = knobs.without(names[at : at + size])
+            if fails(fewer):
+                knobs = fewer
+            else:
+                at += size
+        if size == 1 and knobs == before:
+            return knobs
+        size = max(1, size // 2)
+
+
+def fault_of(seed: int, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> str:
     """What is not true in this run; empty when all is."""
     try:
-        run_swarm(seed, schedule=schedule)
+        run_swarm(seed, schedule=schedule, knobs=knobs)
     except Exception as fault:
         return f"{type(fault).__name__}: {fault}"
     return ""
 
 
-def shrunk(seed: int) -> tuple[list[Step], str]:
-    """The smallest schedule that was found for a seed that fails, and how that fails."""
+def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
+    """The fewest knobs and the smallest schedule that were found for a seed that fails, and how that fails."""
+    knobs = calmed(Knobs.draw(seed), lambda fewer: bool(fault_of(seed, knobs=fewer)))
 
     def fails(steps: Sequence[Step]) -> bool:
-        return bool(fault_of(seed, steps))
+        return bool(fault_of(seed, steps, knobs))
 
     steps = shorten(shrink(SwarmEpisode(seed).schedule, fails), fails)
-    return steps, fault_of(seed, steps)
+    return knobs, steps, fault_of(seed, steps, knobs)
 
 
-def as_test(seed: int, steps: Sequence[Step], fault: str) -> str:
+def as_test(knobs: Knobs, steps: Sequence[Step], fault: str) -> str:
     """To be pasted into tests/replica/test_cluster_swarm.py."""
-    lines = [f"    ({seed}, [  # {fault.splitlines()[0][:100]}", *(f"        {step!r}," for step in steps), "    ]),"]
+    lines = [f"    ({knobs!r}, [  # {fault.splitlines()[0][:100]}", *(f"        {step!r}," for step in steps), "    ]),"]
     return "\n".join(lines)

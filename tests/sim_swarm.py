@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
-from sim_chaos import STREAMS, WIDTH, Episode, History
+from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_cluster import WALL_MS, Node, World
-from sim_loop import SimLoop, run_simulated
+from sim_knobs import Knobs
+from sim_loop import SimLoop
 from sim_store import GOOD, SimStore, Weather
-from sim_tier import chance_of
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, LiveEvent
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
-FULL = 1 << 40
+WIDE = 1 << 40  # a disk's capacity
 RARE = ("test/x", "test/y", "test/z")  # streams that are written to now and then, and idle between
 
 
@@ -90,8 +90,8 @@ class Ear:
 class SwarmEpisode(Episode):
     """One run. `schedule` in place of what the seed draws: some of it, when a failure is made small."""
 
-    def __init__(self, seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None) -> None:
-        super().__init__(seed, mishaps)
+    def __init__(self, seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> None:
+        super().__init__(seed, mishaps, knobs)
         random = Random(f"swarm {seed}")
         self.swarm = Swarm.draw(random)
         drawn = self.swarm.steps(random, mishaps)
@@ -141,7 +141,7 @@ class SwarmEpisode(Episode):
             world.store.refused.clear()
         for node in world.nodes.values():
             node.disk.fail_at, node.disk.bad_reads = 0, 0.0
-            node.disk.capacity = FULL
+            node.disk.capacity = WIDE
             if not node.alive:
                 self._start(node)
         await super()._heal()
@@ -213,7 +213,7 @@ class SwarmEpisode(Episode):
             reply = await node.create(name)
         except (Unavailable, OutcomeUnknown):
             return
-        assert reply.code in (Code.EXISTS, Code.DISK_FULL), reply
+        assert reply.code in (Code.EXISTS, *FULL), reply
 
     # --- tails
 
@@ -262,7 +262,7 @@ class SwarmEpisode(Episode):
         for node in self.world.nodes.values():
             if not node.alive:
                 self.note(f"node {node.number} starts")
-                node.disk.capacity = FULL
+                node.disk.capacity = WIDE
                 self._start(node)
 
     def wipe(self) -> None:
@@ -351,11 +351,10 @@ MISHAPS: dict[str, Callable[[SwarmEpisode], None]] = {
 }
 
 
-def run_swarm(seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None) -> SwarmEpisode:
+def run_swarm(seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> SwarmEpisode:
     """Raises AssertionError with what was not true. The same seed, the same `trace`."""
-    episode = SwarmEpisode(seed, mishaps, schedule)
-    with chance_of(seed):
-        episode.trace = run_simulated(episode.run())
+    episode = SwarmEpisode(seed, mishaps, schedule, knobs)
+    episode.play()
     return episode
 
 

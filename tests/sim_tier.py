@@ -61,30 +61,31 @@ async def _owned() -> bool:
 class SimTier:
     """Of one life: its tasks are cancelled when that ends."""
 
-    def __init__(self, engine: Engine, shared: SimStore, way: Way, evict_after_ms: int = 0) -> None:
+    def __init__(self, engine: Engine, shared: SimStore, way: Way) -> None:
         assert engine.replicated is not None
-        node, nodes = engine.replicated.node, way.node.world.nodes
+        world = way.node.world
+        node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
         store = WatchedStore(shared.on(node), asyncio.get_running_loop().time)
         self.access = StoreAccess(store, lambda: None, PATIENCE)
         others = partial(_addresses, nodes, node)
         self.leads = StoreLeads(engine.replicated.leadership, self.access, way, others)
-        self.reader = ColdReader(store, cache_bytes=2048)
-        self.flusher = Flusher(engine.groups, store, FLUSH, CLUSTER)
-        self.merger = Merger(engine.groups, store, MERGE, CLUSTER, self.flusher.in_flight)
-        self.states = StateReader(store, cache_bytes=500)
-        settings = EvictSettings(after_ms=evict_after_ms, block_streams=2, few=1)
+        self.reader = ColdReader(store, cache_bytes=world.cache_bytes)
+        self.flusher = Flusher(engine.groups, store, turn(FLUSH), CLUSTER)
+        self.merger = Merger(engine.groups, store, turn(MERGE), CLUSTER, self.flusher.in_flight)
+        self.states = StateReader(store, cache_bytes=world.states_bytes)
+        settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
         self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
         self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
         self.collector = Collector(
             engine.groups,
             store,
-            COLLECT,
+            turn(COLLECT),
             packs_prefix=f"{CLUSTER}/packs/",
             in_flight=self.flusher.in_flight,
             owns_root=_owned,
             sweep_deletes=True,
         )
-        self._engine = engine
+        self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.recalls.states = self.states
 
@@ -100,7 +101,7 @@ class SimTier:
             await asyncio.sleep(0.5)
             if snapshotter.due() and not snapshotter.lock.locked():
                 try:
-                    await snapshotter.run(self._engine.service.now_ms(), 0)
+                    await snapshotter.run(self._engine.service.now_ms(), self._pace)
                 except PolynyaError:
                     continue
                 except OSError as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 from commit_seed import commit_seed
+from sim_knobs import Knobs
 from sim_mutants import mutated
 from sim_shrink import as_test, shorten, shrink
 from sim_swarm import MISHAPS, Step, SwarmEpisode, run_swarm
@@ -18,14 +22,14 @@ from sim_swarm import MISHAPS, Step, SwarmEpisode, run_swarm
 TESTS = Path(__file__).parent.parent
 SEEDS = 20
 FIRST = commit_seed()
-FOUND: list[tuple[int, list[Step]]] = [  # schedules that once failed, with the seeds of their worlds, as `make sim` prints them
-    (777140, [  # no leader: the last heartbeat of a life that is over put a member to sleep for ever
+FOUND: list[tuple[Knobs, list[Step]]] = [  # schedules that once failed, with the seeds and knobs of their worlds, as `make sim` prints them
+    (Knobs(777140), [  # no leader: the last heartbeat of a life that is over put a member to sleep for ever
         Step(0.5, "disturb", 1979563255),
         Step(0.1, "wall clock", 2123597589),
         Step(0.32, "start", 1212509858),
         Step(0.5, "wipe", 943418769),
     ]),
-    (777028, [  # log time went back: a snapshot did not know the time of commands that changed no stream
+    (Knobs(777028), [  # log time went back: a snapshot did not know the time of commands that changed no stream
         Step(0.79, "isolate", 1264319017),
         Step(0.104, "start", 2052545857),
         Step(0.828, "start", 1166333382),
@@ -52,8 +56,8 @@ def test_nothing_acknowledged_is_lost(tenth: int) -> None:
 
 
 def test_what_once_failed_does_not_again() -> None:
-    for seed, schedule in FOUND:
-        run_swarm(seed, schedule=schedule)
+    for knobs, schedule in FOUND:
+        run_swarm(knobs.seed, schedule=schedule, knobs=knobs)
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
@@ -88,18 +92,20 @@ def test_a_schedule_shrinks_to_what_matters() -> None:
 
     small = shorten(shrink(steps, fails), fails)
     assert small == [Step(0.0, "kill", 3), Step(0.0, "kill", 17)]
-    assert eval_as_list(as_test(9, small, "AssertionError: lost")) == (9, small)
+    turned = Knobs(9, {"PASSES": 1}, {"Settings.rounds_max": 2}, {"fold_seconds": 0.3})
+    assert pasted(as_test(turned, small, "AssertionError: lost")) == (turned, small)
 
 
-def eval_as_list(text: str) -> tuple[int, list[Step]]:
-    """What is printed can be pasted."""
-    import ast
-
-    lines = [line for line in text.splitlines() if "Step(" in line]
-    calls = [ast.parse(line.strip().rstrip(",")).body[0].value for line in lines]  # type: ignore[attr-defined]
-    return int(text.split("(")[1].split(",", maxsplit=1)[0]), [
-        Step(*(ast.literal_eval(argument) for argument in call.args)) for call in calls
-    ]
+def pasted(text: str) -> tuple[Knobs, list[Step]]:
+    """What is printed can be pasted: what it says there."""
+    calls = [node for node in ast.walk(ast.parse(dedent(text))) if isinstance(node, ast.Call)]
+    made: dict[str, list[Any]] = {"Knobs": [], "Step": []}
+    for call in calls:
+        assert isinstance(call.func, ast.Name)
+        kind = {"Knobs": Knobs, "Step": Step}[call.func.id]
+        named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        made[call.func.id].append(kind(*map(ast.literal_eval, call.args), **named))
+    return made["Knobs"][0], made["Step"]
 
 
 def test_a_failing_seed_shrinks() -> None:

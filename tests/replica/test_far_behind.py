@@ -176,3 +176,43 @@ async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind
     finally:
         exchange.PACKED_MAX, arriving.ARRIVING_MAX = 2, 4
     assert (most_out, most_in) == (1, 2)
+
+
+@story
+async def test_a_snapshot_that_is_written_anew_at_its_index_is_not_sent_under_its_old_name(
+    world: World, leader: Node, behind: Node
+) -> None:
+    """Its hot payload was copied forward: other places are in it, and it is as large as before."""
+    seen, there, group = chunks(world, behind), leader.engine.exchange, world.group_of(A)
+    assert there is not None
+    leader.engine.snapshotter._keep_bytes = -1
+    for _ in range(2):
+        await leader.snapshot()
+    before = leader.core.members[group].raft.snapshot
+    behind.start()
+    await world.wait(lambda: len(seen) > 3)
+    world.isolate(behind.number)
+    await asyncio.sleep(0.3)
+    for key in list(there._packed):
+        there._forget(key)  # as after a while in which nobody asks
+    await leader.snapshot()
+    now = leader.core.members[group].raft.snapshot
+    assert (now.index, now.size) == (before.index, before.size) and now.identity != before.identity
+    world.heal()
+
+
+@story
+async def test_one_that_has_come_to_rest_makes_room_for_another(world: World, leader: Node, behind: Node) -> None:
+    """Else two groups may wait for each other: one has the place at its receiver, the other that at their sender."""
+    arriving.ARRIVING_MAX = 1
+    try:
+        behind.start()
+        there, other = behind.engine.exchange.arriving, behind.core.members[0]  # type: ignore[union-attr]
+        there._arrivals[0] = resting = arriving._Arrival(other, [], asyncio.get_running_loop().time())
+        resting.idle.set()
+        await asyncio.sleep(arriving.IDLE_SECONDS - 0.5)
+        assert there._arrivals == {0: resting}
+        await world.wait(lambda: 0 not in there._arrivals, 2.0)
+        await world.wait_equal()
+    finally:
+        arriving.ARRIVING_MAX = 4

@@ -18,12 +18,14 @@ from polynya.wal.scratch import Scratch
 
 ARRIVING_MAX = 4  # groups whose snapshots are on their way here at the same time
 QUEUED_BYTES_MAX = 4 << 20  # of one group's chunks; who sends more than it was acknowledged for is not heard
+IDLE_SECONDS = 2.0  # without a chunk, one makes room for another: its sender may be waiting for just that
 STALE_SECONDS = 20.0  # without a chunk: the sender is gone, or has something newer
 
 
 class _Arrival(msgspec.Struct):
     """One group's. `kept`: what the agreement has handed over and is to be written."""
 
+    member: Member
     queue: list[SnapshotChunk]
     at: float  # when the last chunk came
     queued: int = 0
@@ -31,6 +33,10 @@ class _Arrival(msgspec.Struct):
     kept: list[ChunkArrived] = []
     file: Scratch | None = None
     snapshot: Snapshot | None = None
+
+    def rests(self, since: float) -> bool:
+        """Nothing has come since then, and nothing is done with what came before."""
+        return self.at <= since and self.idle.is_set() and not self.queue and self.member.raft.installing is None
 
 
 class Arriving:
@@ -46,9 +52,9 @@ class Arriving:
         number, now = member.group.number, asyncio.get_running_loop().time()
         arrival = self._arrivals.get(number)
         if arrival is None:
-            if len(self._arrivals) >= ARRIVING_MAX:
+            if len(self._arrivals) >= ARRIVING_MAX and not self._make_room(now):
                 return
-            arrival = self._arrivals[number] = _Arrival([], now)
+            arrival = self._arrivals[number] = _Arrival(member, [], now)
             arrival.idle.set()
             self._watch(member)
         arrival.at = now
@@ -96,6 +102,13 @@ class Arriving:
                 arrival.file.close()
         self._arrivals = {}
 
+    def _make_room(self, now: float) -> bool:
+        idle = next((number for number, arrival in self._arrivals.items() if arrival.rests(now - IDLE_SECONDS)), None)
+        if idle is None:
+            return False
+        self._drop(self._arrivals.pop(idle))
+        return True
+
     def _go_on(self, member: Member, arrival: _Arrival) -> None:
         if not arrival.idle.is_set():
             return
@@ -114,7 +127,7 @@ class Arriving:
                 await asyncio.to_thread(self._append, arrival, arrival.kept[0])
                 del arrival.kept[:1]
         except (OSError, PolynyaError):
-            self._drop(member, arrival)
+            self._drop(arrival)
         finally:
             arrival.idle.set()
         self._go_on(member, arrival)
@@ -129,13 +142,13 @@ class Arriving:
             raise OSError("a chunk without those before it")
         arrival.file.append(chunk.data)
 
-    def _drop(self, member: Member, arrival: _Arrival) -> None:
+    def _drop(self, arrival: _Arrival) -> None:
         """It begins anew, if it is still sent."""
         if arrival.file is not None:
             arrival.file.close()
         arrival.file = None
         arrival.kept = []
-        member.raft.forget_incoming()
+        arrival.member.raft.forget_incoming()
 
     def _watch(self, member: Member) -> None:
         loop, number = asyncio.get_running_loop(), member.group.number
@@ -144,9 +157,9 @@ class Arriving:
             arrival = self._arrivals.get(number)
             if arrival is None:
                 return
-            if arrival.idle.is_set() and not arrival.queue and member.raft.installing is None and loop.time() - arrival.at >= STALE_SECONDS:
+            if arrival.rests(loop.time() - STALE_SECONDS):
                 del self._arrivals[number]
-                self._drop(member, arrival)
+                self._drop(arrival)
             else:
                 loop.call_later(STALE_SECONDS, look)
 

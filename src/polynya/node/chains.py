@@ -37,13 +37,17 @@ class Chain(msgspec.Struct):
     @property
     def transfer(self) -> tuple[int, int]:
         """Size and identity of what is sent to a member that is far behind (docs/formats/snapshots.md, Transfer)."""
-        head = transfer_head(self.links)
-        return len(head) + self.bytes + self.hot_bytes, int(crc32c(head))
+        return len(transfer_head(self.links)) + self.bytes + self.hot_bytes, identity_of(self.links)
 
 
 def transfer_head(links: Sequence[Link]) -> bytes:
     """What a transfer begins with: its CRC is its identity, and it has those of the bodies."""
     return _COUNT.pack(len(links)) + b"".join([_LINK.pack(link.crc, link.delta, link.length, link.base) for link in links])
+
+
+def identity_of(links: Sequence[Link]) -> int:
+    """Of a transfer of these."""
+    return int(crc32c(transfer_head(links)))
 
 
 def links_of(count: bytes, links: bytes) -> list[Link]:

@@ -12,6 +12,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.node.arriving import Arriving
+from polynya.node.chains import identity_of
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.snapshots import Snapshotter, portions
 from polynya.node.transfer import pack_transfer, unpack_transfer
@@ -145,6 +146,10 @@ class Exchange:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
+        if identity_of(links) != snapshot.identity:
+            raise CorruptData(
+                f"the snapshot of group {number} at {snapshot.index} was written anew"
+            )  # merged, or its payload lies elsewhere
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")

@@ -1,0 +1,200 @@
+"""What the product cuts into slices, chunks, batches and passes is cut otherwise in most simulated worlds: its bounds are drawn from the seed.
+
+With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in one page: what may happen between two of them
+never does. So constants of modules are others while an episode runs, fields of settings too, and pauses between slices take time. Every
+knob has a random stream of its own: one more of them leaves all others as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from random import Random
+from types import ModuleType
+from typing import Any, TypeVar
+from unittest import mock
+
+import msgspec
+
+from polynya.cold import (
+    CollectorSettings,
+    EvictSettings,
+    FlushSettings,
+    MergeSettings,
+    collector,
+    evictor,
+    flusher,
+    merge_planner,
+    merger,
+    planner,
+    reader,
+    steps,
+)
+from polynya.node import arriving, capturing, encoding, exchange, snapshots, transfer
+from polynya.raft import Settings
+from polynya.replica import member
+from polynya.service import bundles, forwarding, local, recalls, retainer
+
+Settled = TypeVar("Settled", bound=msgspec.Struct)
+CALM_SHARE = 0.35  # of the seeds have no knob turned
+TURNED_SHARE = 0.35  # of the knobs of each other seed are
+Choices = tuple[Any, ...]
+CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], Choices]] = {  # bounds that modules have as constants: where, and what they may be
+    "SLICE_BYTES": ((encoding, capturing), (1, 200)),
+    "PASSES": ((encoding,), (1, 2)),
+    "BATCHES": ((encoding,), (0, 20)),
+    "AT_ONCE": ((capturing,), (0,)),
+    "COPY_BYTES": ((snapshots,), (1, 200)),
+    "PATIENCE": ((snapshots,), (1,)),
+    "PIECE_BYTES": ((transfer,), (7, 100)),
+    "PACKED_MAX": ((exchange,), (1,)),
+    "PACKED_SECONDS": ((exchange,), (0.3,)),
+    "IDLE_SECONDS": ((exchange, arriving), (0.05, 0.5)),
+    "LOADED_MAX": ((exchange,), (1, 5)),
+    "ARRIVING_MAX": ((arriving,), (1,)),
+    "STALE_SECONDS": ((arriving,), (2.0,)),
+    "BUNDLE_COMMANDS_MAX": ((member,), (1, 2)),
+    "BUNDLE_BYTES": ((member,), (1, 150)),
+    "BUNDLE_BYTES_MAX": ((bundles,), (1, 100)),
+    "HOPS_MAX": ((forwarding,), (1,)),
+    "COPIES_MAX": ((local,), (1,)),
+    "LOADS_AT_ONCE": ((recalls,), (1,)),
+    "RECALL_STREAMS": ((recalls, retainer), (1,)),
+    "RECALL_BYTES_MAX": ((recalls,), (600, 1200)),
+    "SURVEY_STREAMS": ((flusher, merger, evictor), (1,)),
+    "STREAMS_MAX": ((planner, flusher), (1, 2)),
+    "SLICES_MAX": ((planner, merge_planner), (1, 2)),
+    "THREAD_FROM_BYTES": ((flusher,), (0,)),
+    "YIELD_BATCHES": ((flusher,), (1,)),
+    "FAN_IN": ((merge_planner, merger), (2,)),
+    "GROWTH": ((merge_planner,), (1, 3)),
+    "OPEN_ENTRIES_MAX": ((merge_planner,), (2, 5)),
+    "LINE_ENTRIES_MIN": ((merge_planner,), (2,)),
+    "SOURCES_MAX": ((merge_planner,), (3,)),
+    "SETTLED_MIN": ((merger,), (1,)),
+    "RUNS_MAX": ((merger,), (1,)),
+    "GAP_BYTES_MAX": ((merger,), (0,)),
+    "REQUEST_BYTES_MAX": ((merger,), (1, 200)),
+    "RUN_BYTES": ((reader,), (1, 50)),
+    "ENCODED_AT_ONCE": ((evictor,), (1,)),
+    "SLOTS_MAX": ((evictor,), (1,)),
+    "SETTLE_MAX": ((collector,), (1,)),
+    "DELETE_MAX": ((collector,), (1, 2)),
+    "ORPHANS_MAX": ((collector,), (1,)),
+    "TRIES": ((steps,), (1, 2)),
+}
+SETTINGS: dict[type[msgspec.Struct], dict[str, Choices]] = {  # fields of what is given to the parts of a node
+    Settings: {
+        "message_bytes_max": (1, 300),
+        "inflight_messages_max": (1, 2),
+        "inflight_bytes_max": (1, 600),
+        "uncommitted_bytes_max": (300, 3000),
+        "log_bytes_max": (0, 500),
+        "reads_max": (2, 5),
+        "rounds_max": (1, 2),
+        "chunk_bytes": (300,),
+        "chunk_window_bytes": (1024, 1 << 16),
+        "caught_up_entries": (0, 10),
+    },
+    FlushSettings: {
+        "from_bytes": (1, 2000),
+        "pack_bytes_max": (1, 60, 8000),
+        "slice_bytes_max": (1, 50, 8000),
+        "age_ms_max": (200,),
+        "interval_ms": (40,),
+        "concurrency": (1,),
+    },
+    MergeSettings: {"slice_bytes_max": (60, 800), "pack_bytes_max": (60, 800), "interval_ms": (100,), "bytes_per_second": (3000,)},
+    EvictSettings: {"block_streams": (1, 16), "block_bytes": (1, 300), "state_bytes_max": (300,), "few": (3,)},
+    CollectorSettings: {"interval_ms": (100,), "sweep_every_ms": (700,), "settle_after_ms": (500,)},
+}
+WORLD: dict[str, Choices] = {  # attributes of the world
+    "segment_bytes": (1 << 12, 1 << 16),
+    "keep_bytes": (1 << 12, 1 << 30),
+    "snapshot_bytes": (1 << 10, 1 << 16),
+    "small_streams": (2, 256),
+    "hot_bytes_max": (6000,),
+    "page_bytes": (300, 2000),
+    "cache_bytes": (1, 200, 1 << 16),
+    "states_bytes": (1, 1 << 16),
+    "round_pace": (0.02, 0.2),
+    "fold_seconds": (0.3,),
+    "slice_seconds": (0.001, 0.02, 0.1),
+    "thread_seconds": (0.001, 0.02, 0.05),
+    "turn_seconds": (0.00001, 0.0002),
+    "streams": (8,),
+}
+SLICED = (encoding, capturing, snapshots, flusher, merger, evictor, local, retainer)  # they let others go on between two slices
+
+
+class Knobs(msgspec.Struct, frozen=True):
+    """What is not as usual, by name."""
+
+    seed: int
+    constants: dict[str, Any] = {}
+    settings: dict[str, Any] = {}  # `Kind.field`
+    world: dict[str, Any] = {}
+
+    @classmethod
+    def draw(cls, seed: int) -> Knobs:
+        """Nothing is turned in a good part of the seeds."""
+        if Random(f"calm {seed}").random() < CALM_SHARE:
+            return cls(seed)
+        return cls(
+            seed,
+            _drawn(seed, {name: choices for name, (_, choices) in CONSTANTS.items()}),
+            _drawn(seed, {f"{kind.__name__}.{name}": choices for kind, fields in SETTINGS.items() for name, choices in fields.items()}),
+            _drawn(seed, WORLD),
+        )
+
+    def names(self) -> list[str]:
+        """Of what is turned."""
+        return [*self.constants, *self.settings, *self.world]
+
+    def without(self, names: Sequence[str]) -> Knobs:
+        """These are as usual again."""
+        left = ({name: value for name, value in part.items() if name not in names} for part in (self.constants, self.settings, self.world))
+        return Knobs(self.seed, *left)
+
+    def turn(self, settings: Settled) -> Settled:
+        """The settings of a part, with what is other in this world."""
+        kind = f"{type(settings).__name__}."
+        return msgspec.structs.replace(
+            settings, **{name[len(kind) :]: value for name, value in self.settings.items() if name.startswith(kind)}
+        )
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """While an episode runs; then all is as before."""
+        with ExitStack() as stack:
+            for name, value in self.constants.items():
+                for module in CONSTANTS[name][0]:
+                    stack.enter_context(mock.patch.object(module, name, value))
+            if seconds := self.world.get("slice_seconds"):
+                paused = Paused(Random(f"slices {self.seed}"), seconds)
+                for module in SLICED:
+                    stack.enter_context(mock.patch.object(module, "asyncio", paused))
+            yield
+
+
+def _drawn(seed: int, knobs: Mapping[str, Choices]) -> dict[str, Any]:
+    turned = {}
+    for name, choices in knobs.items():
+        random = Random(f"knob {name} {seed}")
+        if random.random() < TURNED_SHARE:
+            turned[name] = random.choice(choices)
+    return turned
+
+
+class Paused:
+    """asyncio, where letting the loop go on for a moment takes a while: what others do then happens between two slices."""
+
+    def __init__(self, random: Random, seconds: float) -> None:
+        self._random, self._seconds = random, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds or self._random.uniform(0.0, self._seconds))
