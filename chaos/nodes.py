@@ -167,6 +167,7 @@ class Cluster:
         self.addresses: dict[int, Place] = {}  # where those serve that clients may ask
         self.aims: list[int] = []
         self.leaving: dict[int, int] = {}
+        self.readers: set[int] = set()  # read replicas
         self.unsure: list[
             tuple[str, dict[str, Any], Callable[[bool], None]]
         ] = []  # what was asked for, and nobody knows whether it was taken
@@ -193,9 +194,11 @@ class Cluster:
         for number in FIRST:
             await self._lay_out(number, FIRST, joins=False)
 
-    async def join(self) -> Node:
+    async def join(self, *, reader: bool = False) -> Node:
         """Everything of one more but its process; the others have not heard of it."""
         number, before = self.last + 1, self.numbers
+        if reader:
+            self.readers.add(number)
         await asyncio.to_thread(self.network.add, number)
         await self._open_door(number)
         return await self._lay_out(number, [number, *before], joins=True)
@@ -225,6 +228,7 @@ class Cluster:
         del self.nodes[number]
         self.addresses.pop(number, None)
         self.leaving.pop(number, None)
+        self.readers.discard(number)
 
     async def run(self, *words: str) -> str:
         """A command of the product, and what it says."""
@@ -274,6 +278,7 @@ class Cluster:
         lines += ['listen = "{}:{}"'.format(*self.network.peer(number)), *(["join = true"] if joins else [])]
         for other in peers:
             lines += ["[[cluster.nodes]]", f"id = {other}", f'peer = "{self.peer_of(other)}"', f'http = "{self.http_of(other)}"']
+            lines += ['role = "reader"'] if other in self.readers else []
         return "\n".join([*lines, ""])
 
     def peer_of(self, number: int) -> str:

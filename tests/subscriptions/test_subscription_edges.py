@@ -13,6 +13,7 @@ from shell_world import Shell, shell
 
 from polynya.service.subscriptions import wakes
 from polynya.service.subscriptions.keys import TOKEN_MS
+from polynya.service.subscriptions.wakes import Wakes
 from polynya.stream.subscriptions import Event
 from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
 
@@ -204,6 +205,67 @@ def test_a_lease_that_is_over_wakes_again_at_once() -> None:
     asyncio.run(story())
 
 
+async def looking_by_hand(node: Shell) -> Wakes:
+    """From now on what is due happens when the test looks for it; nothing is under way."""
+    wakes = node.subscriptions._wakes
+    assert node.subscriptions._task
+    node.subscriptions._task.cancel()
+    await until(lambda: not wakes._busy)
+    return wakes
+
+
+def test_a_lease_does_not_run_out_under_what_its_holder_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes longer for the cursors than the lease lasts."""
+
+    async def story() -> None:
+        async with shell() as node:
+            claimed = await pulled(node, lease_ttl_ms=1000)
+            wakes, begun, go_on = await looking_by_hand(node), asyncio.Event(), asyncio.Event()
+            acknowledge = wakes.links.acknowledge
+
+            async def slowly(*asked: Any) -> None:
+                begun.set()
+                await go_on.wait()
+                await acknowledge(*asked)
+
+            monkeypatch.setattr(wakes.links, "acknowledge", slowly)
+            said = {"wake_id": claimed["wake_id"], "generation": 1, "acks": [{"path": "test/a", "offset": TAIL}], "done": True}
+            answer = asyncio.create_task(node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))
+            await begun.wait()
+            for _ in range(3):
+                node.world.clock.ms += 1000
+                wakes.tend()
+            assert not wakes._busy
+            assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (409, "ALREADY_CLAIMED")
+            go_on.set()
+            assert await answer == (200, {"ok": True, "next_wake": False})
+
+    asyncio.run(story())
+
+
+def test_a_holder_that_spoke_while_the_core_stood_still_has_its_lease() -> None:
+    """What it sent is read after the clock has gone on, and perhaps after the leases were looked at."""
+
+    async def story() -> None:
+        async with shell() as node:
+            claimed = await pulled(node, lease_ttl_ms=1000)
+            wakes = await looking_by_hand(node)
+            said = {"wake_id": claimed["wake_id"], "generation": 1}
+            node.world.clock.ms += 5000
+            wakes.tend()
+            assert not wakes._busy
+            assert (await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))[0] == 200
+            wakes.tend()
+            assert (await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))[0] == 200
+            node.world.clock.ms += 1000
+            for _ in range(2):
+                wakes.tend()
+            await until(lambda: home(node).generation == 2)
+            assert code(await node.ask("POST", "subscriptions/s/ack", said, claimed["token"])) == (409, "FENCED")
+
+    asyncio.run(story())
+
+
 def test_what_comes_while_a_claim_finds_nothing_is_found() -> None:
     """A stream grows just when the wake before it is given up as one for nothing."""
 
@@ -287,6 +349,24 @@ def test_wakes_that_nobody_claims_are_announced_again_less_and_less_often() -> N
             assert await pauses(2) == [1, 2], "the next wake begins anew"
             events = msgspec.json.decode(b"[" + (await world.read("wake/pool")).rstrip(b",") + b"]")
             assert [event["generation"] for event in events][:9] == [1] * 7 + [2] * 2
+
+    asyncio.run(story())
+
+
+def test_subscriptions_that_come_and_go_leave_nothing_behind_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakes, "ANNOUNCED_MAX", 2)
+
+    async def story() -> None:
+        async with shell() as node:
+            await node.world.create("wake/pool", json=True)
+            await node.world.create("test/a")
+            for number in range(5):
+                await node.put(f"s{number}", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+                await node.world.append("test/a", b"one")
+                await until(lambda number=number: home(node, f"s{number}").next_attempt_ms > node.world.clock.ms)  # type: ignore[misc]
+                assert (await node.ask("DELETE", f"subscriptions/s{number}"))[0] == 204
+            assert node.subscriptions._wakes.counters.announced == 5
+            assert len(node.subscriptions._wakes._announced) <= 2
 
     asyncio.run(story())
 

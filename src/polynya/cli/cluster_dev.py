@@ -23,12 +23,14 @@ from typing import Any
 import click
 import msgspec
 
+from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import Client
 from polynya.cli.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.values import toml_text
 from polynya.node.birth import REMOVED
 from polynya.node.config import Config
+from polynya.node.lake import check_lake
 from polynya.node.settings import SETTINGS
 
 STEP = 10  # ports from one node to the next: each takes three
@@ -221,7 +223,12 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
 
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
     """What its start will read. Raises `exits.Misused`."""
-    return loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
+    config = loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
+    try:
+        check_lake(config)
+    except ConfigError as wrong:
+        raise exits.Misused(str(wrong)) from None
+    return config
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from polynya.cli.client import JSON_TYPE, Client, stream_path
 from polynya.cli.flights import Sums
 from polynya.cli.progress import Bar, Live, spelled_seconds
 from polynya.cli.streams import facts_of
+from polynya.lakehouse.needs import missing_packages
 
 FLIGHTS = 336_776
 DATA = "./polynya-data"
@@ -237,8 +237,7 @@ def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]
 def _check_installed() -> None:
     """What is missing is said before anything is started."""
     flights.data_file("flights.csv.zip")
-    missing = [name for name in ("pyspark", "pyarrow", "pyiceberg", "deltalake", "duckdb") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_packages():
         raise exits.Refused(f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'")
 
 

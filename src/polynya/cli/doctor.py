@@ -66,6 +66,7 @@ def findings(server: str | None, context: str | None, file: str | None, values: 
 
 def _settings(file: str | None, values: Mapping[str, str | None], *, running: bool) -> Iterator[Finding]:
     """The settings, and what they name; nothing is looked at of settings that are wrong."""
+    from polynya.cli.checks.machine import check_worker
     from polynya.cli.checks.place import check_data, check_ports
     from polynya.cli.checks.store import check_store
 
@@ -78,6 +79,7 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
     yield Finding("settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed")
     for line in loaded.config.unsafe:
         yield Finding("settings", WARN, line, "Do not leave it so.")
+    yield from check_worker(loaded.config)
     yield from _caught("data folder", check_data(loaded.config))
     yield from _caught("port", check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen)))
     yield from _caught("object store", check_store(loaded.config))

@@ -18,12 +18,13 @@ from polynya.cli.completing import complete_table
 from polynya.cli.output import as_json
 from polynya.cli.progress import steps
 from polynya.cli.values import SECONDS
+from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check_pipeline
 
 if TYPE_CHECKING:
     from polynya.lakehouse.coordinator import HttpCoordinator
     from polynya.lakehouse.worker import RunnerFactory
 
-NEEDS_LAKE = "tables need more than the lean server: pip install 'polynya[lake]'"
+NEEDS_LAKE = f"tables need more than the lean server: {INSTALL}"
 NEXT_STEPS = {  # what the pipeline does after it has told a step
     "planned": "starting Spark, looking at the records",
     "schema": "writing the plan",
@@ -106,6 +107,7 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
     polynya compact flights --master 'local[2]'
     """
     with explained():
+        check_packages()
         from polynya.lakehouse.stopping import Stopped, stop_on_signals
         from polynya.lakehouse.worker import compact
 
@@ -145,6 +147,7 @@ def lake_run_command(client: Client, tables: tuple[str, ...], interval: float, m
     polynya lake run --interval 30s
     """
     with explained():
+        check_pipeline()
         from polynya.lakehouse.worker import run_worker
 
         run_worker(coordinator_of(client), tables, spark_factory(master), _progress, interval_seconds=interval)
@@ -288,6 +291,8 @@ def explained() -> Iterator[None]:
         if (missing.name or "").split(".")[0] == "polynya":
             raise
         raise exits.Refused(f"{missing.name} is not installed", hint=NEEDS_LAKE) from None
+    except NotInstalled as missing:
+        raise exits.Refused(str(missing), hint=NEEDS_LAKE) from None
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     except OutcomeUnknown as unknown:

@@ -30,7 +30,8 @@ Result = TypeVar("Result")
 class AsyncReader(Position):
     """Iterate over it for records, or over `pages()`. It ends at the tail it found, or, of a live one, when the stream is closed.
 
-    `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early."""
+    `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early. Waiting
+    for the next record may be cancelled, by `asyncio.timeout` for one: nothing is lost, and the next call goes on."""
 
     def __init__(self, wire: AsyncWire, place: Place, talk: Talk[None]) -> None:
         super().__init__(place)
@@ -50,14 +51,23 @@ class AsyncReader(Position):
             self._take(await anext(self._feed))
         return record
 
-    async def pages(self) -> AsyncIterator[Page]:
+    def pages(self) -> AsyncIterator[Page]:
         """Page by page: the answers and events as they come."""
-        async for page in self._feed:
-            self._pass(page)
-            yield page
+        return _Pages(self._feed, self._passed)
 
     async def close(self) -> None:
         await self._feed.close()
+
+
+class _Pages(AsyncIterator[Page]):
+    """No generator: that would be at its end when a caller is cancelled."""
+
+    def __init__(self, feed: AsyncFeed, passed: Callable[[Page], Page]) -> None:
+        self._feed = feed
+        self._passed = passed
+
+    async def __anext__(self) -> Page:
+        return self._passed(await anext(self._feed))
 
 
 def _verb(

@@ -35,6 +35,8 @@ class AsyncWork(Membership, AsyncIterator[Job]):
     async def __anext__(self) -> Job:
         try:
             job: Job = await anext(self._feed)
+        except asyncio.CancelledError:
+            raise  # the next call goes on
         except BaseException:
             await self.close()
             raise

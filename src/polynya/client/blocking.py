@@ -52,9 +52,7 @@ class Reader(Position):
 
     def pages(self) -> Iterator[Page]:
         """Page by page: the answers and events as they come."""
-        for page in self._feed:
-            self._pass(page)
-            yield page
+        return map(self._passed, self._feed)
 
     def close(self) -> None:
         self._feed.close()

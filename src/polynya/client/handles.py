@@ -43,8 +43,10 @@ class Position:
         if not self._waiting:
             self.offset = page.offset
 
-    def _pass(self, page: Page) -> None:
+    def _passed(self, page: Page) -> Page:
+        """The page itself: it was given whole."""
         self.offset = self._end = page.offset
+        return page
 
     def _record(self) -> Record | None:
         """The next record of the pages that came, if there is one left."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from polynya.client.errors import ClientError
 from polynya.client.hearing import heard
 from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Send, Talk
 
@@ -58,21 +59,25 @@ class Line:
 
 
 class Feed(Iterator[Any]):
-    """What a talk gives, one by one."""
+    """What a talk gives, one by one. What broke it off is said again by every later call: it has not come to its end."""
 
     def __init__(self, wire: Wire, talk: Talk[None]) -> None:
         self._line = Line(wire)
         self._talk = talk
         self._began = False
+        self._broken: ClientError | None = None
 
     def __next__(self) -> Any:
+        if self._broken is not None:
+            raise self._broken
         try:
             effect = self._talk.send(heard()) if self._began else next(self._talk)
             self._began = True
             while not isinstance(effect, Give):
                 effect = self._talk.send(self._line.do(effect))
             return effect.value
-        except BaseException:
+        except BaseException as error:
+            self._broken = _break(error)
             self.close()
             raise
 
@@ -123,27 +128,77 @@ class AsyncLine:
 
 
 class AsyncFeed(AsyncIterator[Any]):
-    """What a talk gives, one by one."""
+    """What a talk gives, one by one. A caller that is cancelled takes nothing along: what it waited for goes on, and the next call waits
+    for that. What broke it off is said again by every later call: it has not come to its end."""
 
     def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
         self._line = AsyncLine(wire)
         self._talk = talk
         self._began = False
+        self._doing: asyncio.Task[Heard] | None = None  # what the talk waits for
+        self._called = False
+        self._broken: ClientError | None = None
 
     async def __anext__(self) -> Any:
+        if self._called:
+            raise RuntimeError("another task waits here for the next one")
+        if self._broken is not None:
+            raise self._broken
+        self._called = True
         try:
-            effect = self._talk.send(heard()) if self._began else next(self._talk)
-            self._began = True
-            while not isinstance(effect, Give):
-                effect = self._talk.send(await self._line.do(effect))
-            return effect.value
+            while (given := self._on()) is None:
+                assert self._doing is not None
+                await asyncio.wait([self._doing])
+            return given.value
+        except asyncio.CancelledError:
+            raise
         except StopIteration:
             await self.close()
             raise StopAsyncIteration from None
-        except BaseException:
+        except BaseException as error:
+            self._broken = _break(error)
             await self.close()
             raise
+        finally:
+            self._called = False
+
+    def _on(self) -> Give | None:
+        """What the talk gives next; None: it waits for something."""
+        if self._doing is None:
+            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            self._began = True
+        elif self._doing.done():
+            done, self._doing = self._doing, None
+            effect = self._talk.send(done.result())
+        else:
+            return None
+        if isinstance(effect, Give):
+            return effect
+        self._doing = asyncio.get_running_loop().create_task(self._line.do(effect), name="read")
+        self._doing.add_done_callback(_look)
+        return None
 
     async def close(self) -> None:
         self._talk.close()
-        await self._line.close()
+        doing, self._doing = self._doing, None
+        try:
+            if doing is not None:
+                doing.cancel()
+                await asyncio.wait([doing])
+        finally:
+            await self._line.close()
+
+
+def _look(done: asyncio.Task[Heard]) -> None:
+    """An error is told to the next call; where there is none, it is nobody's."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _break(error: BaseException) -> ClientError | None:
+    """What later calls are told."""
+    if isinstance(error, StopIteration):
+        return None
+    if isinstance(error, ClientError):
+        return error
+    return ClientError(f"it was broken off by {type(error).__name__}: begin another one, a reader where its `offset` says")

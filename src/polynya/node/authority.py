@@ -86,10 +86,15 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
         shown = ", ".join(names) or "nobody"
         raise ConfigError(f"cluster.cert: {cluster.cert} is for {shown}; the certificate of this node is for {node_name(cluster.node)}")
     refused = rehearse(made, node_name(cluster.node))
-    if refused is not None and (dates or refused.verify_code not in _DATES):
+    if isinstance(refused, ssl.SSLCertVerificationError):
+        if dates or refused.verify_code not in _DATES:
+            raise ConfigError(
+                f"cluster.cert: {cluster.cert} would be refused by nodes with the authority {cluster.ca}: {refused.verify_message}"
+            )
+    elif refused is not None:
         raise ConfigError(
-            f"cluster.cert: {cluster.cert} would be refused by nodes with the authority {cluster.ca}: {refused.verify_message}"
-        )
+            f"cluster.cert: TLS 1.3 has no use for the key of {cluster.cert}; take an ECDSA key on P-256, Ed25519 or RSA"
+        ) from refused
     return made
 
 
@@ -105,8 +110,9 @@ def _unusable(cluster: ClusterConfig, error: OSError) -> str:
     return f"cluster: {cluster.ca}, {cluster.cert} and {cluster.key} cannot be used: {error}; they must be PEM, no passphrase"
 
 
-def rehearse(tls: PeerTls, name: str) -> ssl.SSLCertVerificationError | None:
-    """What another node with the same authority says to the certificate of the node of this name: it greets itself, in memory."""
+def rehearse(tls: PeerTls, name: str) -> ssl.SSLError | None:
+    """What another node with the same authority says to the certificate of the node of this name: it greets itself, in memory. Or why it cannot even
+    show it: its key may be of a kind that came out of use."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         tls.client.wrap_bio(back, there, server_hostname=name),
@@ -118,7 +124,7 @@ def rehearse(tls: PeerTls, name: str) -> ssl.SSLCertVerificationError | None:
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 continue
-            except ssl.SSLCertVerificationError as error:
+            except ssl.SSLError as error:
                 return error
     return None
 

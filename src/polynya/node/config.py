@@ -398,6 +398,8 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
     yield from _access_problems(config, origins)
     yield from _cluster_problems(config, origins)
     cold = config.cold
+    if config.lake.interval and cold.backend in ("none", "memory"):
+        yield f"lake.interval ({origins['lake.interval']}): tables need an object store that others can read; cold.backend is {cold.backend}"
     if cold.backend == "s3" and not cold.s3_bucket:
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
     if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):

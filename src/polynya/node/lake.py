@@ -1,12 +1,27 @@
-"""The lake worker as a child of the node: its command line and its environment."""
+"""The lake worker as a child of the node: what it needs, its command line and its environment."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 
+from polynya.base.errors import ConfigError
+from polynya.lakehouse.needs import INSTALL, NotInstalled, check_pipeline
 from polynya.node.config import Config
 from polynya.node.settings import SETTINGS
+
+
+def check_lake(config: Config) -> None:
+    """That the worker can run here, if one is asked for: it would say what it lacks for ever. Raises ConfigError."""
+    if not config.lake.interval:
+        return
+    without = "set lake.interval to 0: then another machine can run 'polynya lake run'"
+    try:
+        check_pipeline()
+    except NotInstalled as missing:
+        raise ConfigError(f"lake.interval: tables cannot be built here, as {missing}: {INSTALL}, or {without}") from None
+    except ConfigError as wrong:
+        raise ConfigError(f"lake.interval: tables cannot be built here: {wrong}; or {without}") from None
 
 
 def lake_command(config: Config, url: str, parent_pid: int) -> list[str]:

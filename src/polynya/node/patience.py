@@ -24,9 +24,8 @@ class Patience:
     def __init__(self, core: ReplicatedCore) -> None:
         self._core = core
         self._loop = asyncio.get_running_loop()
-        self._since: dict[
-            int, tuple[_Reached, float]
-        ] = {}  # of groups with something to write: how far that was seen to be, and since when
+        # Of groups with something to write: how far that was seen to be, and since when.
+        self._since: dict[int, tuple[_Reached, float]] = {}
         self.stuck: set[int] = set()
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
@@ -54,10 +53,10 @@ class Patience:
             since = self._since[number] = known if known is not None and known[0] == reached else (reached, now)
             if now - since[1] >= ANSWER_SECONDS:
                 self._give_up(number, member)
-        for number in self.stuck - self._since.keys():
-            log.info("a majority writes again", extra={"group": number})
-        self.stuck &= self._since.keys()
-        self.stuck -= {number for number, (_, since) in self._since.items() if now - since < ANSWER_SECONDS}
+        vain = {number for number, (_, since) in self._since.items() if now - since >= ANSWER_SECONDS}
+        for number in self.stuck - vain:
+            log.info("appends are not refused any more: a majority writes, or another node leads", extra={"group": number})
+        self.stuck &= vain
 
     def _give_up(self, number: int, member: Member) -> None:
         """They stay in the log, and may be committed yet."""

@@ -28,7 +28,7 @@ from polynya.node.birth import FILE, Birth, bear, birth_of, removed_text, write_
 from polynya.node.build import described
 from polynya.node.config import Config, is_loopback, resolve, split_listen
 from polynya.node.folder import lock_folder, make_run_directory, write_pid
-from polynya.node.lake import lake_command, lake_environment
+from polynya.node.lake import check_lake, lake_command, lake_environment
 from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
@@ -77,6 +77,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
 def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     """All that must be ours before a process starts; `held` gives it back."""
+    check_lake(config)
     lock_fd = lock_folder(config.data, held)
     birth = _birth(config)
     host, port = split_listen(config.listen)

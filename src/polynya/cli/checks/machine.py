@@ -11,14 +11,19 @@ import resource
 import sys
 from collections.abc import Iterator
 
+from polynya.base.errors import ConfigError
 from polynya.cli.checks.findings import FAIL, OK, WARN, Finding
+from polynya.lakehouse.java import find_java_home
+from polynya.lakehouse.needs import INSTALL, PACKAGES, READER
+from polynya.node.config import Config
+from polynya.node.lake import check_lake
 
 PYTHON_LEAST = (3, 11)
 PYTHON_LATEST = (3, 13)  # the last that the tests were run with
 FILES_LEAST = 1024
 FILES_GOOD = 65_536  # a connection is one
 LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
-LAKE = ("pyspark", "pyarrow", "pyiceberg", "deltalake", "duckdb")
+LAKE = (*PACKAGES, READER)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
 _CONDITION = re.compile(r"(>=|<|==)\s*([0-9]+(?:\.[0-9]+)*)")
 _TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
@@ -40,20 +45,29 @@ def check_packages() -> Iterator[Finding]:
     """One finding for what the server needs, one for what tables need."""
     wanted = _wanted()
     yield _packages("packages", LEAN, wanted, FAIL, "pip install --upgrade polynya")
-    yield _packages("table packages", LAKE, wanted, WARN, "Tables need them: pip install 'polynya[lake]'")
+    yield _packages("table packages", LAKE, wanted, WARN, f"Tables need them: {INSTALL}")
 
 
 def check_java() -> Finding:
     """Only looked for where PySpark is."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("java", OK, "not looked for: PySpark is not installed")
-    from polynya.base.errors import ConfigError
-    from polynya.lakehouse.java import find_java_home
-
     try:
         return Finding("java", OK, find_java_home())
     except ConfigError as error:
         return Finding("java", WARN, "none for Spark", f"{error}.")
+
+
+def check_worker(config: Config) -> Iterator[Finding]:
+    """Whether a node with these settings starts, where it is to bring tables up to date."""
+    if not config.lake.interval:
+        return
+    try:
+        check_lake(config)
+    except ConfigError as wrong:
+        yield Finding("tables", FAIL, str(wrong), "The server does not start so.")
+    else:
+        yield Finding("tables", OK, f"brought up to date every {config.lake.interval:g} s, by Spark at {config.lake.master}")
 
 
 def check_open_files() -> Finding:

@@ -16,7 +16,7 @@ from polynya.service.subscriptions.webhooks import Rejected
 from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, SubscriptionStreams
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions_model import State, Subscription
+from polynya.stream.subscriptions_model import Subscription
 
 _NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
 _FENCED = refuse(409, "FENCED", "this wake is over: its generation or its wake_id is not the current one")
@@ -106,7 +106,7 @@ class Operations:
             return _NOT_FOUND
         if subscription.config.kind != PULL_WAKE:
             return _NOT_PULL
-        if subscription.state == State.LEASED and self._service.now_ms() < subscription.lease_until_ms:
+        if self._wakes.is_held(subscription):
             return _held(subscription.holder, subscription.generation)
         links = await self._links.oldest(subscription)
         if not any(info.pending for info in links):
@@ -131,8 +131,6 @@ class Operations:
         return Answer(200, value)
 
     async def _work(self, asked: Work) -> Answer:
-        """Fenced first, in the log; then the cursors move; then, if it is done, the lease goes. What comes for an older wake moves
-        nothing, and a repeat after a crash between the steps finds the wake as it was."""
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
@@ -141,6 +139,14 @@ class Operations:
         refused = await self._judge_token(subscription, asked)
         if refused is not None:
             return refused
+        if (asked.generation, asked.wake_id) != (subscription.generation, subscription.wake_id):
+            return _FENCED
+        with self._wakes.working(asked.id):
+            return await self._worked(subscription, asked)
+
+    async def _worked(self, subscription: Subscription, asked: Work) -> Answer:
+        """Fenced first, in the log; then the cursors move; then, if it is done, the lease goes. What comes for an older wake moves
+        nothing, and a repeat after a crash between the steps finds the wake as it was."""
         fence = (asked.generation or 0, asked.wake_id or "")
         if asked.verb != "release":
             reply = await self._wakes.event(subscription, Event.HEARTBEAT, fence)

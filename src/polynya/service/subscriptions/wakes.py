@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from polynya.base.errors import PolynyaError
@@ -26,6 +27,7 @@ JITTER = 0.2
 DELIVERY_SECONDS_MAX = 60.0  # a receiver that works longer answers first and calls back
 ANNOUNCE_MS = 60_000  # a wake event that nobody claims is written again, after twice as long each time …
 ANNOUNCE_MS_MAX = 600_000  # … but so often at least: the workers that read it may have died
+ANNOUNCED_MAX = 4096  # subscriptions of which it is known how often; then all are forgotten, and theirs are soon written again
 HOME_PREFIX = "__ds/subscriptions/"
 
 
@@ -52,6 +54,8 @@ class Wakes:
         self._turns, self._awake = -1, list[int]()  # the turn at which the groups with something that is not idle were found, and they
         self._announced: dict[str, int] = {}  # id -> times that the wake in flight was announced
         self._completing: dict[str, asyncio.Lock] = {}
+        self._working: dict[str, int] = {}  # id -> requests of its holder that are being carried out
+        self._looked_ms = 0  # at the look before this one
 
     def home_of(self, key: str) -> int:
         """The home group of a subscription's id."""
@@ -62,6 +66,22 @@ class Wakes:
         machine = self.service.local.machines.get(self.home_of(key))
         subscription = None if machine is None else machine.subscriptions.homes.get(key)
         return subscription if subscription is not None and uid in (0, subscription.uid) else None
+
+    @contextmanager
+    def working(self, key: str) -> Iterator[None]:
+        """A request of the holder is being carried out: however long this takes, the lease does not run out under it."""
+        self._working[key] = self._working.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._working[key] -= 1
+            if not self._working[key]:
+                del self._working[key]
+
+    def is_held(self, subscription: Subscription) -> bool:
+        """Whether a claim has to wait."""
+        lasts = self.service.now_ms() < subscription.lease_until_ms or subscription.id in self._working
+        return subscription.state == State.LEASED and lasts
 
     async def event(
         self,
@@ -137,13 +157,15 @@ class Wakes:
     # --- what is due -----------------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Start what is due of the subscriptions that are not idle."""
-        local = self.service.local
+        """Start what is due of the subscriptions that are not idle. A lease is over when it was at the look before already: what its
+        holder sent while this core stood still is heard first."""
+        local, now_ms = self.service.local, self.service.now_ms()
         if self._turns != local.turns:
             self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
         for machine in [local.led[group] for group in self._awake if group in local.led]:
             for key in tuple(machine.subscriptions.awake):
-                self._tend_one(machine.subscriptions.homes[key], self.service.now_ms())
+                self._tend_one(machine.subscriptions.homes[key], now_ms)
+        self._looked_ms = now_ms
 
     def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
         if subscription.id in self._busy:
@@ -151,7 +173,7 @@ class Wakes:
         if subscription.state == State.WAKING and 0 < subscription.next_attempt_ms <= now_ms:
             deliver = self._deliver if subscription.config.kind == WEBHOOK else self._announce
             self._start(self._busy, subscription, deliver(subscription, (subscription.generation, subscription.wake_id)))
-        elif 0 < subscription.lease_until_ms <= now_ms:
+        elif 0 < subscription.lease_until_ms <= self._looked_ms and subscription.id not in self._working:
             self._start(self._busy, subscription, self._expire(subscription, (subscription.generation, subscription.wake_id)))
 
     async def close(self) -> None:
@@ -209,6 +231,8 @@ class Wakes:
             return
         self.counters.announced += 1
         times = self._announced.get(subscription.id, 0)
+        if len(self._announced) >= ANNOUNCED_MAX:  # most of wakes that are long over, or of subscriptions that are
+            self._announced.clear()
         self._announced[subscription.id] = times + 1
         until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)
         await self.event(subscription, Event.DELIVERED, fence, until_ms=until_ms)
