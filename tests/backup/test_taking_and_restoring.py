@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from polynya.backup.taking import Progress, Taker
 from polynya.backup.verifying import Verifier
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
+from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
 from polynya.objectstore import MemoryStore
@@ -220,6 +223,42 @@ async def test_what_is_put_into_a_tar_file_at_the_same_time_lies_one_behind_the_
     reader = TarReader(tmp_path / "b.tar")
     assert {info.key: await reader.get(info.key) async for info in reader.list("")} == objects
     await reader.close()
+
+
+@run
+async def test_a_tar_file_that_finds_no_room_is_given_up_without_a_rest(tmp_path: Path) -> None:
+    unseen: list[object] = []
+
+    async def half_a_file() -> None:
+        async with to_write(str(tmp_path / "b.tar"), None) as (shelf, _):
+            await shelf.put("objects/1", bytes(100_000))
+            raise OSError("No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", unseen.append)
+        with Path("/dev/full").open("wb", buffering=0) as full:
+            tar = TarWriter(full)
+            with pytest.raises(OSError, match="No space"):
+                await tar.put("objects/1", bytes(100_000))
+            tar.abandon()
+        with pytest.raises(OSError, match="No space"):
+            await half_a_file()
+        del tar
+        gc.collect()
+    assert unseen == [] and list(tmp_path.iterdir()) == []
+
+
+@run
+async def test_a_file_of_a_group_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    shelf = MemoryStore()
+    await taken(FakeSource(await half_cold()), shelf)
+    key = next(key for key in sorted(shelf.objects) if "/groups/" in key)
+    data = await shelf.get(key)
+    await shelf.delete([key])
+    await shelf.put(key, data[:-7])
+    (damage,) = await verified(shelf)
+    name = key.rpartition("/")[0]
+    assert damage == f"{name}: {name} is cut short: it has {len(data) - 7:,} of {len(data):,} bytes, and {name}/00001 is missing"
 
 
 @run

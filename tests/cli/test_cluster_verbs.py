@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,20 @@ def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, mo
     assert cluster.own.reader and cluster.own.zone == "z" and [node.id for node in cluster.voting] == [1]
 
 
+@pytest.mark.parametrize(
+    ("releases", "said"),
+    [
+        (("9", "9", "9"), "logs are at level 1, and go on to 2 once all nodes have said that they know it"),
+        (("9", "8", "9"), "an upgrade is under way: releases 8, 9; logs are at level 1 of 2"),
+    ],
+)
+def test_a_new_cluster_whose_logs_begin_is_not_said_to_be_upgraded(releases: tuple[str, ...], said: str):
+    nodes = [{**node, "release": release, "level": 2} for node, release in zip(nodes_of(view()), releases, strict=True)]
+    with scripted(view(level=1, nodes=nodes)) as server:
+        shown = run("status", "--server", server.url)
+    assert said in shown.output and ("upgrade" in shown.output) == (len(set(releases)) > 1)
+
+
 def test_status_shows_who_is_a_read_replica():
     nodes = nodes_of(view())
     nodes[1]["role"] = "voter"
@@ -377,6 +392,18 @@ def test_status_shows_states_zones_and_moves():
         assert "drained, away" in run("status", "--server", server.url).output
     assert "moving: group 1 from node 1 to node 4" in shown and "being spread" in shown
     assert shown.splitlines()[0].split()[:4] == ["node", "http", "zone", "state"]
+
+
+def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it(tmp_path: Path):
+    port = _free_ports("127.0.0.1", 3)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port + 12))
+        other.listen()
+        refused = run("dev", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "c"))
+    assert refused.exit_code == exits.REFUSED
+    assert f"port {port + 12} of 127.0.0.1, for node 2, is in use by another process" in refused.output and "--listen" in refused.output
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():

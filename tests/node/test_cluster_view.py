@@ -101,6 +101,27 @@ def test_why_nodes_that_run_do_not_let_each_other_in_is_told():
     assert list(trust_notes(nodes, said)) == ["node 3: cluster.cert: expires on 2026-11-30"], "it is there: that was an attempt"
 
 
+def test_an_id_that_is_used_twice_is_told_once():
+    said = {(node, core): told(replica(0, "leader" if node == 1 else "follower")) for node in (1, 2, 3) for core in (0, 1)}
+    said = {where: msgspec.structs.replace(part, twins={2: "10.0.0.9"} if where[0] != 2 else {}) for where, part in said.items()}
+    nodes, _ = described(a_map(0), 0, said)
+    (note,) = trust_notes(nodes, said)
+    assert note.startswith(
+        "somebody else, at 10.0.0.9, says that it is node 2, too, and node 1 refuses it: every node has an id of its own"
+    )
+
+
+def test_a_node_that_is_replaced_waits_for_its_heir():
+    """And not for room on the others."""
+    now = put(a_map(1), 2, NodeState.LEAVING)
+    now = msgspec.structs.replace(now, nodes={**now.nodes, 4: NodeRecord(4, "h:9", "http://h:9", replaces=2)})
+    said = {(node, 0): told(*(replica(group, "leader" if node == 1 else "follower") for group in (0, 1))) for node in (1, 3)}
+    nodes, groups = described(now, 1, said)
+    found = list(problems(now, nodes, groups))
+    assert "node 2 waits for node 4, which takes over from it: start that one, on an empty disk" in found
+    assert not any("no other node has room" in problem for problem in found)
+
+
 def put(now: Map, number: int, state: int) -> Map:
     return msgspec.structs.replace(now, nodes={**now.nodes, number: msgspec.structs.replace(now.nodes[number], state=state)})
 
@@ -195,7 +216,7 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
         return msgspec.msgpack.encode(Told("9.9", []))
 
     there = SimpleNamespace(is_there=lambda node: node == 2 or asked.count(node) < 2, cores_of=lambda node: 1)
-    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None, refusals={})
+    transport: Any = SimpleNamespace(others=[], nodes=[2, 3], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())
     assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
@@ -236,7 +257,5 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
         "nobody may lose another disk now"
     )
     assert "group 0" not in found[0]
-    assert (
-        "nothing on its disk of group 1, and takes part once it has heard node 3: start it; it has lost its disk, and waits for a leader of group 2"
-        in found[0]
-    )
+    heard = "nothing on its disk of group 1, and takes part once it has heard node 3: start it, one whose disk is gone for good on an empty one; "
+    assert heard + "it has lost its disk, and waits for a leader of group 2" in found[0]

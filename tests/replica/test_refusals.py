@@ -157,8 +157,25 @@ def test_a_disk_is_replaced_while_the_others_are_enough() -> None:
     assert refusals.replacing(begun.map, begun.seen, 2, 4) == "", "the same once more"
     town.down.add(3)
     assert "would have no majority without node 2" in refusals.replacing(town.map, town.seen, 2, 4)
+    assert "a new number" in refusals.replacing(town.map, town.seen, 2, 1)
     lone = Town(1)
     assert "is the last voter" in refusals.replacing(lone.map, lone.seen, 1, 2)
+
+
+def test_a_node_that_is_there_is_replaced_by_another_elsewhere_alone() -> None:
+    """At its own address it could not start, and the one that is there would lead nothing any more, and have to go."""
+    town = Town(3)
+    for peer in ("", "n2:1"):
+        assert "node 2 is there, and no other node can be at its address: stop it first" in refusals.replacing(
+            town.map, town.seen, 2, 0, peer
+        )
+    assert refusals.replacing(town.map, town.seen, 2, 0, "n9:1") == ""
+    town.down.add(2)
+    assert refusals.replacing(town.map, town.seen, 2, 0, "n2:1") == ""
+    town.down.clear()
+    town.apply(NodeAdd(NodeRecord(4, "n2:1", "http://n2", replaces=2)))
+    assert refusals.replacing(town.map, town.seen, 2, 4) == "", "asked again, it prints the settings of the heir again"
+    assert refusals.draining(town.map, town.seen, 2) == "node 2 is leaving already, and stays so: another takes over from it"
 
 
 def test_replicas_are_one_three_or_five_and_no_more_than_nodes() -> None:
@@ -206,6 +223,7 @@ class Office(Acts):
 
 def test_a_disk_that_is_being_replaced_is_told_again() -> None:
     town = Town(3)
+    town.down.add(2)
     office = Office(town)
     wanted = NewNode(replaces=2, rebalance=False)
     first = asyncio.run(office.add(wanted))

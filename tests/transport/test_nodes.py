@@ -315,6 +315,24 @@ def test_a_node_that_is_not_listed_and_one_that_has_our_id_are_refused(tmp_path,
     run(story())
 
 
+def test_somebody_else_with_the_id_of_a_node_that_is_there_is_refused_and_named_until_that_one_is_gone(tmp_path):
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            (first,) = one.transports
+            twin = Node(tmp_path / "twin", 2)
+            await twin.start({1: one.port}, life="another")
+            await until(lambda: "every node has an id of its own" in twin.transports[0].refusals.get(1, ""))
+            assert first.twins == {2: "127.0.0.1"} and one.seen == ["found 2"] and not twin.raft.is_there(1)
+            assert await first.call(address(2, 0), ECHO, b"well") == b"1.0: well", "who was there goes on"
+            await two.stop()
+            await until(lambda: twin.raft.is_there(1))
+            await twin.stop()
+            twin.held.close()
+
+    (tmp_path / "twin").mkdir()
+    run(story())
+
+
 def test_a_node_that_is_added_is_met_and_one_that_is_removed_is_not_heard_any_more(tmp_path, caplog):
     async def story():
         async with two_nodes(tmp_path) as (one, two, _):

@@ -7,6 +7,7 @@ import io
 import tarfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -58,6 +59,13 @@ class TarWriter:
     async def close(self) -> None:
         self._tar.close()
         self._file.flush()
+
+    def abandon(self) -> None:
+        """It could not be written to its end. What the tar file holds back is not written any more, at no later time either."""
+        stream = self._tar.fileobj
+        with suppress(OSError, ValueError):
+            if stream is not None:
+                stream.close()
 
 
 class TarReader:
@@ -167,7 +175,12 @@ async def parts_of(shelf: Reading, name: str, size: int, crc: int) -> AsyncItera
     """The parts of a file, in order. Raises CorruptData, naming it, when they are not what was written; StoreUnavailable."""
     found_crc = found = number = 0
     while found < size:
-        part = await part_of(shelf, name, number)
+        try:
+            part = await part_of(shelf, name, number)
+        except CorruptData as error:
+            if not found:
+                raise
+            raise CorruptData(f"{name} is cut short: it has {found:,} of {size:,} bytes, and {error}") from None
         found, number = found + len(part), number + 1
         found_crc = int(extend(found_crc, part))
         yield part

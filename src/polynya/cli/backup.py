@@ -130,7 +130,7 @@ def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> 
     polynya verify /backups/polynya
     polynya verify polynya.tar --json | jq .damages
     """
-    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json))
+    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json), "--backup ID looks through another one there.")
     if as_json:
         damages = [{"name": each.name, "what": each.what, "streams": _spelled(each.streams)} for each in found.damages]
         counts = {"objects": found.objects, "read_bytes": found.bytes}
@@ -309,8 +309,8 @@ def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_
 # --- all of them -----------------------------------------------------------------------------------------------------------------
 
 
-def carried_out(place: str, work: Callable[[], Awaitable[T]]) -> T:
-    """Raises `exits.Ended` for what can go wrong."""
+def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' looks through all of it.") -> T:
+    """Raises `exits.Ended` for what can go wrong. `hint`: what to do where something is damaged."""
     from polynya.base.errors import Unavailable
     from polynya.objectstore import StoreUnavailable
 
@@ -320,7 +320,7 @@ def carried_out(place: str, work: Callable[[], Awaitable[T]]) -> T:
     try:
         return asyncio.run(run())
     except CorruptData as fault:
-        raise exits.Refused(f"{place}: {fault}", hint="'polynya verify' looks through all of it.") from None
+        raise exits.Refused(f"{place}: {fault}", hint=hint) from None
     except ConfigError as fault:
         raise exits.Refused(str(fault)) from None
     except (StoreUnavailable, Unavailable) as fault:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +15,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.cli import exits
 
 if TYPE_CHECKING:
-    from polynya.backup.shelf import Reading, Shelf
+    from polynya.backup.shelf import Reading, Shelf, TarWriter
     from polynya.objectstore import ObjectStore, StoreSettings
 
 
@@ -45,8 +45,6 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
 @asynccontextmanager
 async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, ObjectStore | None]]:
     """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
-    from polynya.backup.shelf import TarWriter
-
     if not is_file(place):
         if not place.startswith("s3://"):
             _make(place)
@@ -59,9 +57,8 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, O
     if place == "-":
         if sys.stdout.isatty():
             raise exits.Misused("a backup is not for a terminal: redirect it to a file, or name a folder")
-        tar = TarWriter(sys.stdout.buffer)
-        yield tar, None
-        await tar.close()
+        async with _tar(sys.stdout.buffer) as tar:
+            yield tar, None
         return
     path = Path(place)
     temporary = path.with_name(path.name + ".part")  # until it is whole it does not have its name
@@ -69,12 +66,29 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, O
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         raise exits.Refused(f"{temporary} cannot be written: {error.strerror}") from None
-    with os.fdopen(descriptor, "wb") as out:
-        tar = TarWriter(out)
-        yield tar, None
-        await tar.close()
-        os.fsync(out.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            async with _tar(out) as tar:
+                yield tar, None
+            os.fsync(out.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # nothing goes on with half of a tar file
+        raise
     temporary.rename(path)
+
+
+@asynccontextmanager
+async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
+    """Ended, or given up."""
+    from polynya.backup.shelf import TarWriter
+
+    tar = TarWriter(file)
+    try:
+        yield tar
+        await tar.close()
+    except BaseException:
+        tar.abandon()
+        raise
 
 
 @asynccontextmanager

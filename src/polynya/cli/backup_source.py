@@ -72,7 +72,7 @@ class HttpSource:
                     raise absent(path)
                 if answer.status_code not in (429, 500, 502, 503, 504):
                     raise self._admin.refused(answer)
-                failure = f"{self._admin.server} answers {answer.status_code}: {answer.text[:200]}"
+                failure = f"{self._admin.refused(answer)}; of a cluster, 'polynya cluster health' says why"
             except httpx.TransportError as error:
                 failure = f"no answer from {self._admin.server}: {error or type(error).__name__}"
             if time.monotonic() > deadline:

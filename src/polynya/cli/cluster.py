@@ -77,8 +77,11 @@ def _show(told: dict[str, Any], *, with_groups: bool) -> None:
     output.table(heads, [_row(node, more) for node in told["nodes"]])
     releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
     newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
-    if len(releases) > 1 or newest > told.get("level", 1):
-        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; logs are at level {told.get('level', 1)} of {newest}")
+    level = told.get("level", 1)
+    if len(releases) > 1:
+        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; logs are at level {level} of {newest}")
+    elif newest > level:
+        click.echo(f"logs are at level {level}, and go on to {newest} once all nodes have said that they know it")
     moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
     for group in moves:
         gone = _listed(set(group["voters"]) - set(group["goal"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -113,6 +114,7 @@ def dev_command(count: int | None, readers: int | None, replicas: str, place: st
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, (count, readers), values)
     _refuse_running(nodes, folder)
+    _refuse_taken(nodes)
     objects = not values["cold_backend"] and not values["cold_root"]
     _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects), values)
     if place is not None:
@@ -192,6 +194,15 @@ def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
         time.sleep(LOOK_SECONDS)
 
 
+def _refuse_taken(nodes: list[DevNode]) -> None:
+    """Another cluster on these ports would answer for this one."""
+    for node in nodes:
+        taken = [port for port in range(node.port, node.port + 3) if _has_a_listener(node.host.strip("[]"), port)]
+        if taken:
+            hint = "Stop it, or choose another port for the first node with --listen; port 0 finds free ones."
+            raise exits.Refused(f"port {taken[0]} of {node.host}, for node {node.number}, is in use by another process", hint=hint)
+
+
 def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
     """The folders of all nodes. What a node would refuse is refused here, and leaves no half of a cluster behind. Raises `exits.Ended`."""
     new = [node.folder for node in nodes if not node.folder.exists()]
@@ -268,6 +279,18 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _has_a_listener(host: str, port: int) -> bool:
+    """Connections that have just ended there are no hindrance. What else the address lacks a node says itself."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _flags(values: Mapping[str, str | None]) -> list[str]:

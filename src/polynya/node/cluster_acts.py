@@ -41,7 +41,7 @@ class Acts:
         if node.replaces and node.reader:
             raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
         if node.replaces:
-            refuse(refusals.replacing(now, seen, node.replaces, node.id))
+            refuse(refusals.replacing(now, seen, node.replaces, node.id, node.peer))
             old = now.nodes.get(node.id, now.nodes[node.replaces])  # the heir itself, if this was asked before
             node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
         number = node.id or max(now.nodes, default=0) + 1

@@ -62,6 +62,7 @@ class Told(msgspec.Struct, frozen=True):
     disk: str = ""  # that there is little room on it
     certificate: str = ""  # that the one for other nodes is over, or soon will be, or that a new one cannot be used
     refusals: dict[int, str] = {}  # nodes that do not let it in, or that it does not, and why
+    twins: dict[int, str] = {}  # nodes whose id somebody else uses, too: from where
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -157,6 +158,7 @@ class ClusterView:
             self.disk(),
             self.certificate() or "",
             {} if self._transport is None else self._transport.refusals,
+            {} if self._transport is None else self._transport.twins,
         )
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
@@ -268,7 +270,10 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
             stuck = [
                 group for group, each in now.groups.items() if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
             ]
-            if stuck:
+            heir = next((each.id for each in now.nodes.values() if each.replaces == number and each.state == NodeState.ACTIVE), 0)
+            if stuck and heir and not nodes[heir]["there"]:
+                yield f"node {number} waits for node {heir}, which takes over from it: start that one, on an empty disk"
+            elif stuck:
                 yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
 
 
@@ -297,9 +302,15 @@ def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
 
 
 def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
-    """Whose certificate will not do for long, and why nodes that run do not reach each other, for people."""
+    """Whose certificate will not do for long, whose id is used twice, and why nodes that run do not reach each other, for people."""
+    twins: dict[int, str] = {}
     for number in nodes:
         yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
+    for (where, _), part in sorted(told.items()):
+        for number, place in part.twins.items():
+            twins.setdefault(number, f"somebody else, at {place}, says that it is node {number}, too, and node {where} refuses it")
+    for _, said in sorted(twins.items()):
+        yield f"{said}: every node has an id of its own; look at cluster.node in its settings"
     for number, node in nodes.items():
         found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
         for where, reason in list(found)[:TRUST_SHOWN] if not node["there"] else ():

@@ -18,7 +18,7 @@ def waits(forgotten: Mapping[int, Iterable[int]]) -> str:
         who = "node" if len(unheard) == 1 else "nodes"
         said.append(
             f"has nothing on its disk of {_groups(needing)}, and takes part once it has heard {who} {', '.join(map(str, unheard))}: "
-            f"start {'it' if len(unheard) == 1 else 'them'}"
+            f"start {'it' if len(unheard) == 1 else 'them'}, one whose disk is gone for good on an empty one"
         )
     if lost:
         said.append(

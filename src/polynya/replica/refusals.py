@@ -118,8 +118,9 @@ def transferring(now: Map, observed: Observed, group: int, target: int) -> str:
     return "" if target in observed.groups[group].caught_up else f"node {target} is behind in group {group}; wait until it has caught up"
 
 
-def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
-    """A new node takes over what a node had whose disk is gone: what others have must be enough."""
+def replacing(now: Map, observed: Observed, node: int, heir: int, peer: str = "") -> str:
+    """A new node takes over what a node had whose disk is gone: what others have must be enough. `peer`: where it is to be; empty where the
+    other was."""
     found = unknown(now, node) or _silent(now, node, "start it on its new disk, under its number, and it gets all of it again by itself")
     if found:
         return found
@@ -133,6 +134,11 @@ def replacing(now: Map, observed: Observed, node: int, heir: int) -> str:
     lone = [group for group in held if now.groups[group].voters == (node,)]
     if lone:
         return f"node {node} is the last voter of {_groups(lone)}: nobody else has the data"
+    if node in observed.up and heir not in now.nodes and peer in ("", now.nodes[node].peer):
+        return (
+            f"node {node} is there, and no other node can be at its address: stop it first, if its disk is to be replaced, or give --peer and "
+            "--http of another place. This cannot be taken back"
+        )
     without = [group for group in held if not _majority(now.groups[group].voters, set(observed.up) - {node})]
     return f"{_groups(without)} would have no majority without node {node}: start its other nodes first" if without else ""
 
@@ -162,6 +168,8 @@ def _crowding(now: Map, group: int, goal: set[int]) -> str:
 def _on_its_way(now: Map, node: int, state: int) -> str:
     """Why it cannot be had less of."""
     is_so = now.nodes[node].state
+    if is_so > state and not now.nodes[node].peer:  # its heir is at its address
+        return f"node {node} is {NodeState.NAMES[is_so]} already, and stays so: another takes over from it"
     if is_so > state:
         return f"node {node} is {NodeState.NAMES[is_so]} already; 'polynya cluster uncordon {node}' first"
     return ""

@@ -27,6 +27,7 @@ from polynya.transport.pulse import MOVED_BYTES
 from polynya.transport.strangers import Stranger, Strangers
 
 PREAMBLE_SECONDS = 3.0
+TWIN_SECONDS = 10.0  # who is refused tries again much sooner
 REFUSED = "a connection to the peer port was refused"
 SILENT_TICKS_MAX = 20  # a guest that says nothing for so long, not even PING, is gone
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -53,6 +54,8 @@ class NodePort:
         self._complaints = Complaints()
         self._guests: dict[Guest, int] = {}  # and the ticks for which each has been silent
         self.on_hello: Callable[[Hello], None] = lambda hello: None
+        self.life_of: Callable[[int], str] = lambda node: ""  # the start id of a node that is there
+        self._twins: dict[int, tuple[str, float]] = {}  # who else says that it is this node: from where, and when it last did
         self.on_sending: Callable[[int], None] = lambda place: None  # told at each tick who is in the midst of sending much for groups
 
     def admit(self, node: int) -> None:
@@ -64,6 +67,12 @@ class NodePort:
         """No new connection of it is taken. `removed`: the epoch of a map in which it belongs to the cluster no more; it is told so."""
         self._nodes.discard(node)
         self._dismissed[node] = self._dismissed.get(node) or removed
+
+    @property
+    def twins(self) -> dict[int, str]:
+        """Nodes that are there, and whose id somebody else has used in the last seconds: from where."""
+        now = asyncio.get_running_loop().time()
+        return {node: where for node, (where, seen) in self._twins.items() if now - seen < TWIN_SECONDS}
 
     def open(self) -> None:
         """Take connections from now on."""
@@ -228,6 +237,9 @@ class NodePort:
             self._complain(REFUSED, where, "it is from no node")
             return -1
         reason = self._judge(other, guest.link)
+        if not reason and self.life_of(other.node) not in ("", other.start):
+            reason = f"node {other.node} is there already, started elsewhere; every node has an id of its own"
+            self._twins[other.node] = where.rpartition(":")[0], asyncio.get_running_loop().time()
         if other.asks:
             self._refuse(guest, "it only asked", self._removed_at(other))
             return -1

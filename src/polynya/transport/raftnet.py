@@ -86,6 +86,10 @@ class RaftNet:
         there = self._nodes.get(node)
         return there is not None and any(lane.connected for lane in there.lanes.values())
 
+    def life_of(self, node: int) -> str:
+        """The start id of a node that is heard; empty while it is not there."""
+        return self._nodes[node].life if self.is_there(node) else ""
+
     def level_of(self, node: int) -> int:
         """The newest level of logs that it knows; 0 until it has said."""
         there = self._nodes.get(node)

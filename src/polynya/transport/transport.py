@@ -100,6 +100,7 @@ class Transport:
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
         self._port.on_hello = self._visited
+        self._port.life_of = raft.life_of
         self._port.on_sending = raft.sending
 
     def work_at(self, level: int) -> None:
@@ -152,6 +153,11 @@ class Transport:
     def refusals(self) -> dict[int, str]:
         """The other nodes that this core and they do not let each other in, and why, for people."""
         return {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
+
+    @property
+    def twins(self) -> dict[int, str]:
+        """Other nodes whose id somebody else uses, too, and from where that one comes."""
+        return {} if self._port is None else self._port.twins
 
     def on(self, kind: int, handler: Handler) -> None:
         """`handler(body, reply, core)` answers calls and messages of this kind (0 … 65535), by `reply(bytes or error)`, now or later
