@@ -239,7 +239,7 @@ class NodePort:
         reason = self._judge(other, guest.link)
         if not reason and self.life_of(other.node) not in ("", other.start):
             reason = f"node {other.node} is there already, started elsewhere; every node has an id of its own"
-            self._twins[other.node] = where.rpartition(":")[0], asyncio.get_running_loop().time()
+            self._twins[other.node] = where, asyncio.get_running_loop().time()
         if other.asks:
             self._refuse(guest, "it only asked", self._removed_at(other))
             return -1
