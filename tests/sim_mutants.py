@@ -178,8 +178,8 @@ RUN: dict[str, Callable[..., object]] = {"plain": run_episode, "swarm": run_swar
 SEEDS = 40  # of each kind
 CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are known to catch it, when none of the first few does
     "a lease has no end": ("swarm", Knobs(1)),
-    "proposals are taken before the own term's entry": ("swarm", Knobs(4)),
-    "segments go that the log needs": ("plain", Knobs(11)),
+    "proposals are taken before the own term's entry": ("moves", Knobs.draw(1)),
+    "segments go that the log needs": ("moves", Knobs(1)),
     "a 409 is taken for one's own earlier try": ("swarm", Knobs(4)),
     "packs are deleted that are needed": ("swarm", Knobs(0)),
     "a snapshot leaves out who produced": ("swarm", Knobs(0)),
