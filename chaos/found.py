@@ -139,4 +139,15 @@ FOUND = (
         "simulation with bounds drawn from the seed, seed 9 of readers",
         "tests/replica/test_far_behind.py",
     ),
+    Found(
+        "A read replica that lost its disk stayed without the last entries of a quiet group for ever: what it had said before was believed, and what it said "
+        "at each heartbeat was taken for the answer to what asked it about them",
+        "simulation, seed 1054 of readers",
+        "tests/raft/test_raft_parts.py",
+    ),
+    Found(
+        "A pack whose put took minutes could be swept as an orphan when the lead of its home group moved meanwhile, and then be named: acknowledged data lost",
+        "read line by line",
+        "tests/cold/test_flush_and_collect.py",
+    ),
 )

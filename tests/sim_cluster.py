@@ -545,7 +545,21 @@ class World:
                 for group in range(GROUPS + 1)
             )
 
-        await self.wait(equal)
+        def reached() -> list[object]:
+            """How far each has come: with small bounds and long ways it takes a while."""
+            members_here = [member for node in self.alive() for member in node.core.members.values()]
+            sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members_here]
+            return [[member.group.applied_index for member in members_here], sent]
+
+        for _ in range(30):
+            before = reached()
+            try:
+                await self.wait(equal)
+                break
+            except AssertionError:
+                if reached() == before:
+                    raise
+        assert equal(), "what should have come is still on its way after minutes"
         for group in range(GROUPS + 1):
             states = [node.state()[group] for node in members(group)]
             assert all(state == states[0] for state in states), "the replicas differ"

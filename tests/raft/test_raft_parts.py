@@ -20,6 +20,7 @@ from polynya.raft import (
     Heartbeat,
     Identity,
     Kind,
+    Message,
     Raft,
     Recovery,
     Role,
@@ -237,6 +238,54 @@ def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
     for context, reads in ((asked.context - 1, []), (asked.context + 1, []), (asked.context, ["token"])):
         raft.step(ReadAnswer(2, 1, 1, 1, context, 0), 12)
         assert raft.take().reads == reads
+
+
+def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
+    """A probe without entries tells a commit beyond what it compares: what is behind that here may be another leader's."""
+    raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
+    raft.step(Append(2, 1, 1, 1, 0, 0, 0, [entry(1, 1), entry(2, 1), entry(3, 1)]), 10)
+    raft.persisted(raft.take().ticket, 10)
+    raft.step(Append(2, 3, 1, 2, 1, 1, 3, []), 11)
+    assert [each.index for each in raft.take().committed] == [1]
+    raft.step(Heartbeat(2, 3, 1, 2, 3, 1), 12)
+    assert raft.take().committed == [], "of two and three nothing was said yet"
+
+
+def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
+    """It had entry 3, and has less now; what it says at each heartbeat, that it has 2, must not be taken for an answer to what asks it about 3."""
+    birth = Snapshot(0, 0, Configuration((1,), readers=(3,)))
+    raft = Raft(Identity(1, 1, 5), Recovery(1).result(birth), Settings(), now_ms=0, ready=[])
+    now_ms, has, sent = 0, 3, list[Message]()
+
+    def turn() -> None:
+        effects = raft.take()
+        sent.extend(effects.messages)
+        raft.persisted(effects.ticket, now_ms)
+        sent.extend(raft.take().messages)
+
+    raft.campaign(now_ms)
+    turn()
+    assert raft.propose([entry(0, 0, b"a"), entry(0, 0, b"b")], now_ms) is None
+    turn()
+    raft.step(AppendAnswer(1, 3, 1, raft.term, 3), now_ms)
+    turn()
+    assert raft.status().peers[3].match == 3
+    has = 2
+    for now_ms in range(100, 3000, 100):
+        raft.tick(now_ms)
+        turn()
+        heard, sent[:] = sent[:], []
+        for message in heard:
+            if isinstance(message, Heartbeat):  # both leave with one turn
+                raft.step(HeartbeatAnswer(1, 3, 1, raft.term, message.context, has), now_ms)
+                raft.step(AppendAnswer(1, 3, 1, raft.term, has), now_ms)
+            elif isinstance(message, Append) and message.prev_index > has:
+                raft.step(AppendAnswer(1, 3, 1, raft.term, 0, message.prev_index, has, 1), now_ms)
+            elif isinstance(message, Append) and message.entries:
+                has = message.entries[-1].index
+                raft.step(AppendAnswer(1, 3, 1, raft.term, has), now_ms)
+            turn()
+    assert has == 3
 
 
 # --- settings ----------------------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def on_append_answer(raft: Raft, message: AppendAnswer) -> None:
         _rejected(raft, peer, message)
     else:
         _matched(raft, peer, message.match)
-        if peer.mode is Mode.PROBE and peer.match >= peer.next - 1:
+        if peer.mode is Mode.PROBE and message.match >= peer.next - 1:  # what it said before it came back with nothing answers no probe
             peer.replicate()
 
 
