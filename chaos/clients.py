@@ -107,9 +107,9 @@ class Clients:
             task.cancel()
         await asyncio.gather(*self._tail_tasks, return_exceptions=True)
 
-    async def read_all(self, node: int, stream: str) -> list[str]:
-        """By one node. Raises Lost, Unsent, Wrong."""
-        return await read_all(self.connect(node), stream)
+    async def read_all(self, node: int, stream: str, *, local: bool = False) -> list[str]:
+        """By one node. Raises Lost, Unsent, Later, Wrong."""
+        return await read_all(self.connect(node), stream, local=local)
 
     def connect(self, node: int) -> Connection:
         return Connection(*self.addresses[node])
@@ -320,16 +320,19 @@ def _number(token: str) -> int:
     return int(token.partition("_")[0])
 
 
-async def read_all(connection: Connection, stream: str) -> list[str]:
-    """From the first to the last record; the connection is closed then. Raises Lost, Unsent, Wrong."""
+async def read_all(connection: Connection, stream: str, *, local: bool = False) -> list[str]:
+    """From the first to the last record, or to the last that the node has by itself (`local`); the connection is closed then. Raises
+    Lost, Unsent, Later, Wrong."""
     records: list[str] = []
     try:
         while True:
-            answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}", seconds=60.0)
+            target = f"/v1/stream/{stream}?offset={offset(len(records))}" + "&consistency=local" * local
+            answer = await connection.ask("GET", target, seconds=60.0)
             if answer.status != 200:
-                raise (Later if answer.status == 503 else Wrong)(f"{connection} answers {answer} for {stream}")
-            records += json.loads(answer.body)
-            if answer.headers.get("stream-up-to-date") == "true":
+                raise (Later if answer.status == 503 else Wrong)(f"{connection} answers {answer} for {target}")
+            more = json.loads(answer.body)
+            records += more
+            if not more if local else answer.headers.get("stream-up-to-date") == "true":
                 return records
     finally:
         connection.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from chaos import objects
-from chaos.clients import Clients, Later, Wrong, offset, read_all
+from chaos.clients import Clients, Later, Wrong, read_all
 from chaos.disks import Folder
 from chaos.guard import Guard
 from chaos.history import FAIL, INFO, OK, check, differences
@@ -311,7 +310,7 @@ class Upgrade:
         if view is None or any(reader in group["voters"] or reader not in map(int, group["behind"]) for group in view["groups"]):
             self._note(f"node {reader} is not a read replica of all groups: {view}")
         for stream in self.clients.streams:
-            local = await self._local(reader, stream)
+            local = await self.clients.read_all(reader, stream, local=True)
             whole = await self._whole(1, stream)
             again = await self._whole(reader, stream)
             if whole[: len(local)] != local or again[: len(whole)] != whole:
@@ -329,22 +328,6 @@ class Upgrade:
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(0.5)
-
-    async def _local(self, number: int, stream: str) -> list[str]:
-        """What a node has by itself. Raises Lost, Unsent, Wrong."""
-        connection = self.clients.connect(number)
-        records: list[str] = []
-        try:
-            while True:
-                answer = await connection.ask("GET", f"/v1/stream/{stream}?offset={offset(len(records))}&consistency=local", seconds=60.0)
-                if answer.status != 200:
-                    raise Wrong(f"{connection} answers {answer} for {stream} with consistency=local")
-                more = json.loads(answer.body)
-                if not more:
-                    return records
-                records += more
-        finally:
-            connection.close()
 
     async def _reader_goes_back(self) -> None:
         if self.reader:

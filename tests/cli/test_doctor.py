@@ -21,7 +21,7 @@ from polynya.cli.app import cli
 from polynya.cli.checks import FAIL, OK, WARN, Finding, machine, place, store
 from polynya.cli.checks import server as server_checks
 from polynya.cli.checks.machine import LEAN, PYTHON_LATEST, check_python
-from polynya.node.config import load
+from polynya.node.config import Config, load
 from polynya.objectstore import StoreSettings, claim_root, open_store
 
 STEPS = (WARN, FAIL)
@@ -63,6 +63,12 @@ def test_a_machine_before_its_first_start_is_well(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(("version", "status"), [((3, 10), FAIL), ((3, 11), OK), (PYTHON_LATEST, OK), ((3, PYTHON_LATEST[1] + 1), WARN)])
 def test_a_python_that_was_never_tried_is_told(version: tuple[int, int], status: str) -> None:
     assert check_python(version).status == status
+
+
+@pytest.mark.parametrize(("limit", "status"), [(64, FAIL), (1_024, WARN), (65_536, OK)])
+def test_open_files_are_judged_by_the_clients_that_they_leave_room_for(limit: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "raise_limit", lambda: limit)
+    assert machine.check_open_files(Config(cores=2)).status == status
 
 
 def test_every_package_that_the_lean_server_needs_is_looked_for() -> None:

@@ -56,7 +56,6 @@ def findings(server: str | None, context: str | None, file: str | None, values: 
     yield machine.check_python()
     yield from machine.check_packages()
     yield machine.check_java()
-    yield machine.check_open_files()
     yield machine.check_clock()
     found = list(_server(server, context))
     running = any(finding.name == "server" and finding.status == OK for finding in found)
@@ -66,7 +65,7 @@ def findings(server: str | None, context: str | None, file: str | None, values: 
 
 def _settings(file: str | None, values: Mapping[str, str | None], *, running: bool) -> Iterator[Finding]:
     """The settings, and what they name; nothing is looked at of settings that are wrong."""
-    from polynya.cli.checks.machine import check_worker
+    from polynya.cli.checks.machine import check_open_files, check_worker
     from polynya.cli.checks.place import check_data, check_ports
     from polynya.cli.checks.store import check_store
 
@@ -79,6 +78,7 @@ def _settings(file: str | None, values: Mapping[str, str | None], *, running: bo
     yield Finding("settings", OK, f"{output.counted(changed, 'setting')} of {len(loaded.origins)} changed")
     for line in loaded.config.unsafe:
         yield Finding("settings", WARN, line, "Do not leave it so.")
+    yield check_open_files(loaded.config)
     yield from check_worker(loaded.config)
     yield from _caught("data folder", check_data(loaded.config))
     yield from _caught("port", check_ports(loaded.config, running=running and _holds_ports(loaded.config.listen)))

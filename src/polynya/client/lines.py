@@ -148,7 +148,7 @@ class AsyncFeed(AsyncIterator[Any]):
         try:
             while (given := self._on()) is None:
                 assert self._doing is not None
-                await asyncio.wait([self._doing])
+                await _ended(self._doing)
             return given.value
         except asyncio.CancelledError:
             raise
@@ -174,7 +174,7 @@ class AsyncFeed(AsyncIterator[Any]):
             return None
         if isinstance(effect, Give):
             return effect
-        self._doing = asyncio.get_running_loop().create_task(self._line.do(effect), name="read")
+        self._doing = asyncio.get_running_loop().create_task(self._line.do(effect))
         self._doing.add_done_callback(_look)
         return None
 
@@ -184,9 +184,24 @@ class AsyncFeed(AsyncIterator[Any]):
         try:
             if doing is not None:
                 doing.cancel()
-                await asyncio.wait([doing])
+                await _ended(doing)
         finally:
             await self._line.close()
+
+
+async def _ended(doing: asyncio.Task[Heard]) -> None:
+    """Waits for its end, whatever that is; who waits may be cancelled. (`asyncio.wait` costs three times as much.)"""
+    ended = asyncio.get_running_loop().create_future()
+
+    def end(_: asyncio.Task[Heard]) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    doing.add_done_callback(end)
+    try:
+        await ended
+    finally:
+        doing.remove_done_callback(end)
 
 
 def _look(done: asyncio.Task[Heard]) -> None:

@@ -15,9 +15,7 @@ from polynya.stream.replies import Reply
 TRIES = 3  # of one step, with the same key and command
 BACKOFF_SECONDS = 0.25  # the first pause after a failure; doubled up to …
 BACKOFF_SECONDS_MAX = 30.0
-WRITE_MS_MAX = (
-    300_000  # from the begin of a put: then the pack may have been swept as one that nobody knows, by who leads its home group now
-)
+WRITE_MS_MAX = 300_000  # from the begin of a put: after that the pack may have been swept as one that nobody knows
 
 T = TypeVar("T")
 Outcome = Reply | Unavailable | OutcomeUnknown

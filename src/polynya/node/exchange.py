@@ -146,10 +146,8 @@ class Exchange:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
-        if identity_of(links) != snapshot.identity:
-            raise CorruptData(
-                f"the snapshot of group {number} at {snapshot.index} was written anew"
-            )  # merged, or its payload lies elsewhere
+        if identity_of(links) != snapshot.identity:  # merged, or its payload lies elsewhere
+            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} was written anew")
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")

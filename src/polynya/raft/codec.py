@@ -122,9 +122,8 @@ def _entries(block: list[int | bytes], frame: _AppendFrame) -> list[Entry]:
     indexes = range(frame.prev_index + 1, frame.prev_index + 1 + len(terms))
     group = frame.group
     entries = [Entry(payload, kind, term, index, group) for term, kind, payload, index in zip(terms, kinds, payloads, indexes, strict=True)]  # type: ignore[arg-type]
-    for entry in entries:
-        if entry.kind == Kind.CONFIGURATION and not decode_configuration(entry.payload).voters:
-            raise Senseless("an entry makes a group without voters")
+    if Kind.CONFIGURATION in kinds and not all(decode_configuration(e.payload).voters for e in entries if e.kind == Kind.CONFIGURATION):
+        raise Senseless("an entry makes a group without voters")
     return entries
 
 

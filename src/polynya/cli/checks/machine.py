@@ -7,21 +7,20 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
-import resource
 import sys
 from collections.abc import Iterator
 
 from polynya.base.errors import ConfigError
+from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
 from polynya.cli.checks.findings import FAIL, OK, WARN, Finding
 from polynya.lakehouse.java import find_java_home
 from polynya.lakehouse.needs import INSTALL, PACKAGES, READER
-from polynya.node.config import Config
+from polynya.node.config import Config, cores_default
 from polynya.node.lake import check_lake
+from polynya.node.open_files import WANTED, raise_limit, shares
 
 PYTHON_LEAST = (3, 11)
 PYTHON_LATEST = (3, 13)  # the last that the tests were run with
-FILES_LEAST = 1024
-FILES_GOOD = 65_536  # a connection is one
 LEAN = ("click", "cryptography", "google-crc32c", "httpx", "msgspec", "obstore", "pyjwt", "uvloop")
 LAKE = (*PACKAGES, READER)
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)")
@@ -70,13 +69,16 @@ def check_worker(config: Config) -> Iterator[Finding]:
         yield Finding("tables", OK, f"brought up to date every {config.lake.interval:g} s, by Spark at {config.lake.master}")
 
 
-def check_open_files() -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said = f"{_number(soft)} (hard limit {_number(hard)})"
-    step = f"ulimit -n {FILES_GOOD} before 'polynya serve', or LimitNOFILE={FILES_GOOD} in its unit: each connection is an open file."
-    if soft == resource.RLIM_INFINITY or soft >= FILES_GOOD:
-        return Finding("open files", OK, said)
-    return Finding("open files", FAIL if soft < FILES_LEAST else WARN, said, step)
+def check_open_files(config: Config) -> Finding:
+    """How many clients a core may take beside the files that it needs itself; a start raises the soft limit to the hard one, too."""
+    limit = raise_limit()
+    step = f"ulimit -Hn {WANTED} before 'polynya serve', or LimitNOFILE={WANTED} in its unit: each connection is an open file."
+    try:
+        clients = shares(limit, cores=config.cores or cores_default(), nodes=len(config.cluster.nodes)).base
+    except ConfigError as error:
+        return Finding("open files", FAIL, str(error), step)
+    said = f"{limit} for each core: {clients} clients"
+    return Finding("open files", OK, said) if clients == CONNECTIONS_PER_CORE_MAX else Finding("open files", WARN, said, step)
 
 
 def check_clock() -> Finding:
@@ -129,7 +131,3 @@ def _wanted() -> dict[str, str]:
 def _parts(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
-
-
-def _number(limit: int) -> str:
-    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"
