@@ -15,7 +15,7 @@ from polynya.transport import Reply, address, backoff, lane, pulse
 from polynya.transport.dialing import Dialer
 from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
 from polynya.transport.lane import messages_of
-from polynya.transport.link import HEADER, Link, Type
+from polynya.transport.link import FRAME_BYTES_MAX, HEADER, Link, Type
 
 run = asyncio.run
 
@@ -238,6 +238,21 @@ def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anythin
             await until(lambda: two.heard and two.heard[-1][2][-1][:6] == b"000399")  # the newest are kept
             numbers = [int(message[:6]) for _, _, messages in two.heard for message in messages]
             assert numbers == sorted(numbers) and len(numbers) + one.raft.dropped == 400
+
+    run(story())
+
+
+def test_what_one_turn_says_may_be_more_than_a_frame_has(tmp_path):
+    """Several of the largest appends, or a member that gets up in many groups at once: as one frame it would be taken for nonsense."""
+
+    async def story():
+        async with two_nodes(tmp_path) as (one, two, _):
+            messages = [bytes([number]) * (FRAME_BYTES_MAX // 3) for number in range(4)]
+            one.raft.send(2, messages)
+            one.raft.send(2, [b"beat"])
+            await until(lambda: sum(len(some) for _, _, some in two.heard) == 5 or "lost 2" in one.seen)
+            assert one.seen == ["found 2"] and one.raft.dropped == 0
+            assert [message for _, _, some in two.heard for message in some] == [*messages, b"beat"]
 
     run(story())
 

@@ -13,9 +13,8 @@ from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.link import Link, Type
 from polynya.transport.pulse import Pulse
 
-QUEUE_BYTES_MAX = (
-    32 * MIB
-)  # unsent, beside what the socket has; over it the oldest messages are dropped: they are sent again, or were overtaken
+# Unsent, beside what the socket has: the largest append and others. Over it the oldest messages are dropped: they are sent again, or were overtaken.
+QUEUE_BYTES_MAX = 64 * MIB
 SOCKET_BYTES_MAX = 1 * MIB  # more than this is not given to the socket: what it has cannot be dropped
 FRAME_BYTES = 4 * MIB  # a frame holds at least one message, and more only up to this
 _LENGTH = struct.Struct("<I")
@@ -51,15 +50,18 @@ class Lane:
         link, queue = self._link, self._queue
         if link is None:
             self.dropped += len(messages)
-        elif not queue and not link.full:
+            return
+        size = sum(map(len, messages))
+        if not queue and not link.full and size <= FRAME_BYTES:
             link.send(Type.RAFT, 0, 0, join_messages(messages))
             link.flush()
-        else:
-            queue += messages
-            self._queued_bytes += sum(map(len, messages))
-            while self._queued_bytes > QUEUE_BYTES_MAX and len(queue) > 1:
-                self._queued_bytes -= len(queue.popleft())
-                self.dropped += 1
+            return
+        queue += messages
+        self._queued_bytes += size
+        self._send_queued()
+        while self._queued_bytes > QUEUE_BYTES_MAX and len(queue) > 1:
+            self._queued_bytes -= len(queue.popleft())
+            self.dropped += 1
 
     async def keep(self) -> None:
         """Stay connected until cancelled."""
