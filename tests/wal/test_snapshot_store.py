@@ -193,3 +193,19 @@ def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
         if not failed:
             break
     assert 40 < n < 120
+
+
+def test_a_file_without_a_name_that_is_closed_touches_nobody_else_s(tmp_path: Path) -> None:
+    """A thread may still be filling it when its owner is cancelled: the number of its descriptor is another file's by then."""
+    scratch = SnapshotStore(tmp_path / "s").scratch()
+    scratch.append(b"mine")
+    assert scratch.read(0, 4) == b"mine"
+    scratch.close()
+    with (tmp_path / "other").open("wb+") as other:
+        with pytest.raises(OSError):
+            scratch.append(b"mine")
+        with pytest.raises(OSError):
+            scratch.read(0, 4)
+        scratch.close()
+        other.write(b"theirs")
+    assert (tmp_path / "other").read_bytes() == b"theirs"

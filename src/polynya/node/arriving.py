@@ -80,14 +80,15 @@ class Arriving:
     async def take(self, number: int, snapshot: Snapshot) -> Scratch | None:
         """All of it, to be closed; None when it is not all here."""
         arrival = self._arrivals.get(number)
-        if arrival is not None:
-            await arrival.idle.wait()
-        self._arrivals.pop(number, None)
-        if arrival is None or arrival.file is None:
+        if arrival is None:
             return None
-        if arrival.snapshot == snapshot and arrival.file.size == snapshot.size:
-            return arrival.file
-        arrival.file.close()
+        await arrival.idle.wait()
+        if self._arrivals.get(number) is arrival:  # else the group has left, and may have come again
+            del self._arrivals[number]
+        file, arrival.file = arrival.file, None  # it is closed by whoever has it
+        if file is None or (arrival.snapshot == snapshot and file.size == snapshot.size):
+            return file
+        file.close()
         return None
 
     def forget(self, number: int) -> None:

@@ -1,7 +1,14 @@
-"""Files without a name: they are gone with the process that made them, however it ends. Blocking; calls of one file may not overlap."""
+"""Files without a name: they are gone with the process that made them, however it ends. Blocking; for any thread, one call after the other.
+
+A thread may still be filling a file when whoever wanted it gives it up and closes it: what it does from then on fails. Its descriptor's number
+is another file's by then.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from pathlib import Path
 
 from polynya.wal.errors import DiskFull, is_full
@@ -15,6 +22,7 @@ class Scratch:
         """`path`: where it lies for the moment until its name is taken away; nothing may be there. Raises `DiskFull`, `OSError`."""
         self.size = 0
         self._files = files
+        self._lock = threading.Lock()
         try:
             self._fd = files.create(path)
         except OSError as error:
@@ -23,22 +31,32 @@ class Scratch:
 
     def append(self, *buffers: bytes) -> None:
         """Raises `DiskFull`, `OSError`."""
-        try:
-            self._files.write(self._fd, buffers, self.size)
-        except OSError as error:
-            raise _told(error) from error
-        self.size += sum(map(len, buffers))
+        with self._lock:
+            try:
+                self._files.write(self._descriptor(), buffers, self.size)
+            except OSError as error:
+                raise _told(error) from error
+            self.size += sum(map(len, buffers))
 
     def read(self, offset: int, length: int) -> bytes:
         """Raises `OSError`, `EOFError` when so much is not there."""
-        data = self._files.read(self._fd, length, offset)
+        with self._lock:
+            data = self._files.read(self._descriptor(), length, offset)
         if len(data) != length:
             raise EOFError(f"{length} bytes at {offset} of {self.size}")
         return data
 
     def close(self) -> None:
-        """Its room is free again."""
-        self._files.close(self._fd)
+        """Its room is free again. May be called again."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                self._files.close(fd)
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._fd
 
 
 def _told(error: OSError) -> OSError | DiskFull:

@@ -1,0 +1,77 @@
+"""Snapshots on their way to the disk, when the group leaves this node meanwhile: a descriptor is closed once, and by whoever has it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polynya.node.arriving import Arriving
+from polynya.raft import ChunkArrived, Configuration, Snapshot, SnapshotChunk
+from polynya.wal import OsFiles, SnapshotStore
+
+GROUP = 3
+BODY = b"state" * 1000
+SNAPSHOT = Snapshot(7, 1, Configuration((1, 2)), len(BODY), 99)
+
+
+class Counting(OsFiles):
+    """The real files; a second `close` of a descriptor that nobody has opened since would close somebody else's."""
+
+    def __init__(self) -> None:
+        self.open_now: list[int] = []
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.open_now.append(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_now.remove(fd)
+        super().close(fd)
+
+
+class Core:
+    """Takes every chunk."""
+
+    def __init__(self) -> None:
+        self.on_chunk: Any = None
+        self.arriving: Any = None
+
+    def step(self, member: Any, message: SnapshotChunk) -> None:
+        self.arriving.keep(member, [ChunkArrived(message.snapshot, message.offset, message.data)])
+
+
+@pytest.mark.parametrize("taker_first", [True, False])
+def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_once(tmp_path: Path, taker_first: bool) -> None:
+    files = Counting()
+    tasks: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None]) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def story() -> None:
+        core = Core()
+        arriving = core.arriving = Arriving(core, SnapshotStore(tmp_path, files=files), spawn)  # type: ignore[arg-type]
+        raft = SimpleNamespace(incoming=None, installing=None)
+        member: Any = SimpleNamespace(group=SimpleNamespace(number=GROUP), raft=raft)
+        arriving.hear(member, SnapshotChunk(1, 2, GROUP, 1, SNAPSHOT, 0, BODY))
+        taking = None
+        if taker_first:
+            taking = asyncio.create_task(arriving.take(GROUP, SNAPSHOT))
+            await asyncio.sleep(0)  # it waits for the write
+        arriving.forget(GROUP)
+        file = await (taking or arriving.take(GROUP, SNAPSHOT))
+        await asyncio.gather(*tasks)
+        if file is not None:
+            assert file.read(0, len(BODY)) == BODY
+            file.close()
+        arriving.close()
+
+    asyncio.run(story())
+    assert files.open_now == [] and os.listdir(tmp_path) == []
