@@ -150,4 +150,16 @@ FOUND = (
         "read line by line",
         "tests/cold/test_flush_and_collect.py",
     ),
+    Found(
+        "Entries that had waited for a majority for longer than a round of snapshots, and were applied in the midst of the next one, lost their journal "
+        "segments: the snapshot named them, the node did not start again, and what it had acknowledged was gone there",
+        "read line by line",
+        "tests/replica/test_floors.py",
+    ),
+    Found(
+        "Several large appends at once to streams of one core, or a node that caught up in many groups, were one message of more than 40 MiB, which the other "
+        "node refused each time: the groups stood still",
+        "read line by line",
+        "tests/transport/test_nodes.py",
+    ),
 )

@@ -126,7 +126,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "proposals are taken before the own term's entry": (Member, "can_lead", lambda member: member.raft.role is Role.LEADER),
     "an unknown outcome is called a refusal": (replicated, "OutcomeUnknown", Unavailable),
     "a lost disk is not noticed": (Recovery, "blank", False),
-    "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number: core.journal.position),
+    "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number, **about: core.journal.position),
     "an fsync is left out": (writer.Writer, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
     "log time is the node's own": (engine, "_not_before", lambda core, now_ms, reached: now_ms),

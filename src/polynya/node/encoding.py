@@ -52,10 +52,10 @@ async def encode_delta(group: Group, *, whole: bool) -> Delta:
     return Delta(group.term, group.applied_index, body, changes)
 
 
-async def lowest_place(machine: Machine, position: int) -> int:
-    """The lowest journal place that a hot batch of the machine needs when this returns, or one before it. `position`: the journal's end, behind
-    which all lies that is appended meanwhile."""
-    lowest, seen = position, 0
+async def lowest_place(machine: Machine, unapplied: int) -> int:
+    """The lowest journal place that a hot batch of the machine needs when this returns, or one before it. `unapplied`: where all lies, or behind
+    it, that is applied meanwhile; it may have been in the journal for long."""
+    lowest, seen = unapplied, 0
     for stream in list(machine.hot.values()):
         hot = stream.hot or ()
         lowest = min(lowest, min([batch.place for batch in hot], default=lowest))

@@ -399,11 +399,12 @@ class ReplicatedCore:
         if raft.snapshot.index:
             self.snapshotted(number, raft.snapshot.index, (raft.snapshot.size, raft.snapshot.identity), keep_from=keep_from)
 
-    def floor_of(self, number: int) -> int:
-        """The lowest place in the journal where the group's log has something."""
-        member = self.members[number]
-        place = member.place_of(member.first)
-        return self.journal.position if place is None else place
+    def floor_of(self, number: int, *, unapplied: bool = False) -> int:
+        """The lowest place in the journal where the group's log has something, or will have. Of what is not applied yet: it may have been written
+        long ago, and have no majority until now."""
+        member, settled = self.members[number], self.journal.settled
+        place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
+        return settled if place is None else min(place, settled)
 
     def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
         """The state of a group is another node's, at the snapshot; both are durable here."""

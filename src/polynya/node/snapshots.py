@@ -99,7 +99,7 @@ class Snapshotter:
 
     async def write_installed(self, group: Group) -> Chain:
         """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
-        return await self._write(group, whole=True)
+        return await self._write(group, whole=True, unapplied=self._core.journal.settled)
 
     def forget(self, number: int) -> None:
         """The group has no replica here any more. With the lock held."""
@@ -128,7 +128,8 @@ class Snapshotter:
         if chain is None or chain.index != group.applied_index or group.machine.changes:
             # On nothing: what has no other index than the one before it, and what is most of the state.
             whole = chain is None or chain.index in (0, group.applied_index)
-            chain = await self._write(group, whole=whole or 2 * len(group.machine.changes.streams) > group.machine.count)
+            whole = whole or 2 * len(group.machine.changes.streams) > group.machine.count
+            chain = await self._write(group, whole=whole, unapplied=self._unapplied_floor(number))
             if self._replicated is not None:
                 self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
         elif self._replicated is not None:
@@ -137,8 +138,12 @@ class Snapshotter:
             floor = self._replicated.floor_of(number)
         self._floors[number] = floor if chain.needed is None else min(floor, chain.needed)
 
-    async def _write(self, group: Group, *, whole: bool) -> Chain:
-        """Of the machine's hot batches no place is missed: those that the snapshot names were there before, or lie behind `position`."""
+    def _unapplied_floor(self, number: int) -> int:
+        """What is applied to the group from now on lies behind it."""
+        return self._core.applied_place if isinstance(self._core, Core) else self._core.floor_of(number, unapplied=True)
+
+    async def _write(self, group: Group, *, whole: bool, unapplied: int) -> Chain:
+        """Of the machine's hot batches no place is missed: those that the snapshot names were there before, or lie behind `unapplied`."""
         chain, number, machine, store = self._chains.get(group.number), group.number, group.machine, self._store
         before: tuple[Link, ...] = ()
         write: Callable[[], Link]
@@ -148,7 +153,7 @@ class Snapshotter:
                 changes, index, term, body = machine.take_changes(), group.applied_index, group.term, machine.snapshot()
                 write = partial(store.write, number, term, index, body)
             else:
-                lowest = await lowest_place(machine, self._core.journal.position)
+                lowest = await lowest_place(machine, unapplied)
                 delta = await encode_delta(group, whole=whole)
                 before = () if whole or chain is None else chain.links
                 changes, base = delta.changes, before[-1].index if before else 0

@@ -136,6 +136,11 @@ class Journal:
         return self._base | self._offset
 
     @property
+    def settled(self) -> int:
+        """The place before which nothing comes that is staged from now on: a full disk may take back what lies between here and `position`."""
+        return self._synced
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes staged and not yet taken."""
         return sum(map(len, self._buffers)) + sum(part.end - part.offset for part in self._parts) if self._staged else 0
