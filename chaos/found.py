@@ -162,4 +162,10 @@ FOUND = (
         "read line by line",
         "tests/transport/test_nodes.py",
     ),
+    Found(
+        "A PUT that only makes sure that a stream with a time to live is there made it anew, and empty, when a read on another node had extended it and was "
+        "not in the log yet",
+        "read line by line",
+        "tests/replica/test_cluster.py",
+    ),
 )

@@ -160,6 +160,26 @@ async def test_a_stream_expires_for_all_when_its_leader_says_so(world: World) ->
             await node.read(A)
 
 
+@story
+async def test_a_put_within_the_grace_finds_the_stream_that_was_read_elsewhere(world: World) -> None:
+    """A read on another node is not in the log yet when it is younger than a part of the time to live: whoever makes sure that the stream is there must
+    not have it made anew."""
+    leader = world.leader(world.group_of(A))
+    assert leader is not None
+    create = Create(A, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=80)
+    assert (await leader.propose(A, create)).code == Code.CREATED
+    await leader.append(A, b"kept;")
+    other = next(node for node in world.alive() if node is not leader)
+    await asyncio.sleep(8)
+    assert await other.read(A) == b"kept;"
+    await asyncio.sleep(75)
+    assert (await leader.propose(A, create)).code == Code.EXISTS
+    assert await leader.read(A) == b"kept;"
+    await asyncio.sleep(95)
+    assert (await leader.propose(A, create)).code == Code.CREATED
+    assert await leader.read(A) == b""
+
+
 @story_of_a_leader
 async def test_a_node_that_lost_its_disk_catches_up_before_it_votes(world: World, leader: Node) -> None:
     group = world.group_of(A)

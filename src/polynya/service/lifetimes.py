@@ -53,6 +53,12 @@ class Lifetimes:
             touched = max(touched, stream.activity_ms + _patience_ms(stream.ttl_seconds))
         return machine.expired(stream, now, touched)
 
+    def is_in_grace(self, machine: Machine, stream: Stream) -> bool:
+        """Whether the log, as far as it goes, says that the stream has expired, or soon will, and a read that is not in it may have kept it."""
+        if stream.ttl_seconds is None or not machine.expired(stream, self._now_ms() + END_IS_NEAR_MS):
+            return False
+        return not self.is_over(machine, stream)
+
     def touch(self, group: int, stream: Stream) -> None:
         """The stream is read now."""
         if stream.ttl_seconds is None:

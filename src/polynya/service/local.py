@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import structs
 
-from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import PackGone
@@ -22,7 +22,7 @@ from polynya.service.names import SortedNames
 from polynya.service.needs import Agreement, ColdReader, ParentReader, Proposer
 from polynya.service.recalls import Recalls
 from polynya.service.retention import TrimCounters
-from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Trim, Unpin
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Touch, Trim, Unpin
 from polynya.stream.eviction import ghost_of, where_of
 from polynya.stream.machine import Machine
 from polynya.stream.model import ColdSlice, Stream
@@ -30,6 +30,7 @@ from polynya.stream.producers import judge_producer
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table, lag_of
+from polynya.stream.writes import judge_known
 
 LIST_STEP = 256  # names looked at in one go of the loop
 COPIES_MAX = 3  # of an evicted stream that a read makes, if it comes and goes meanwhile
@@ -285,7 +286,11 @@ class LocalGroups:
         if batch is not None and not self._has_room(group, len(batch.payload)):
             self._refuse_hot(len(batch.payload), done)
             return
-        self._judge_time(group, machine.lookup(command.name))
+        stream = machine.lookup(command.name)
+        self._judge_time(group, stream)
+        if stream is not None and not stream.deleted and self.lifetimes.is_in_grace(machine, stream):
+            self._find_in_grace(group, stream, command, done)
+            return
 
         def created(reply: Reply | BaseException) -> None:
             pending = isinstance(reply, Reply) and reply.code == Code.ATTEMPT_PENDING
@@ -295,6 +300,20 @@ class LocalGroups:
                 done(reply)
 
         self._propose_settling(group, command, created)
+
+    def _find_in_grace(self, group: int, stream: Stream, command: Create, done: Done) -> None:
+        """By itself the log would make it anew. Its answer to something that changes nothing is the moment for which the stream is found."""
+
+        def reached(reply: Reply | BaseException) -> None:
+            known = self.machines[group].lookup(command.name) if group in self.machines else None
+            if not isinstance(reply, Reply):
+                done(Unavailable("it is not known whether this node still leads; retry") if isinstance(reply, OutcomeUnknown) else reply)
+            elif known is None or known.uid != stream.uid or known.deleted:
+                self._propose_again(group, command, done)
+            else:
+                done(judge_known(known, command, over=False))
+
+        self._proposer.propose(group, Touch([(stream.uid, stream.activity_ms)], self.now_ms()), reached)
 
     def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
         stream = self.machines[group].lookup(command.name)

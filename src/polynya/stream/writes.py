@@ -134,7 +134,7 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
         return Reply(Code.EVICTED)
     replaces = known is not None and not known.deleted and is_expired(known, command.now_ms) and not known.pins
     if known is not None and not replaces:
-        return _judge_known(known, command)
+        return judge_known(known, command, over=is_expired(known, command.now_ms))
     reply = _judge_new(machine, command)
     if reply is not None:
         return reply
@@ -157,11 +157,11 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
     return reply
 
 
-def _judge_known(stream: Stream, command: Create) -> Reply:
-    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it."""
+def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
+    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is."""
     if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
         return tail_reply(Code.CREATED, stream)
-    if stream.deleted or is_expired(stream, command.now_ms):
+    if stream.deleted or over:
         pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
         return tail_reply(Code.ATTEMPT_PENDING if pending else Code.GONE, stream)
     return tail_reply(Code.EXISTS if same_configuration(stream, command) else Code.EXISTS_DIFFERENT, stream)
