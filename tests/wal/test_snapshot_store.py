@@ -195,6 +195,30 @@ def test_fail_the_nth_call_of_a_chain_until_it_passes(error: int) -> None:
     assert 40 < n < 120
 
 
+def test_what_is_written_counts_though_the_older_ones_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who asked would go on from the chain of before, of which a part may be gone."""
+    disk = FakeDisk(Random(1))
+    store = SnapshotStore(FOLDER, files=disk)
+    store.write(1, 1, 10, b"a")
+    store.write_delta(1, 1, 20, [b"b"], 10)
+    unlink, removed = disk.unlink, list[Path]()
+
+    def only_one(path: Path) -> None:
+        if removed:
+            raise OSError(errno.EIO, "the disk does not")
+        removed.append(path)
+        unlink(path)
+
+    monkeypatch.setattr(disk, "unlink", only_one)
+    base = store.write(1, 1, 30, b"c")
+    monkeypatch.undo()
+    assert len(removed) == 1 and store.links(1) == [base]
+    store.write_delta(1, 1, 40, [b"d"], 30)
+    assert body_of(store.chain(1)) == b"cd"
+    store.write(1, 1, 50, b"e")
+    assert disk.names(FOLDER) == ["g00001-00000000000000000050.snap"]
+
+
 def test_a_file_without_a_name_that_is_closed_touches_nobody_else_s(tmp_path: Path) -> None:
     """A thread may still be filling it when its owner is cancelled: the number of its descriptor is another file's by then."""
     scratch = SnapshotStore(tmp_path / "s").scratch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from struct import Struct
@@ -143,9 +144,12 @@ class SnapshotStore:
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
-        for group, index in self._found():
-            if group == link.group and index < link.index and (link.root or index > link.base):
-                self._files.unlink(self._path(group, index))
+        with suppress(
+            OSError
+        ):  # it is written: remnants go with the next one, and whoever asked must not believe that the chain of before is there
+            for group, index in self._found():
+                if group == link.group and index < link.index and (link.root or index > link.base):
+                    self._files.unlink(self._path(group, index))
 
     def remove(self, group: int) -> None:
         """All of the group's are gone, durably, when it returns. Raises `OSError`."""
