@@ -49,6 +49,7 @@ from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
+LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
@@ -135,6 +136,7 @@ class Assembly:
         self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
+        self._spawn(self._look_at_journal())
         if self._joined is not None:
             self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
@@ -305,6 +307,12 @@ class Assembly:
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
 
+    async def _look_at_journal(self) -> None:
+        """A file that is deleted while it is open takes writes for ever, and says nothing."""
+        while True:
+            await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
+            await asyncio.to_thread(self._engine.core.journal.look)
+
     async def _look_after_readers(self, joined: Joined) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
@@ -331,6 +339,9 @@ class Assembly:
                     await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
                 log.warning("snapshots are tried again", extra={"error": str(fault)})
+            except FileNotFoundError:
+                self._engine.core.journal.look()  # the folder may be gone: then it says so
+                raise
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
