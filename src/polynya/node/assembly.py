@@ -357,6 +357,6 @@ def _ended(task: asyncio.Task[None]) -> None:
 
 def _fail_stop(error: BaseException) -> None:
     """Only a restart reads the disk again; only some ends can be mended by one."""
-    log.critical("this core goes down", exc_info=error)
+    log.critical("this core goes down", exc_info=error, extra={"error": str(error) or repr(error)})
     ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
     os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))
