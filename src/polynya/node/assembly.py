@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -75,7 +76,7 @@ class Assembly:
         clock = LogClock(storage.log_ms)
         now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = Engine(
-            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport, clock)
+            storage, shape, now_ms=now_ms, transport=self._transport, fatal=fail_stop, cluster=cluster_of(start, self._transport, clock)
         )
         self._maps: Maps | None = None
         if start.config.cluster.is_on:
@@ -349,13 +350,27 @@ class Assembly:
         self._tasks.append(task)
 
 
+def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a callback of the loop raised. Without memory nobody knows what did not happen; of a connection it is known: it is closed."""
+    fault = context.get("exception")
+    if isinstance(fault, MemoryError) and "transport" not in context:
+        fail_stop(fault)
+    loop.default_exception_handler(context)
+
+
+def lost_thread(ended: threading.ExceptHookArgs) -> None:
+    """A thread that is waited for ended by itself."""
+    if ended.exc_type is not SystemExit:
+        fail_stop(ended.exc_value or RuntimeError("a thread ended"))
+
+
 def _ended(task: asyncio.Task[None]) -> None:
     """A task that runs for ever ended by itself: something is broken that going on would hide."""
     if not task.cancelled() and task.exception() is not None:
-        _fail_stop(task.exception() or RuntimeError("a task ended"))
+        fail_stop(task.exception() or RuntimeError("a task ended"))
 
 
-def _fail_stop(error: BaseException) -> None:
+def fail_stop(error: BaseException) -> None:
     """Only a restart reads the disk again; only some ends can be mended by one."""
     log.critical("this core goes down", exc_info=error, extra={"error": str(error) or repr(error)})
     ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
