@@ -228,6 +228,9 @@ class FakeDisk:
         self._count("names")
         return [path.name for path in self.files if path.parent == folder]
 
+    def is_at(self, fd: int, path: Path) -> bool:
+        return self.files.get(path) is self.open_files[fd]
+
     def random64(self) -> int:
         self.nonce += 1
         return self.nonce

@@ -1,8 +1,10 @@
 """Health of a node of two cores in one loop: one answer speaks for both."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -156,6 +158,16 @@ def test_a_disk_with_little_room_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr("polynya.node.health.LOW_BYTES", 1 << 62)
     reason = low_disk(tmp_path)
     assert reason is not None and str(tmp_path) in reason and "507" in reason
+
+
+def test_a_file_system_that_takes_no_more_files_is_a_reason_though_it_has_room(tmp_path, monkeypatch):
+    found = os.statvfs(tmp_path)
+    few = SimpleNamespace(f_bavail=found.f_bavail, f_frsize=found.f_frsize, f_files=1000, f_favail=7)
+    monkeypatch.setattr("polynya.node.health.LOW_BYTES", 0)
+    monkeypatch.setattr(os, "statvfs", lambda folder: few)
+    assert "7 more files fit" in (low_disk(tmp_path) or "")
+    few.f_files = few.f_favail = 0  # as btrfs says
+    assert low_disk(tmp_path) is None
 
 
 def test_the_only_core_of_a_cluster_s_node_waits_for_no_other(tmp_path):

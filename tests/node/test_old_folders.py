@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from fake_disk import FakeDisk
 
-from polynya.base.errors import ConfigError
+from polynya.base.errors import ConfigError, CorruptData
 from polynya.node.chains import Chain
 from polynya.node.cluster import Membership
 from polynya.node.folding import merge
@@ -100,3 +100,16 @@ def test_a_folder_of_a_member_opens() -> None:
     restored = storage.restored[machine.group]
     assert restored.snapshot.index == storage.chains[machine.group].index == restored.entries[0].index - 1
     assert [b"one;" in restored.entries[0].payload, b"two;" in restored.entries[1].payload] == [True, True]
+
+
+@pytest.mark.parametrize("which", ["lone", "member"])
+def test_snapshots_without_the_journal_that_they_were_written_beside_are_refused(which: str) -> None:
+    """A member that went on from them would have forgotten whom it voted for, and what it had said that it has."""
+    disk = disk_of(which)
+    for path in list(disk.files):
+        if path.suffix == ".journal":
+            del disk.files[path]
+    before = sorted(disk.files)
+    with pytest.raises(CorruptData, match="the journal in /core-0/journal is gone"):
+        opened(disk, which)
+    assert sorted(disk.files) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -49,6 +50,7 @@ from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
+LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
 SETTLE_EVERY = 5  # sweeps
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
@@ -74,7 +76,7 @@ class Assembly:
         clock = LogClock(storage.log_ms)
         now_ms = once_per_pass(clock.now_ms, asyncio.get_running_loop())
         self._engine = Engine(
-            storage, shape, now_ms=now_ms, transport=self._transport, fatal=_fail_stop, cluster=cluster_of(start, self._transport, clock)
+            storage, shape, now_ms=now_ms, transport=self._transport, fatal=fail_stop, cluster=cluster_of(start, self._transport, clock)
         )
         self._maps: Maps | None = None
         if start.config.cluster.is_on:
@@ -135,6 +137,7 @@ class Assembly:
         self._spawn(self._keeper.run())
         self._register_samples()
         self._spawn(self._settle())
+        self._spawn(self._look_at_journal())
         if self._joined is not None:
             self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
@@ -305,6 +308,12 @@ class Assembly:
             if rounds % SETTLE_EVERY == 0:
                 await self._engine.settler.sweep()
 
+    async def _look_at_journal(self) -> None:
+        """A file that is deleted while it is open takes writes for ever, and says nothing."""
+        while True:
+            await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
+            await asyncio.to_thread(self._engine.core.journal.look)
+
     async def _look_after_readers(self, joined: Joined) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
@@ -331,6 +340,9 @@ class Assembly:
                     await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
                 log.warning("snapshots are tried again", extra={"error": str(fault)})
+            except FileNotFoundError:
+                self._engine.core.journal.look()  # the folder may be gone: then it says so
+                raise
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -338,14 +350,28 @@ class Assembly:
         self._tasks.append(task)
 
 
+def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a callback of the loop raised. Without memory nobody knows what did not happen; of a connection it is known: it is closed."""
+    fault = context.get("exception")
+    if isinstance(fault, MemoryError) and "transport" not in context:
+        fail_stop(fault)
+    loop.default_exception_handler(context)
+
+
+def lost_thread(ended: threading.ExceptHookArgs) -> None:
+    """A thread that is waited for ended by itself."""
+    if ended.exc_type is not SystemExit:
+        fail_stop(ended.exc_value or RuntimeError("a thread ended"))
+
+
 def _ended(task: asyncio.Task[None]) -> None:
     """A task that runs for ever ended by itself: something is broken that going on would hide."""
     if not task.cancelled() and task.exception() is not None:
-        _fail_stop(task.exception() or RuntimeError("a task ended"))
+        fail_stop(task.exception() or RuntimeError("a task ended"))
 
 
-def _fail_stop(error: BaseException) -> None:
+def fail_stop(error: BaseException) -> None:
     """Only a restart reads the disk again; only some ends can be mended by one."""
-    log.critical("this core goes down", exc_info=error)
+    log.critical("this core goes down", exc_info=error, extra={"error": str(error) or repr(error)})
     ends = ((OSError | JournalFailed, EXIT_STORAGE), (CorruptData, EXIT_CORRUPT), (ConfigError, EXIT_ROOT))
     os._exit(next((code for kinds, code in ends if isinstance(error, kinds)), EXIT_FAULT))

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import uvloop
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node import logs
-from polynya.node.assembly import Assembly
+from polynya.node.assembly import Assembly, lost_callback, lost_thread
 from polynya.node.cluster import Membership
 from polynya.node.ending import Ending
 from polynya.node.heap import keep_heap_small
@@ -75,6 +76,8 @@ def open_quickly(
 
 async def _serve(start: CoreStart, storage: Storage) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lost_callback)
+    threading.excepthook = lost_thread
     stopping = asyncio.Event()
     ending = Ending(loop)
 

@@ -25,6 +25,7 @@ GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
 BEAT_SECONDS = 0.5
 STALL_SECONDS = 10.0  # a loop that stood still for so long is not live
 LOW_BYTES = 2 * JOURNAL_SEGMENT_BYTES
+LOW_FILES = 100  # a few segments, and a snapshot of each group beside the one before
 Check = Callable[[], str | None]
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -84,6 +85,8 @@ def little_room(folder: Path) -> str:
     """How much is left, where that is little."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
+    if found.f_files and found.f_favail < LOW_FILES:  # file systems without a bound of their own say 0
+        return f"{found.f_favail} more files fit into the file system of {folder} (its inodes are used up): remove some"
     return "" if free >= LOW_BYTES else f"{free / MIB:.0f} MiB are free in {folder}: make room"
 
 

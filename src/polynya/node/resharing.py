@@ -17,6 +17,7 @@ from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node.birth import FILE, Birth, journal_id_of, sync_folder, write_json
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
+from polynya.node.storage import refuse_lost_journal
 from polynya.replica.log import count_of
 from polynya.stream.snapshots import places_of, with_places
 from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
@@ -135,6 +136,7 @@ class _Shares:
         """All that an old core has."""
         if not folder.exists():
             return  # it never started
+        refuse_lost_journal(folder)
         old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
         try:
             store = SnapshotStore(folder / "snapshots")

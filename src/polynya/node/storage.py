@@ -23,8 +23,8 @@ from polynya.raft import Snapshot as RaftSnapshot
 from polynya.replica import Group, Shard
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
-from polynya.wal import Files, Journal, JournalEntry, Kind, SnapshotStore
-from polynya.wal.snapshots import Link
+from polynya.wal import Files, Journal, JournalEntry, Kind, OsFiles, SnapshotStore, has_segments
+from polynya.wal.snapshots import SUFFIX, Link
 
 _ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
 log = logging.getLogger("polynya.storage")
@@ -57,6 +57,7 @@ def open_storage(  # noqa: PLR0913
 ) -> Storage:
     """Recover the groups `g % cores == core` (group 0, the meta group, included), or those of them that have a replica here. Raises CorruptData
     with the place of the damage."""
+    refuse_lost_journal(folder, files)
     journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
     for cut in journal.cuts:
         log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
@@ -76,6 +77,23 @@ def open_storage(  # noqa: PLR0913
         journal.close()
         raise
     return storage
+
+
+def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
+    """Snapshots are only written beside a journal. Raises CorruptData when it is gone: what it had, a member's promises too, is nowhere else here."""
+    files = OsFiles() if files is None else files
+    journal, snapshots = folder / "journal", folder / "snapshots"
+    if has_segments(journal, files):
+        return
+    try:
+        names = files.names(snapshots)
+    except FileNotFoundError:
+        return
+    if any(name.endswith(SUFFIX) for name in names):
+        raise CorruptData(
+            f"the journal in {journal} is gone, but the snapshots in {snapshots} were written beside one. Nothing was changed. Put its "
+            "files back from a copy of the same moment as the snapshots"
+        )
 
 
 def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> None:

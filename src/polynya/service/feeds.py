@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from polynya.service.api import LiveEvent, Sink
 from polynya.stream.commands import Append, Command, Delete, Expire
@@ -74,6 +75,8 @@ class Feeds:
             except Exception:  # one reader's fault must not cost the others their event, nor the writer its answer
                 log.exception("a live reader failed and is dropped")
                 self.detach(event.uid, sink)
+                with suppress(Exception):  # it may hear that it has to resume: nothing tells it of the event that it lacks
+                    sink.live(LiveEvent(event.uid, 0, 0, 0, 0, 0, b"", cut=True))
 
 
 def _append_event(command: Append, reply: Reply, *, known: bool) -> LiveEvent:

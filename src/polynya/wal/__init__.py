@@ -15,11 +15,11 @@ Invariants:
 What it does not do: it knows no Raft (an entry that a later one supersedes is replayed like any other) and decides no retention.
 """
 
-from polynya.wal.errors import DiskFull, JournalFailed, JournalLocked
+from polynya.wal.errors import DiskFull, JournalFailed, JournalGone, JournalLocked
 from polynya.wal.files import Files, OsFiles
 from polynya.wal.frames import Kind
 from polynya.wal.journal import Journal, JournalEntry
-from polynya.wal.recovery import Cut
+from polynya.wal.recovery import Cut, has_segments
 from polynya.wal.snapshots import Snapshot, SnapshotStore
 from polynya.wal.writer import WriteBatch
 
@@ -30,10 +30,12 @@ __all__ = [
     "Journal",
     "JournalEntry",
     "JournalFailed",
+    "JournalGone",
     "JournalLocked",
     "Kind",
     "OsFiles",
     "Snapshot",
     "SnapshotStore",
     "WriteBatch",
+    "has_segments",
 ]

@@ -2,13 +2,17 @@
 
 import errno
 
-from polynya.base.errors import PolynyaError, Unavailable
+from polynya.base.errors import CorruptData, PolynyaError, Unavailable
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class DiskFull(Unavailable):
     """There was no room; the write was undone and may be tried again later (507)."""
+
+
+class JournalGone(CorruptData):
+    """Files of a running journal were deleted, or its folder was moved or unmounted: a restart would not find what was acknowledged."""
 
 
 class JournalFailed(PolynyaError):

@@ -60,6 +60,9 @@ class Files(Protocol):
 
     def names(self, folder: Path) -> list[str]: ...
 
+    def is_at(self, fd: int, path: Path) -> bool:
+        """Whether the file that is open lies at the path. True also where nobody may look."""
+
     def random64(self) -> int: ...
 
 
@@ -150,6 +153,14 @@ class OsFiles:
 
     def names(self, folder: Path) -> list[str]:
         return os.listdir(folder)
+
+    def is_at(self, fd: int, path: Path) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            return os.fstat(fd).st_nlink > 0
 
     def random64(self) -> int:
         return int.from_bytes(os.urandom(8), "little")

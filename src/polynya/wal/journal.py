@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from google_crc32c import extend, value
 
 from polynya.base.errors import CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
-from polynya.wal.errors import DiskFull, JournalFailed
+from polynya.wal.errors import DiskFull
 from polynya.wal.files import Files, OsFiles
 from polynya.wal.frames import (
     FRAME_HEADER_BYTES,
@@ -32,6 +33,7 @@ from polynya.wal.writer import Part, WriteBatch, Writer
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 
+BEGUN = b"begun\n"  # in the lock file once there is a segment: from then on there always is one
 _READ_AHEAD_BYTES = 4096  # most entries come with one pread
 
 
@@ -82,6 +84,7 @@ class Journal:
         "_marked",
         "_offset",
         "_parts",
+        "_released_below",
         "_seed",
         "_segment_bytes",
         "_segments",
@@ -102,6 +105,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._segments = {segment.number: segment for segment in recovered.segments}
         self._writer = writer
+        self._released_below = 0
         self._inflight: WriteBatch | None = None
         self._staged = False
         self._parts: list[Part] = []
@@ -122,9 +126,13 @@ class Journal:
         files.make_folder(directory)
         lock = files.lock(directory / "lock")
         try:
-            recovered = recover(directory, journal_id=journal_id, files=files)
+            begun = files.size(lock) > 0
+            recovered = recover(directory, journal_id=journal_id, files=files, begun=begun)
             writer = Writer(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
             writer.start(recovered)
+            if not begun:
+                with suppress(OSError):  # of a full disk: the next start tries it again
+                    files.write(lock, [BEGUN], 0)
         except BaseException:
             files.close(lock)
             raise
@@ -195,8 +203,8 @@ class Journal:
     def take(self) -> WriteBatch | None:
         """What is staged, to be given to `write`; None when there is nothing, or while a write is in flight.
 
-        Raises `JournalFailed` once a write has failed."""
-        self._refuse_failed()
+        Raises `JournalFailed`, `JournalGone` once a write has failed."""
+        self._writer.refuse_failed()
         if self._inflight is not None or not self._staged:
             assert self._inflight is None or not self._inflight.refused, "a refused write is discarded before the next one"
             return None
@@ -206,7 +214,7 @@ class Journal:
     def take_mark(self) -> WriteBatch | None:
         """For an idle core: a bare mark that vouches for the last write, to be given to `write` and `synced` like any other; it costs no
         sync. None when there is nothing to vouch for, or something to write."""
-        self._refuse_failed()
+        self._writer.refuse_failed()
         if self._inflight is not None or self._staged or self._marked >= self._entries_end:
             return None
         self._open_write()
@@ -295,10 +303,26 @@ class Journal:
     def release(self, below_segment: int) -> None:
         """Removes the segments with smaller numbers, oldest first; never the one being written. Raises `OSError`."""
         below = min(below_segment, self._synced >> 32)
+        self._released_below = max(self._released_below, below)
         for number in [n for n in list(self._segments) if n < below]:
             self._files.unlink(segment_path(self._folder, number))
             self._files.sync_folder(self._folder)
             del self._segments[number]
+
+    def look(self) -> None:
+        """Whether all segments are still where they were written; now and then, from one thread. Raises `JournalGone`, and nothing can be written
+        any more."""
+        self._writer.look()
+        written = [segment.number for segment in list(self._segments.values()) if segment.end]
+        try:
+            there = set(self._files.names(self._folder))
+        except FileNotFoundError:
+            there = set()
+        except OSError:
+            return  # the disk fails, which the next write says; or nobody may look
+        missing = [number for number in written if number >= self._released_below and segment_path(self._folder, number).name not in there]
+        if missing:
+            self._writer.miss(segment_path(self._folder, missing[0]))
 
     def close(self) -> None:
         """Vouches for the last write and unlocks the folder. What was staged and not written is gone."""
@@ -336,7 +360,9 @@ class Journal:
     def _open_segment(self) -> None:
         previous_end = self.position
         header = SegmentHeader(self._journal_id, (previous_end >> 32) + 1, self._files.random64(), previous_end)
-        segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0)
+        here = previous_end & OFFSET_MASK
+        farewell = pack_mark(seed=self._seed, segment=self._base >> 32, offset=here, synced=header.number << 32 | SEGMENT_HEADER_BYTES)
+        segment = Segment(header.number, header.nonce, header.seed(), previous_end, 0, farewell)
         self._segments[segment.number] = segment
         self._base = segment.number << 32
         self._seed = segment.seed
@@ -347,7 +373,7 @@ class Journal:
         """What is staged in this segment becomes a part of the write."""
         segment = self._segments[self._base >> 32]
         begin = self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
-        self._parts.append(Part(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers))
+        self._parts.append(Part(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell))
 
     def _hand_over(self, *, durable: bool) -> WriteBatch:
         first = self._parts[0]
@@ -366,7 +392,3 @@ class Journal:
         self._offset = segment.end
         self._buffers = []
         self._limit = 0
-
-    def _refuse_failed(self) -> None:
-        if self._writer.failure is not None:
-            raise JournalFailed(f"the journal in {self._folder} failed: {self._writer.failure}; restart the node") from self._writer.failure

@@ -29,13 +29,14 @@ _ADVICE = (
 
 
 class Segment(msgspec.Struct, gc=False):
-    """One segment. `end` is the offset behind its last frame, `previous_end` a place."""
+    """One segment. `end` is the offset behind its last frame, `previous_end` a place, `farewell` the mark behind the segment before it."""
 
     number: int
     nonce: int
     seed: int
     previous_end: int
     end: int
+    farewell: bytes = b""
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -67,13 +68,15 @@ def corrupt(path: Path, offset: int, why: str) -> CorruptData:
     return CorruptData(f"journal segment {path} is damaged at offset {offset}: {why}. {_ADVICE}")
 
 
-def recover(folder: Path, *, journal_id: int, files: Files) -> Recovered:
-    """Checks all headers, walks the newest segment and finds its torn tail.
+def recover(folder: Path, *, journal_id: int, files: Files, begun: bool = False) -> Recovered:
+    """Checks all headers, walks the newest segment and finds its torn tail. `begun`: there was a segment before.
 
     Raises `CorruptData` for damage that is no torn tail, `ConfigError` for a journal that is not this one, `OSError`."""
     files.sync_folder(folder)  # the newest segment's name may not be durable yet, nor the removal of released ones
     numbers = _numbers(folder, files)
     if not numbers:
+        if begun:
+            raise CorruptData(f"all segments of the journal in {folder} are missing. {_ADVICE}")
         return Recovered([], 1)
     headers = [_read_header(segment_path(folder, number), number, journal_id, files) for number in numbers[:-1]]
     path = segment_path(folder, numbers[-1])
@@ -82,13 +85,25 @@ def recover(folder: Path, *, journal_id: int, files: Files) -> Recovered:
     if newest is not None:
         recovered = Recovered(_chain(folder, [*headers, newest], files), numbers[-1] + 1)
     else:
-        cut = _remove_torn(folder, numbers[-1], data, files)
-        recovered = Recovered(_chain(folder, headers, files), numbers[-1], cuts=[cut])
+        if begun and not headers:
+            raise corrupt(path, 0, "its header is unreadable, and there is no other segment")
+        recovered = Recovered(_chain(folder, headers, files), numbers[-1], cuts=[_torn(path, data)])
         if headers:
             data = _read_settled(segment_path(folder, numbers[-2]), files)
     if recovered.segments:
         _find_end(segment_path(folder, recovered.segments[-1].number), data, recovered)
+    if newest is None:
+        files.unlink(path)
+        files.sync_folder(folder)
     return recovered
+
+
+def has_segments(folder: Path, files: Files) -> bool:
+    """Whether a journal was begun in the folder, which may not be there."""
+    try:
+        return bool(_numbers(folder, files))
+    except FileNotFoundError:
+        return False
 
 
 def _numbers(folder: Path, files: Files) -> list[int]:
@@ -125,13 +140,10 @@ def _parse_header(path: Path, data: bytes, number: int, journal_id: int) -> Segm
     return header
 
 
-def _remove_torn(folder: Path, number: int, data: bytes, files: Files) -> Cut:
-    """The newest segment has no readable header: it is the trace of a crash while it was made, if nothing lies behind the header."""
-    path = segment_path(folder, number)
+def _torn(path: Path, data: bytes) -> Cut:
+    """The newest segment has no readable header: it is the trace of a crash while it was made, if nothing lies behind the header. It goes."""
     if data[SEGMENT_HEADER_BYTES:].strip(b"\0"):
         raise corrupt(path, 0, "its header is unreadable, though it was synced before anything was written behind it")
-    files.unlink(path)
-    files.sync_folder(folder)
     return Cut(path, 0, len(data.rstrip(b"\0")), "the header of a new segment is incomplete")
 
 
@@ -169,6 +181,9 @@ def _find_end(path: Path, data: bytes, recovered: Recovered) -> None:
     """Where the newest segment ends, and whether a torn rest follows: the writer, which opens it next, cuts there."""
     segment = recovered.segments[-1]
     reason = _walk(segment, data, recovered)
+    if recovered.marked >> 32 > segment.number:
+        following = segment_path(path.parent, segment.number + 1)
+        raise CorruptData(f"journal segment {following} is missing or empty, but the one before it says that it was written. {_ADVICE}")
     rest = len(data[segment.end :].rstrip(b"\0"))
     if rest:
         _refuse_if_synced(path, segment, data, reason)

@@ -24,6 +24,7 @@ HEADER_BYTES = 64
 
 _MAGIC = b"POLYNYAS"
 _HEADER = Struct("<8sIHHIIQQQQI")
+SUFFIX = ".snap"
 _NAME = re.compile(r"g(\d{5})-(\d{20})\.snap", re.ASCII)
 _TEMPORARY = ".tmp"
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from polynya.wal.errors import DiskFull, JournalFailed, is_full
+from polynya.wal.errors import DiskFull, JournalFailed, JournalGone, is_full
 from polynya.wal.files import Files
 from polynya.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader, pack_segment_header
 from polynya.wal.recovery import OFFSET_MASK, Recovered, Segment, segment_path
 
 
 class Part(msgspec.Struct, gc=False):
-    """The bytes of a write that go into one segment. `nonce` and `previous_end` are for its header if it must be made."""
+    """The bytes of a write that go into one segment. `nonce` and `previous_end` are for its header if it must be made, `farewell` is the mark
+    that the segment before it then gets behind its end."""
 
     segment: int
     nonce: int
@@ -21,6 +22,7 @@ class Part(msgspec.Struct, gc=False):
     offset: int
     end: int
     buffers: list[bytes]
+    farewell: bytes = b""
 
 
 class WriteBatch(msgspec.Struct):
@@ -64,19 +66,41 @@ class Writer:
 
     def write(self, batch: WriteBatch) -> None:
         """Raises `DiskFull` (undone), `JournalFailed`, or the `OSError` after which this writer has failed for ever."""
-        if self.failure is not None:
-            raise JournalFailed(f"the journal in {self._folder} failed before; restart the node") from self.failure
+        self.refuse_failed()
         try:
             for part in batch.parts:
                 self._write_part(part)
             if batch.durable:
                 self._sync()
+                self.refuse_failed()  # who looks for the files may have missed one meanwhile
         except OSError as error:
             if self.failure is not None or not is_full(error):
                 self.failure = self.failure or error
                 raise
             self._undo(batch)
             raise DiskFull(f"no room for the journal in {self._folder}: {error.strerror}") from error
+
+    def refuse_failed(self) -> None:
+        """Raises `JournalFailed` or `JournalGone` once that is so."""
+        if isinstance(self.failure, JournalGone):
+            raise self.failure
+        if self.failure is not None:
+            raise JournalFailed(f"the journal in {self._folder} failed: {self.failure}; restart the node") from self.failure
+
+    def look(self) -> None:
+        """From any thread. Raises `JournalGone` when what is written goes to a file that no restart would find."""
+        fd, path = self._fd, segment_path(self._folder, self._number)
+        try:
+            if fd < 0 or self._files.is_at(fd, path) or (fd, path) != (self._fd, segment_path(self._folder, self._number)):
+                return
+        except OSError:
+            return  # closed meanwhile; or the disk fails, which the next write says
+        self.miss(path)
+
+    def miss(self, path: Path) -> None:
+        """A segment is not at its place. Raises `JournalGone`."""
+        self.failure = self.failure or _gone(path)
+        self.refuse_failed()
 
     def close(self, last: WriteBatch | None) -> None:
         """Writes a last mark, synced, and closes the segment."""
@@ -94,18 +118,28 @@ class Writer:
     def _write_part(self, part: Part) -> None:
         if part.segment != self._number:
             assert part.segment == self._number + 1 and part.previous_end == self._number << 32 | self._end, "segments follow one another"
-            self._sync()  # before the next segment's header says so
-            self._files.truncate(self._fd, self._end)  # gives back what was allocated and not needed; may be lost, so no sync
-            self._files.close(self._fd)
-            self._fd = -1
-            self._create(SegmentHeader(self._journal_id, part.segment, part.nonce, part.previous_end))
+            self._move_on(part)
         assert part.offset == self._end, "a write begins where the last one ended"
         self._files.write(self._fd, part.buffers, part.offset)
         self._end = part.end
 
+    def _move_on(self, part: Part) -> None:
+        """To a new segment."""
+        old, end = self._fd, self._end
+        self._sync()  # before the next segment's header says so
+        self.look()
+        self._files.truncate(old, end + len(part.farewell))  # gives back what was allocated and not needed; may be lost, so no sync
+        try:
+            self._create(SegmentHeader(self._journal_id, part.segment, part.nonce, part.previous_end))
+            self._files.write(old, [part.farewell], end)  # no sync: it is there for the day when the new segment is not
+        finally:
+            if self._fd != old:
+                self._files.close(old)
+
     def _create(self, header: SegmentHeader) -> None:
-        self._fd = self._files.create(segment_path(self._folder, header.number))
+        fd = self._files.create(segment_path(self._folder, header.number))
         self._number = header.number
+        self._fd = fd  # the number first: `look` reads them the other way round
         self._files.allocate(self._fd, self._segment_bytes)
         self._files.write(self._fd, [pack_segment_header(header)], 0)
         self._sync()
@@ -114,8 +148,9 @@ class Writer:
 
     def _reopen(self, number: int, end: int) -> None:
         """Cuts the segment at `end`, durably, and allocates it again: zeros follow. On a full disk it stays short."""
-        self._fd = self._files.open(segment_path(self._folder, number))
+        fd = self._files.open(segment_path(self._folder, number))
         self._number, self._end = number, end
+        self._fd = fd
         self._files.truncate(self._fd, end)
         self._sync()
         try:
@@ -146,7 +181,9 @@ class Writer:
             if self._fd >= 0:
                 self._files.close(self._fd)
                 self._fd = -1
+            ends = {part.segment: part.previous_end & OFFSET_MASK for part in batch.parts}
             for made in range(self._number, number, -1):
+                self._cut(made - 1, ends[made])  # first what says that the next one is there
                 self._files.unlink(segment_path(self._folder, made))
                 self._files.sync_folder(self._folder)
             self._reopen(number, end)
@@ -154,3 +191,19 @@ class Writer:
             self.failure = error
             raise
         batch.refused = True
+
+    def _cut(self, number: int, end: int) -> None:
+        fd = self._files.open(segment_path(self._folder, number))
+        try:
+            self._files.truncate(fd, end)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+
+def _gone(path: Path) -> JournalGone:
+    return JournalGone(
+        f"journal segment {path} is not there any more: it was deleted, or its folder was moved, unmounted or covered by another mount, while this node "
+        "ran. Nothing is acknowledged from now on, since no restart would find it; what was acknowledged in the last moments may be in the missing "
+        "file alone. Put the folder back where it was and start the node again; if the file is gone for good, this node has lost data"
+    )

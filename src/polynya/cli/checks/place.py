@@ -18,6 +18,7 @@ from polynya.node.config import Config, resolve, split_listen
 
 FREE_BYTES_LEAST = 256 << 20
 FREE_BYTES_GOOD = 4 << 30
+FILES_GOOD = 100  # more that fit into the file system
 SYNCS = 30
 SYNC_SECONDS_MAX = 3.0  # for all of them
 SYNC_SLOW = 0.010  # seconds: an append waits for one
@@ -124,6 +125,9 @@ def _space(place: Path) -> Finding:
         return Finding("free space", FAIL, said, "Make room: appends are refused when the disk is full.")
     if usage.free < FREE_BYTES_GOOD:
         return Finding("free space", WARN, said, "Make room, or watch it: appends are refused when the disk is full.")
+    found = os.statvfs(place)
+    if found.f_files and found.f_favail < FILES_GOOD:  # file systems without a bound of their own say 0
+        return Finding("free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Remove files: the inodes are used up.")
     return Finding("free space", OK, said)
 
 

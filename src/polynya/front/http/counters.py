@@ -22,3 +22,7 @@ class HttpCounters:
         self.stalled = 0  # connections cut because the client took nothing of an answer
         self.timeouts = 0
         self.statuses: dict[int, int] = defaultdict(int)
+
+    def refuse_handshake(self) -> None:
+        """One had to make room for a younger one."""
+        self.connections_refused += 1

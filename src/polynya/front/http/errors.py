@@ -99,6 +99,7 @@ _TABLE = (
     ErrorCode("CLUSTER_UNREADY", 503, "the cluster has not found together yet", retry_after=1),
     ErrorCode("UNAVAILABLE", 503, "not now; nothing was applied", retry_after=1),
     ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent repeat is safe", UNKNOWN),
+    ErrorCode("NO_MEMORY", 503, "the server has no memory for this now", UNKNOWN, retry_after=5),
     ErrorCode("HOT_LIMIT", 503, "more is waiting for the object store than may; retry later", retry_after=1),
     ErrorCode("BODY_BUDGET", 503, "the bodies in flight take all the memory they may; retry later", retry_after=1),
     ErrorCode("ANSWER_BUDGET", 503, "answers that clients do not take fill all the memory they may; retry later", retry_after=1),

@@ -149,6 +149,9 @@ class Exchange:
         elif isinstance(error, CorruptData):
             self.fail("DATA_DAMAGED", f"{error}; 'polynya store verify' says more")
             log.error("data is missing or damaged", extra={"request_id": self.request_id, "target": self.shown_target, "error": str(error)})
+        elif isinstance(error, MemoryError):
+            self.fail("NO_MEMORY")
+            log.error("there is no memory for a request", extra={"request_id": self.request_id, "target": self.shown_target})
         else:
             self.fail("INTERNAL")
             log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})

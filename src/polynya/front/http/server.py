@@ -22,11 +22,12 @@ from polynya.front.http.counters import HttpCounters
 from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
+from polynya.front.http.handshakes import BACKLOG, Handshakes
 from polynya.front.http.mount import Handler
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.table import dispatch
 from polynya.front.http.routing import Router
-from polynya.front.http.settings import HEAD_SECONDS, UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
+from polynya.front.http.settings import HANDSHAKES_MAX, UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 
@@ -80,7 +81,8 @@ class HttpFront:
         self.assurance = Assurance(service.facts, self.spawn)
         self._lingering: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Handshakes] = []
+        self._handshakes_max = min(HANDSHAKES_MAX, self.settings.connections_max // 4 + 1) if self.is_tls else 0
         self._timer: asyncio.TimerHandle | None = None
         self._start_id = secrets.token_hex(4)
         self._request_count = 0
@@ -90,11 +92,13 @@ class HttpFront:
         """Serve on listening sockets; they are closed by `stop`."""
         loop = asyncio.get_running_loop()
         for listener in sockets:
-            patience = float(HEAD_SECONDS) if self._tls is not None else None
-            server = await loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=1024, ssl=self._tls, ssl_handshake_timeout=patience
-            )
-            self._servers.append(server)
+            if self._tls is None:
+                self._servers.append(await loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG))
+            else:
+                shaking = Handshakes(
+                    listener, self._tls, lambda: Connection(self), at_most=self._handshakes_max, dropped=self.counters.refuse_handshake
+                )
+                self._servers.append(shaking)
         self.tick = int(loop.time())
         self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -132,7 +136,7 @@ class HttpFront:
     def admit(self, connection: Connection) -> bool:
         self.connections.add(connection)
         self.counters.connections_opened += 1
-        if len(self.connections) > self.settings.connections_max:
+        if len(self.connections) > self.settings.connections_max - self._handshakes_max:
             self.counters.connections_refused += 1
             return False
         return True

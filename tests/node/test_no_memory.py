@@ -1,0 +1,88 @@
+"""A core that has no memory left never goes on with something half done that nobody knows of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from polynya.node.assembly import EXIT_FAULT, lost_callback, lost_thread
+from polynya.service.api import LiveEvent
+from polynya.service.feeds import Feeds
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(threading, "excepthook", lost_thread)
+    yield codes
+
+
+def starve() -> None:
+    raise MemoryError
+
+
+def test_a_thread_that_dies_takes_its_core_down(ended: list[int]) -> None:
+    """The journal's could not tell the loop that a write has ended: everything would wait for it for ever."""
+    thread = threading.Thread(target=starve)
+    thread.start()
+    thread.join()
+    assert ended == [EXIT_FAULT]
+
+
+def test_a_callback_that_found_no_memory_takes_its_core_down(ended: list[int]) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lost_callback)
+        loop.call_soon(lambda: 1 // 0)
+        await asyncio.sleep(0)
+        assert ended == []
+        loop.call_soon(starve)
+        await asyncio.sleep(0)
+        assert ended == [EXIT_FAULT]
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_found_no_memory_is_cut_and_costs_no_other(ended: list[int]) -> None:
+    class Starving(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            raise MemoryError
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lost_callback)
+        server = await loop.create_server(Starving, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"x")
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError:
+            pass
+        writer.close()
+        server.close()
+        assert ended == []
+
+    for runner in (asyncio.run, uvloop.run):
+        runner(story())
+
+
+def test_a_live_reader_that_failed_hears_that_it_has_to_resume() -> None:
+    """A feed to another core would else stand still for all readers there, as nothing tells of the event that is missing."""
+    heard: list[bool] = []
+
+    class Reader:
+        def live(self, event: LiveEvent) -> None:
+            heard.append(event.cut)
+            if not event.cut:
+                raise MemoryError
+
+    feeds = Feeds()
+    feeds.attach(7, Reader())
+    feeds.publish(LiveEvent(7, 0, 0, 1, 1, 0, b"x"))
+    assert heard == [False, True] and not feeds.uids()
