@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from raft_world import World, commands
 
-from polynya.raft import NEVER, Configuration
+from polynya.raft import NEVER, Configuration, Role
+from polynya.raft.messages import Vote
 
 
 def group_of_three() -> World:
@@ -38,3 +39,21 @@ def test_an_idle_group_sleeps_without_a_deadline_and_wakes_with_an_append() -> N
     world.pass_time(100)
     assert not any(member.live.sleeping for member in world.members.values())
     assert [member.applied for member in world.members.values()] == [2, 2, 2]
+
+
+def test_who_wakes_before_the_leader_sleeps_keeps_it_awake() -> None:
+    """One that is out of the group and does not know asks for votes, when all have agreed to sleep and the leader has not yet: it would sleep
+    beside members that wait for it."""
+    world = group_of_three()
+    leader = world.leader()
+    assert leader is not None
+    others = [member for member in world.members.values() if member is not leader]
+    while not all(member.live.sleeping for member in others):
+        world.pass_time(1)
+    assert not leader.live.sleeping
+    term = leader.live.term
+    for member in others:
+        member.live.step(Vote(member.node, 4, 1, term + 1, 0, 0, pre=True), member.now_ms)
+    world.pass_time(4000)
+    assert leader.live.role is Role.LEADER and leader.live.term == term, "nobody has missed it"
+    assert all(member.live.sleeping for member in world.members.values())

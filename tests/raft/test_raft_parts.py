@@ -240,6 +240,23 @@ def test_an_answer_that_was_not_asked_for_answers_no_read() -> None:
         assert raft.take().reads == reads
 
 
+@pytest.mark.parametrize("given_out", [True, False])
+def test_of_two_snapshots_that_found_no_room_the_log_begins_behind_the_later_one(given_out: bool) -> None:
+    raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])
+    for index in (5, 9):
+        snapshot = Snapshot(index, 1, BIRTH.configuration, 3, identity=index)
+        raft.step(SnapshotChunk(2, 1, 1, 1, snapshot, 0, b"all"), 10)
+        assert raft.take().install == snapshot
+        raft.installed(index, 20)
+        if index == 5 or given_out:
+            assert raft.take().reset == snapshot
+    raft.unwritten(30)
+    effects = raft.take()
+    assert effects.reset == snapshot and not effects.entries
+    raft.persisted(effects.ticket, 40)
+    assert raft.durable == 9
+
+
 def test_a_commit_counts_no_further_than_the_log_was_compared() -> None:
     """A probe without entries tells a commit beyond what it compares: what is behind that here may be another leader's."""
     raft = Raft(Identity(1, 2, 5), Recovery(1).result(BIRTH), Settings(), now_ms=0, ready=[])

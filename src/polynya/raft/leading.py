@@ -181,6 +181,8 @@ def _held(peer: Progress, message: HeartbeatAnswer) -> None:
         peer.asleep = message.asleep
         if peer.mode is Mode.REPLICATE and held < peer.beat_next - 1:
             peer.probe(held + 1)
+    elif not message.context:  # it has woken, after it had agreed to sleep perhaps
+        peer.asleep = False
     if peer.mode is Mode.PROBE and message.context > peer.probe_context:
         peer.probing = False
         if held >= peer.next - 1:

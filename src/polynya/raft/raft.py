@@ -257,7 +257,8 @@ class Raft:
         """Nothing that is not yet durable was written, for want of room: it comes again. A group of one drops it, unless it was given out as
         committed; returns the first index that is gone, or 0."""
         self._at(now_ms)
-        self.reset = next((write.reset for write in self.writes if write.reset is not None), self.reset)
+        resets = (self.reset, *(write.reset for write in reversed(self.writes)))
+        self.reset = next((reset for reset in resets if reset is not None), None)  # of the newest installation: the others are void
         self.writes.clear()
         self.hard_due = not self.hard_durable
         self.unstaged = min(self.unstaged, max(self.durable + 1, self.log.first))
