@@ -8,9 +8,11 @@ import hashlib
 from collections.abc import Callable
 from random import Random
 from string import ascii_lowercase
+from typing import Any
 
 import msgspec
 from sim_cluster import GROUPS, Node, World
+from sim_faults import FAULTS, weights
 from sim_knobs import Knobs
 from sim_loop import run_simulated
 from sim_tier import chance_of
@@ -80,7 +82,7 @@ class Episode:
         self.streams = tuple(f"test/{letter}" for letter in ascii_lowercase[: self.knobs.world.get("streams", 3)])
         self.random = self.draw = Random(f"episode {seed}")  # of clients, and of mishaps
         self.world = World(seed)
-        self.choices = MISHAPS
+        self.choices = self._edged(MISHAPS)
         self.histories = {name: History(name) for name in self.streams}
         self.count = 0
         self.events: list[str] = []
@@ -89,6 +91,12 @@ class Episode:
         self.seconds = 0.0
         self.trace = ""
         self.tasks: list[asyncio.Future[None]] = []
+
+    def _edged(self, choices: tuple[Callable[[Any], None], ...]) -> tuple[Callable[[Any], None], ...]:
+        """With what else happens in this world (sim_faults.py)."""
+        drawn = weights(self.seed) if "faults" in self.knobs.world else {}
+        more = [FAULTS[name] for name, weight in drawn.items() for _ in range(int(weight))]
+        return (*choices, *more)
 
     def note(self, event: str) -> None:
         self.events.append(f"{asyncio.get_running_loop().time():.6f} {event}")
@@ -113,7 +121,7 @@ class Episode:
         world = self.world
         world.turn(self.knobs)
         for node in world.nodes.values():
-            node.rate = 1 + self.random.uniform(-0.009, 0.009)
+            node.clock.set_rate(self._rate(self.random))
         await world.start()
         for name in self.histories:
             await self._create(name)
@@ -126,6 +134,11 @@ class Episode:
         await world.stop()
         self.seconds = asyncio.get_running_loop().time() - 1000
         return hashlib.sha256("\n".join(self.events).encode()).hexdigest()
+
+    def _rate(self, random: Random) -> float:
+        """Of a clock that is as wrong as it may be."""
+        drift = self.world.drift * 0.9
+        return 1 + random.uniform(-drift, drift)
 
     async def _mishaps(self) -> None:
         for _ in range(self.mishaps):
@@ -328,7 +341,7 @@ class Episode:
         if alive:
             node = self.draw.choice(alive)
             self.note(f"node {node.number} hands over")
-            node.core.leadership.hand_over_all()
+            node.process.hand(node.core.leadership.hand_over_all)
 
 
 MISHAPS: tuple[Callable[[Episode], None], ...] = (

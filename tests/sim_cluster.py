@@ -12,12 +12,15 @@ from random import Random
 from typing import Any
 
 import msgspec
-from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
+from sim_clock import Clock
+from sim_disk import Crash, Died, SimDisk
 from sim_knobs import Knobs
 from sim_loop import SimLoop
+from sim_network import CALM, Network
 from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, SimMap, SimWriter, Stream, Way, placeless, settings_of
+from sim_process import NOBODY, Process
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -45,7 +48,6 @@ from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 GROUPS = 2
-WALL_MS = 1_700_000_000_000
 
 
 class NotThere(AssertionError):
@@ -57,11 +59,15 @@ class Node:
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
-        self.disk = FakeDisk(Random(world.random.random()))
+        self.disk = SimDisk(Random(world.random.random()), self._crash)
+        self.slow: tuple[float, float] | None = None  # seconds of each write, if other than elsewhere
+        self.clock = Clock(5000 * number)
+        self.process = Process()
+        self.dying: Crash | None = None
         self.folder = Path("/core-0")
         self.life = 0
         self.alive = self.gone = False
-        self.rate = 1.0  # of its clock
+        self.begun = 0  # the last life that came so far as to have an engine
         self.heard: dict[int, float] = {}
         self.lives: dict[int, int] = {}  # of the peers
         self.lost: set[int] = set()
@@ -69,7 +75,6 @@ class Node:
         self.tasks: set[asyncio.Task[None]] = set()
         self.stamps: dict[int, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
-        self.wall_ms = 0  # by which its wall's clock is wrong
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
         self.engine: Engine
 
@@ -78,16 +83,6 @@ class Node:
         core = self.engine.core
         assert isinstance(core, ReplicatedCore)
         return core
-
-    def now_ms(self) -> int:
-        return self.ms_of(asyncio.get_running_loop().time())
-
-    def ms_of(self, seconds: float) -> int:
-        """The loop's time by this node's clock."""
-        return int(seconds * 1000 * self.rate) + 5000 * self.number
-
-    def log_wall_ms(self) -> float:
-        return WALL_MS + self.now_ms() - 1_000_000 + self.wall_ms
 
     def start_or_say(self) -> str:
         """Start; or why that is refused, and it stays dead."""
@@ -100,18 +95,29 @@ class Node:
         return ""
 
     def start(self) -> None:
-        world = self.world
+        if self.dying is not None:
+            self._crashed()
         self.life += 1
         self.alive = True
+        self.process = Process()
+        self.process.slow_seconds = self.slow[1] if self.slow else 0.0
+        try:
+            self.process.run(self._start)
+        except Died:
+            self._crashed()
+
+    def _start(self) -> None:
+        world = self.world
         born = self.number in world.born
         membership = Membership(self.number, world.born if born else (), world.placed if born else {})
         storage = open_storage(
             self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
+        self.begun = self.life
         self.way = Way(self, self.life)
-        clock = LogClock(storage.log_ms, boot=self.now_ms, wall=self.log_wall_ms)
+        clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
-        cluster = Cluster(membership, links, GROUPS, self.now_ms, seed, world.settings, clock.reach)
+        cluster = Cluster(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
         shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes)
         self.engine = Engine(
             storage,
@@ -157,9 +163,11 @@ class Node:
 
     def _fatal(self, life: int, error: BaseException) -> None:
         """A disk that fails is the end of this life; anything else is a defect."""
+        if life != self.life or not self.alive:
+            return
         if not isinstance(error, OSError | JournalFailed) or not self.world.disks_fail:
             self.faults.append(error)
-        asyncio.get_running_loop().call_soon(self._die_of_it, life)
+        asyncio.get_running_loop().call_soon(self._die_of_it, life, context=NOBODY)
 
     def _die_of_it(self, life: int) -> None:
         if self.alive and self.life == life:
@@ -175,6 +183,7 @@ class Node:
 
     def kill(self, *, power: float | None = None) -> None:
         """The process dies; with `power` the machine, and that share of what was not synced survives."""
+        self.dying = None
         rafts = {number: member.raft for number, member in self.core.members.items()}
         self.durable = {
             number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
@@ -188,15 +197,43 @@ class Node:
         for task in (*self.engine.exchange._tasks, *self.engine.local.recalls._tasks, *self.tasks):
             task.cancel()
         self.tasks.clear()
+        self.process.go_on()  # what is left of it ends
+        self._switch_off(power)
+
+    def _switch_off(self, power: float | None) -> None:
         if power is None:
             self.disk.kill()
         else:
             self.disk.power_cut(power)
 
+    def _crash(self, crash: Crash) -> None:
+        """In the middle of whatever it does: nobody hears of it any more, and it does nothing more."""
+        self.alive = False
+        self.dying = crash
+        self.process.stop()
+        asyncio.get_running_loop().call_soon(self._crashed, crash, context=NOBODY)
+
+    def _crashed(self, crash: Crash | None = None) -> None:
+        if self.dying is None or crash not in (None, self.dying):
+            return
+        crash, self.dying = self.dying, None
+        self.world.crashes[f"{crash.at} {crash.calls[0] if len(crash.calls) == 1 else 'any'}"] += 1
+        if self.begun == self.life:
+            self.kill(power=crash.power)
+        else:  # before it was anything
+            self.process.go_on()
+            self._switch_off(crash.power)
+
+    def pause(self, seconds: float, *, timers_first: bool = False) -> None:
+        """It stands still for so long; if it dies meanwhile, no longer."""
+        process, loop = self.process, asyncio.get_running_loop()
+        process.stop()
+        loop.call_later(seconds, lambda: process.go_on(timers_first=timers_first), context=NOBODY)
+
     def lose_disk(self) -> None:
         """The machine is a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
-        self.disk = FakeDisk(Random(self.world.random.random()))
+        self.disk = SimDisk(Random(self.world.random.random()), self._crash)
         self.durable = {}
 
     @property
@@ -239,7 +276,7 @@ class Node:
                 world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
-                    self.core.peer_lost(other.number, self.ms_of(self.heard[other.number]))
+                    self.core.peer_lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
         loop.call_later(PULSE_SECONDS, self._pulse, life)
 
@@ -259,7 +296,8 @@ class Node:
 
     async def propose(self, name: str, command: Command) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.engine.service.propose(name, command, partial(settle, future))
+        service, stamped = self.engine.service, self.engine.local.stamped
+        self.process.hand(lambda: service.propose(name, stamped(command), partial(settle, future)))
         try:
             async with asyncio.timeout(6):
                 return await future
@@ -286,7 +324,7 @@ class Node:
         return b"".join(bytes(span.payload) for span in spans)
 
     async def _page(self, query: ReadQuery) -> Page:
-        page = await self.engine.service.read(query)
+        page = await self.process.drive(self.engine.service.read(query))
         if not isinstance(page, Page):
             raise NotThere(f"{query.name} is not there on node {self.number}")
         return page
@@ -297,7 +335,7 @@ class Node:
     def snapshot_soon(self) -> None:
         """Beside everything else, if none is under way."""
         if not self.engine.snapshotter.lock.locked():
-            self.spawn(self._try_snapshot())
+            self.process.hand(lambda: self.spawn(self._try_snapshot()))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """For as long as this life."""
@@ -307,7 +345,7 @@ class Node:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), Died):
             self.faults.append(task.exception())  # type: ignore[arg-type]
 
     async def _try_snapshot(self) -> None:
@@ -323,12 +361,14 @@ class Node:
         return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
 
 
-class World:
+class World(Network):
     """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
 
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
-        self.random = Random(seed)
+        super().__init__(Random(seed))
         self.store = store
+        self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
+        self.crashes = Counter[str]()  # at a call: moment and call
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
@@ -350,15 +390,9 @@ class World:
         self.cache_bytes, self.states_bytes = 2048, 500
         self.round_pace = self.fold_seconds = 0.0
         self.settings = settings_of
-        self.cut: set[tuple[int, int]] = set()  # (from, to) that nothing passes
-        self.clogged: dict[tuple[int, int], float] = {}  # (from, to) that nothing passes before that time
-        self.loss = self.copies = 0.0
         self.told: dict[
             tuple[int, tuple[int, int]], int
         ] = {}  # (group, (index, number in that entry)) -> what was applied there, and answered
-        self.sent = 0
-        self.delay = (0.0005, 0.002)
-        self.far: dict[int, float] = {}  # node -> seconds that it is away from all others
         self.disk_delay = (0.0005, 0.002)
         self.leaders: dict[tuple[int, int], int] = {}
         self.nodes = {number: Node(self, number) for number in self.born}
@@ -373,7 +407,7 @@ class World:
                 setattr(self, name, value)
         if self.store is None:
             self.hot_bytes_max = 1 << 20  # nothing would ever make room
-        self.settings = lambda *about: knobs.turn(settings_of(*about))
+        self.settings = lambda *about: msgspec.structs.replace(knobs.turn(settings_of(*about)), clock_drift=self.drift)
         loop.turn_seconds = knobs.world.get("turn_seconds", 0.0)
         loop.slow_threads(Random(f"threads {knobs.seed}"), knobs.world.get("thread_seconds", 0.0))
 
@@ -394,10 +428,10 @@ class World:
 
         def hear() -> None:
             if node.alive and node.life == life:
-                node.placing.adopt(newest)
+                node.process.hand(lambda: node.placing.adopt(newest))
 
         if newest.epoch:
-            asyncio.get_running_loop().call_later(self.random.expovariate(10), hear)
+            asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
 
     def redraw(self, **fields: Any) -> None:
         """Another map."""
@@ -425,7 +459,8 @@ class World:
         """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
         and OutcomeUnknown. `still`: whether the controller lives."""
         goal = self.map.goals[group]
-        status = await node.steering.status(group)
+        drive = node.process.drive
+        status = await drive(node.steering.status(group))
         known = status.configuration
         if goal != self.map.goals[group] or not status.settled or not still():
             return False
@@ -437,10 +472,10 @@ class World:
         new = set(goal) - set(known.voters)
         if new - set(known.learners):
             stay = tuple(each for each in readers if each in known.readers and each not in new)
-            await node.steering.change(group, Configuration(known.voters, (), tuple(new), stay))
+            await drive(node.steering.change(group, Configuration(known.voters, (), tuple(new), stay)))
         else:
             readers = tuple(each for each in readers if each not in goal)
-            await node.steering.change(group, Configuration(goal, (), (), readers))
+            await drive(node.steering.change(group, Configuration(goal, (), (), readers)))
         return False
 
     async def wait_placed(self, seconds: float = 60.0) -> None:
@@ -474,35 +509,7 @@ class World:
         return [node for node in self.nodes.values() if node.alive]
 
     def disk_seconds(self, node: Node) -> float:
-        return self.random.uniform(*self.disk_delay)
-
-    def carry(self, sender: Node, to: int, messages: list[bytes]) -> None:
-        node = self.nodes.get(to)
-        if node is None:
-            return
-        self.deliver(sender, to, lambda: node.core.received(messages, sender.number))
-        if self.copies and self.random.random() < self.copies:
-            self.deliver(sender, to, lambda: node.core.received(messages, sender.number))
-
-    def deliver(self, sender: Node, to: int, what: Callable[[], None]) -> None:
-        """After a while, if nothing is in the way then and now."""
-        self.sent += 1
-        if (sender.number, to) in self.cut or self.random.random() < self.loss:
-            return
-        node, life = self.nodes[to], self.nodes[to].life
-
-        def arrive() -> None:
-            if node.alive and node.life == life and (sender.number, to) not in self.cut:
-                what()
-
-        loop = asyncio.get_running_loop()
-        clogged = max(0.0, self.clogged.get((sender.number, to), 0.0) - loop.time()) if self.clogged else 0.0
-        far = self.far.get(sender.number, 0.0) + self.far.get(to, 0.0) if self.far else 0.0
-        loop.call_later(clogged + far + self.random.uniform(*self.delay), arrive)
-
-    def isolate(self, number: int) -> None:
-        for other in self.voters:
-            self.cut |= {(number, other), (other, number)}
+        return self.random.uniform(*(node.slow or self.disk_delay))
 
     def applied(self, group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
         """The same everywhere: an entry that was applied never changes, and neither does what it leads to."""
@@ -511,11 +518,11 @@ class World:
         assert self.told.setdefault((group, index), what) == what, f"entry {index} of group {group} is not what it was: {command}"
 
     def heal(self) -> None:
-        self.cut.clear()
-        self.clogged.clear()
-        self.loss = self.copies = 0.0
-        self.delay = (0.0005, 0.002)
-        self.disk_delay = (0.0005, 0.002)
+        super().heal()
+        self.disk_delay = CALM
+        for node in self.nodes.values():
+            node.disk.crash = None
+            node.slow, node.process.slow_seconds = None, 0.0
 
     def leader(self, group: int) -> Node | None:
         return next((node for node in self.alive() if node.core.leads(group)), None)

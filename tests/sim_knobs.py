@@ -124,7 +124,13 @@ WORLD: dict[str, Choices] = {  # attributes of the world
     "thread_seconds": (0.001, 0.02, 0.05),
     "turn_seconds": (0.00001, 0.0002),
     "streams": (8,),
+    "capacity": (2, 5, 20),
+    "waits": (True,),
+    "replays": (0.05, 0.3),
+    "drift": (0.1, 0.3),
+    "faults": (0.2, 0.5),
 }
+SHARES = {"faults": 0.8}  # of what is turned more often than others
 SLICED = (encoding, capturing, snapshots, flusher, merger, evictor, local, retainer)  # they let others go on between two slices
 
 
@@ -182,7 +188,7 @@ def _drawn(seed: int, knobs: Mapping[str, Choices]) -> dict[str, Any]:
     turned = {}
     for name, choices in knobs.items():
         random = Random(f"knob {name} {seed}")
-        if random.random() < TURNED_SHARE:
+        if random.random() < SHARES.get(name, TURNED_SHARE):
             turned[name] = random.choice(choices)
     return turned
 

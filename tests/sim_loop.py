@@ -5,9 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
+from contextvars import ContextVar
 from functools import partial
+from heapq import heapify, heappush
 from random import Random
-from typing import Any
+from typing import Any, Protocol
+
+
+class Slowed(Protocol):
+    """A process."""
+
+    slow_seconds: float
+
+
+PROCESS: ContextVar[Slowed | None] = ContextVar("PROCESS", default=None)  # which node, and which life of it, runs
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -19,6 +30,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.scheduled = 0  # calls, so far: what this run did
         self._selector = self
         self.turn_seconds = 0.0  # that each pass of the loop takes in which something is to be done
+        self._held: dict[Slowed | None, tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]] = {}  # processes that stand still
         self._threads = _Inline(self)
         self._default_executor = self._threads  # type: ignore[assignment]
         self.faults: list[dict[str, Any]] = []
@@ -29,11 +41,44 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         self.scheduled += 1
-        return super().call_soon(callback, *args, context=context)
+        handle = super().call_soon(callback, *args, context=context)
+        if self._held and (held := self._held.get(_process_of(handle))) is not None:
+            held[0].append(self._ready.pop())  # type: ignore[attr-defined]
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         self.scheduled += 1
-        return super().call_at(when, callback, *args, context=context)
+        handle = super().call_at(when, callback, *args, context=context)
+        if self._held and (held := self._held.get(_process_of(handle))) is not None:
+            held[1].append(handle)
+            self._scheduled.remove(handle)  # type: ignore[attr-defined]
+            heapify(self._scheduled)  # type: ignore[attr-defined]
+        return handle
+
+    def hold(self, process: Slowed) -> None:
+        """What is to run of it waits, and so do its timers."""
+        ready, timers = self._held[process] = ([], [])
+        for place, handle in enumerate(self._ready):  # type: ignore[attr-defined]
+            if _process_of(handle) is process:
+                ready.append(handle)
+                self._ready[place] = _nothing(self)  # type: ignore[attr-defined]  # a pass of the loop has counted them
+        timers += [handle for handle in self._scheduled if _process_of(handle) is process]  # type: ignore[attr-defined]
+        self._scheduled = [handle for handle in self._scheduled if _process_of(handle) is not process]  # type: ignore[attr-defined, has-type]
+        heapify(self._scheduled)
+
+    def release(self, process: Slowed, *, timers_first: bool) -> None:
+        """It goes on: with the timers that were due meanwhile, or with what came for it."""
+        ready, timers = self._held.pop(process)
+        if not timers_first:
+            self._ready.extend(ready)  # type: ignore[attr-defined]
+        for handle in sorted(timers):
+            if handle.when() <= self.now and not handle.cancelled():
+                handle._scheduled = False  # type: ignore[attr-defined]
+                self._ready.append(handle)  # type: ignore[attr-defined]
+            else:
+                heappush(self._scheduled, handle)
+        if timers_first:
+            self._ready.extend(ready)  # type: ignore[attr-defined]
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
@@ -68,14 +113,26 @@ class _Inline(Executor):
             tell = partial(future.set_result, work(*args, **more))
         except BaseException as fault:
             tell = partial(future.set_exception, fault)
-        if self._seconds:
-            self._loop.call_later(self._random.uniform(0.0, self._seconds), _told, future, tell)
+        process = PROCESS.get()
+        seconds = max(self._seconds, process.slow_seconds if process is not None else 0.0)
+        if seconds:
+            self._loop.call_later(self._random.uniform(0.0, seconds), _told, future, tell)
         else:
             tell()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         pass
+
+
+def _process_of(handle: asyncio.Handle) -> Slowed | None:
+    return handle._context.get(PROCESS)  # type: ignore[attr-defined, no-any-return]
+
+
+def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
+    handle = asyncio.Handle(lambda: None, (), loop)
+    handle.cancel()
+    return handle
 
 
 def _told(future: Future[Any], tell: Callable[[], None]) -> None:

@@ -43,7 +43,7 @@ class Moves(Episode):
     def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
         super().__init__(seed, mishaps, knobs)
         self.world = World(seed, count=5, replicas=3)
-        self.choices: tuple[Callable[[Episode], None], ...] = (*(each for each in MISHAPS if each is not Episode.wipe), *MOVES)
+        self.choices: tuple[Callable[[Episode], None], ...] = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *MOVES))
         self.pieces: dict[str, list[tuple[int, bytes]]] = {name: [] for name in self.streams}
         self.moved = 0
 
@@ -102,7 +102,7 @@ class Moves(Episode):
         ear, life = Ear(), node.life
         try:
             async with asyncio.timeout(6):
-                facts = await node.engine.service.attach(name, ear)
+                facts = await node.process.drive(node.engine.service.attach(name, ear))
         except (Unavailable, TimeoutError):
             return
         if node.life != life or not node.alive:

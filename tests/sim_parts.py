@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sim_process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Settings
@@ -55,25 +56,30 @@ class Stream:
         met = self.there.number not in self.here.lost and self.here.number not in self.there.lost
         return met and all(node.alive and node.life == life for node, life in zip(ends, self.lives, strict=True))
 
-    def forward(self, what: Callable[[], object]) -> None:
+    def forward(self, to: Node, what: Callable[[], object]) -> None:
         loop, world = asyncio.get_running_loop(), self.here.world
         self.ready = max(self.ready + 1e-6, loop.time() + world.random.uniform(*world.delay))  # one behind the other
-        loop.call_at(self.ready, lambda: what() if self.alive() else None)
+
+        def arrive() -> None:
+            if self.alive():
+                to.process.hand(lambda: what() if self.alive() else None)
+
+        loop.call_at(self.ready, arrive, context=NOBODY)
 
     def item(self, body: bytes) -> None:
         if self.open:
-            self.forward(lambda: self.on_item(body))
+            self.forward(self.here, lambda: self.on_item(body))
 
     def end(self, error: BaseException | None = None) -> None:
         if self.open:
             self.open = False
-            self.forward(lambda: self.on_end(error))
+            self.forward(self.here, lambda: self.on_end(error))
 
     def cancel(self) -> None:
         self.on_item = self.on_end = lambda *_: None
         if self.open:
             self.open = False
-            self.forward(self._cancelled)
+            self.forward(self.there, self._cancelled)
 
     def _cancelled(self) -> None:
         self.on_cancel()
@@ -83,9 +89,9 @@ class Stream:
         if self.open and not self.alive():
             self.open = False
             if self.here.alive and self.here.life == self.lives[0]:
-                self.on_end(Unavailable("the connection broke"))
+                self.here.process.hand(lambda: self.on_end(Unavailable("the connection broke")))
             if self.there.alive and self.there.life == self.lives[1]:
-                self.on_cancel()
+                self.there.process.hand(self._cancelled)
         return self.open
 
 
@@ -107,7 +113,7 @@ class Way:
     def subscribe(self, core: int, kind: int, body: bytes, on_item: Any, on_end: Any) -> Stream:
         stream = Stream(self.node, self.node.world.nodes[core >> 8], on_item, on_end)
         self.node.world.open.append(stream)
-        stream.forward(lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
+        stream.forward(stream.there, lambda: stream.there.way.streams[kind](body, stream, self.node.number << 8))
         return stream
 
     def send(self, core: int, kind: int, body: bytes) -> bool:

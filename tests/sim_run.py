@@ -46,6 +46,9 @@ class Totals(Simulation):
         counted = Counter(self.faults) + episode.counts
         if episode.world.store is not None:
             counted += Counter({f"store: {name}": count for name, count in episode.world.store.faults.items()})
+        world = episode.world
+        counted += Counter({f"died {name}": count for name, count in world.crashes.items()})
+        counted += Counter({"message again": world.replayed, "no room on a way": world.lost_for_room})
         self.faults = dict(counted)
 
     def told(self) -> str:

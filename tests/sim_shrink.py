@@ -86,7 +86,7 @@ def shrunk(seed: int) -> tuple[Knobs, list[Step], str]:
     def fails(steps: Sequence[Step]) -> bool:
         return bool(fault_of(seed, steps, knobs))
 
-    steps = shorten(shrink(SwarmEpisode(seed).schedule, fails), fails)
+    steps = shorten(shrink(SwarmEpisode(seed, knobs=knobs).schedule, fails), fails)
     return knobs, steps, fault_of(seed, steps, knobs)
 
 

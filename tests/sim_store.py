@@ -10,6 +10,7 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
+from sim_process import NOBODY
 
 from polynya.objectstore import MemoryStore, ObjectInfo, ObjectStore, StoreUnavailable
 from polynya.objectstore.api import AlreadyExists, Conflict
@@ -44,9 +45,9 @@ class SimStore(MemoryStore):
         self._tasks: set[asyncio.Task[object]] = set()
         self._born: dict[str, float] = {}
 
-    def on(self, node: int) -> ObjectStore:
-        """As this node reaches it."""
-        return _Refusing(self, node)
+    def on(self, node: int, dies: Callable[[str, str], bool]) -> ObjectStore:
+        """As this node reaches it. `dies`: whether it does, at this moment of this call."""
+        return _Refusing(self, node, dies)
 
     def _store(self, key: str, data: bytes) -> str:
         self._version += 1
@@ -112,7 +113,7 @@ class SimStore(MemoryStore):
             await asyncio.sleep(late)
             return await work()  # type: ignore[misc]
 
-        task = asyncio.ensure_future(happen())
+        task = asyncio.get_running_loop().create_task(happen(), context=NOBODY.copy())  # not the node's: it may stand still, or die
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         if untold:
@@ -129,11 +130,18 @@ class SimStore(MemoryStore):
 class _Refusing:
     """The store of one node, which it may refuse."""
 
-    def __init__(self, store: SimStore, node: int) -> None:
-        self._store, self._node = store, node
+    def __init__(self, store: SimStore, node: int, dies: Callable[[str, str], bool]) -> None:
+        self._store, self._node, self._dies = store, node, dies
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
-        return await self._open().put(key, parts)
+        await self._lives("before")
+        tag = await self._open().put(key, parts)
+        await self._lives("after")
+        return tag
+
+    async def _lives(self, moment: str) -> None:
+        if self._dies("put", moment):
+            await asyncio.get_running_loop().create_future()  # nobody lives to see the end of it
 
     async def get(self, key: str) -> bytes:
         return await self._open().get(key)

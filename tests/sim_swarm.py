@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import msgspec
+import sim_faults as faults
 from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
-from sim_cluster import WALL_MS, Node, World
+from sim_clock import WALL_MS
+from sim_cluster import Node, World
 from sim_knobs import Knobs
 from sim_loop import SimLoop
 from sim_store import GOOD, SimStore, Weather
@@ -66,15 +68,27 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             disk_delay=random.choice(((0.0005, 0.002), (0.001, 0.03), (0.01, 0.1))),
             misdirected=random.choice((0.0, 0.0, 0.1)),
             weather=store if random.random() < 0.75 else None,
-            weights={name: random.choice((0.0, 1.0, 1.0, 3.0)) for name in MISHAPS} | {"start": 6.0, "heal": 3.0},
+            weights={name: random.choice((0.0, 1.0, 1.0, 3.0)) for name in MISHAPS} | HELP,
         )
 
-    def steps(self, random: Random, count: int) -> list[Step]:
+    def steps(self, random: Random, count: int, knobs: Knobs) -> list[Step]:
         names = [name for name, weight in self.weights.items() if weight]
         weights = [self.weights[name] for name in names]
-        return [
+        steps = [
             Step(round(random.expovariate(1 / 0.7), 3), random.choices(names, weights)[0], random.getrandbits(31)) for _ in range(count)
         ]
+        return list(_edged(steps, knobs)) if "faults" in knobs.world else steps
+
+
+def _edged(steps: list[Step], knobs: Knobs) -> Iterator[Step]:
+    """Some of the steps are of another kind (sim_faults.py); most that help stay."""
+    random, weights = Random(f"edges {knobs.seed}"), faults.weights(knobs.seed)
+    for step in steps:
+        share = knobs.world["faults"] * (0.5 if step.mishap in HELP else 1.0)
+        if random.random() < share:
+            yield msgspec.structs.replace(step, mishap=random.choices(list(weights), list(weights.values()))[0])
+        else:
+            yield step
 
 
 class Ear:
@@ -94,7 +108,7 @@ class SwarmEpisode(Episode):
         super().__init__(seed, mishaps, knobs)
         random = Random(f"swarm {seed}")
         self.swarm = Swarm.draw(random)
-        drawn = self.swarm.steps(random, mishaps)
+        drawn = self.swarm.steps(random, mishaps, self.knobs)
         self.schedule = list(drawn if schedule is None else schedule)
         self.counts: Counter[str] = Counter()
         self.tails: dict[str, bytearray] = {}
@@ -120,7 +134,7 @@ class SwarmEpisode(Episode):
             await asyncio.sleep(step.after)
             self.draw = Random(step.seed)
             self.counts[step.mishap] += 1
-            MISHAPS[step.mishap](self)
+            ALL[step.mishap](self)
             self.world.check()
         self.over = True
         self.tasks += tails
@@ -156,6 +170,8 @@ class SwarmEpisode(Episode):
         """As an operator does: a node that refuses its damaged data comes back without."""
         node.disk.bad_reads = 0.0
         why = node.start_or_say()
+        if why == "Died":
+            return
         if why == "CorruptData":
             self.note(f"node {node.number} refuses its data")
             assert self.wiped is node, f"node {node.number} finds damage that nobody made"
@@ -235,7 +251,7 @@ class SwarmEpisode(Episode):
     async def _follow(self, node: Node, name: str, content: bytearray) -> None:
         """Until the node dies, or time is over."""
         ear, life, service = Ear(), node.life, node.engine.service
-        facts = await service.attach(name, ear)
+        facts = await node.process.drive(service.attach(name, ear))
         assert isinstance(facts, Facts), f"{name} is not there on node {node.number}"
         try:
             page = await node.read(name)
@@ -309,8 +325,8 @@ class SwarmEpisode(Episode):
 
     def wall(self) -> None:
         node = self.draw.choice(list(self.world.nodes.values()))
-        node.wall_ms = self.draw.choice((-3_600_000, -500, 0, 700, 60_000))
-        self.note(f"the wall's clock of node {node.number} is {node.wall_ms} ms off")
+        node.clock.wall_ms = self.draw.choice((-3_600_000, -500, 0, 700, 60_000))
+        self.note(f"the wall's clock of node {node.number} is {node.clock.wall_ms} ms off")
 
     def weather(self) -> None:
         if self.world.store is not None:
@@ -349,6 +365,8 @@ MISHAPS: dict[str, Callable[[SwarmEpisode], None]] = {
     "snapshots": Episode.snapshot,
     "hand over": Episode.hand_over,
 }
+HELP = {"start": 6.0, "heal": 3.0}
+ALL: dict[str, Callable[..., None]] = MISHAPS | faults.FAULTS
 
 
 def run_swarm(seed: int, mishaps: int = 25, schedule: Sequence[Step] | None = None, knobs: Knobs | None = None) -> SwarmEpisode:

@@ -65,7 +65,7 @@ class SimTier:
         assert engine.replicated is not None
         world = way.node.world
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
-        store = WatchedStore(shared.on(node), asyncio.get_running_loop().time)
+        store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
         self.access = StoreAccess(store, lambda: None, PATIENCE)
         others = partial(_addresses, nodes, node)
         self.leads = StoreLeads(engine.replicated.leadership, self.access, way, others)

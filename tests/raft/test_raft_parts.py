@@ -309,8 +309,10 @@ def test_what_a_reader_said_before_it_lost_its_disk_answers_no_probe() -> None:
 
 
 def test_a_lease_is_shorter_than_the_promise_by_both_clocks_drift() -> None:
-    settings = Settings(election_ms=1000, clock_drift=0.1)
-    assert settings.lease_ms * 1.1 < 1000 / 1.1
+    settings = Settings(election_ms=1000, clock_drift=0.3)
+    slow, fast = 1 - settings.clock_drift, 1 + settings.clock_drift
+    assert settings.lease_ms / slow < settings.election_ms / fast  # in true time
+    assert Settings().lease_ms == 586
 
 
 @pytest.mark.parametrize(

@@ -42,4 +42,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lease_ms(self) -> int:
         """How long after sending a heartbeat no other leader can be: the followers' clocks may be fast, ours slow, and both are rounded."""
-        return int(self.election_ms / (1 + self.clock_drift) ** 2) - 2
+        return int(self.election_ms * (1 - self.clock_drift) / (1 + self.clock_drift)) - 2
