@@ -15,6 +15,7 @@ import msgspec
 from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
+from sim_house import House, Receiver
 from sim_knobs import Knobs
 from sim_loop import SimLoop
 from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, SimMap, SimWriter, Stream, Way, placeless, settings_of
@@ -151,6 +152,7 @@ class Node:
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
+        self.house = House(self)
         if world.store is not None:
             self.tasks.update(SimTier(self.engine, world.store, self.way).tasks())
         self._pulse(self.life)
@@ -180,6 +182,7 @@ class Node:
             number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
         }
         self.alive = False
+        self.house.end()
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
@@ -329,6 +332,7 @@ class World:
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         self.random = Random(seed)
         self.store = store
+        self.receivers: dict[str, Receiver] = {}  # of webhooks, by URL
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
@@ -583,6 +587,7 @@ class World:
         for node in self.alive():
             for task in node.tasks:
                 task.cancel()
+            node.house.end()
             node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()
