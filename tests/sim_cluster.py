@@ -16,6 +16,7 @@ from google_crc32c import value as crc32c
 from service_world import json_batch, raw_batch
 from sim_clock import Clock
 from sim_disk import Crash, Died, SimDisk
+from sim_house import House, Receiver
 from sim_knobs import Knobs
 from sim_loop import SimLoop
 from sim_network import CALM, Network
@@ -157,6 +158,7 @@ class Node:
         self.lost, self.lives, self.stamps, self.parts = set(), {}, {}, {}
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
+        self.house = House(self)
         if world.store is not None:
             self.tasks.update(SimTier(self.engine, world.store, self.way).tasks())
         self._pulse(self.life)
@@ -189,6 +191,7 @@ class Node:
             number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
         }
         self.alive = False
+        self.house.end()
         self.forwarding.close()
         self.core.close()
         assert self.engine.exchange is not None
@@ -369,6 +372,7 @@ class World(Network):
         self.store = store
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
+        self.receivers: dict[str, Receiver] = {}  # of webhooks, by URL
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
@@ -590,6 +594,7 @@ class World(Network):
         for node in self.alive():
             for task in node.tasks:
                 task.cancel()
+            node.house.end()
             node.forwarding.close()
             await node.core.drain()
             await node.engine.stop()

@@ -29,7 +29,8 @@ from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, leading, reading
 from polynya.replica.member import Member
-from polynya.service import local
+from polynya.service import local, retention
+from polynya.stream import lifetimes, producers, writes
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten
 from polynya.stream.machine import Machine
@@ -149,6 +150,30 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         _said(local.LocalGroups._read, "page.up_to_date and end ==", "end =="),
     ),
 }
+LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.py notice
+    "an equal Stream-Seq is taken": (writes.apply_append, "__code__", _said(writes.apply_append, "stream_seq <= ", "stream_seq < ").__code__),
+    "an older epoch is taken": (
+        producers,
+        "judge_producer",
+        _said(producers.judge_producer, "if producer.epoch < epoch:", "if producer.epoch < epoch - 1:"),
+    ),
+    "a list leaves out what is new": (
+        local.LocalGroups,
+        "applied",
+        _said(local.LocalGroups.applied, "if reply.code == Code.CREATED:", "if reply.code == Code.EXISTS:"),
+    ),
+    "a trim cuts at the record before": (
+        retention,
+        "_cut",
+        _said(retention._cut, "Trim([(uid, page.begin_record", "Trim([(uid, page.begin_record - 1"),
+    ),
+    "a deleted source keeps what one of its forks needs": (
+        lifetimes.cut_to_pins,
+        "__code__",
+        _said(lifetimes.cut_to_pins, "needed = max(", "needed = min(").__code__,
+    ),
+}
+MUTANTS |= LIVED
 NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, test_cluster_follow.py)
     "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),

@@ -16,6 +16,7 @@ from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
 from sim_knobs import Knobs
+from sim_life import Lives
 from sim_loop import SimLoop
 from sim_store import GOOD, SimStore, Weather
 
@@ -122,6 +123,7 @@ class SwarmEpisode(Episode):
             self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
+        self.lives = Lives(self)
 
     def _wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000) + WALL_MS - 1_000_000
@@ -165,6 +167,7 @@ class SwarmEpisode(Episode):
         for name, content in self.tails.items():
             whole = await world.nodes[1].read(name)
             assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
+        await self.lives.finish()
 
     def _start(self, node: Node) -> None:
         """As an operator does: a node that refuses its damaged data comes back without."""
@@ -198,7 +201,7 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare]
+        return [*super().clients(), *rare, *self.lives.clients()]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""

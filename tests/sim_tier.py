@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Protocol
+from unittest import mock
 
 from sim_store import SimStore
 
+from polynya.backup.copies import Whole
 from polynya.base.errors import PolynyaError
 from polynya.base.levels import LEVELS
 from polynya.cold import (
@@ -29,10 +31,14 @@ from polynya.cold import (
     flusher,
     merger,
 )
+from polynya.node import copying
+from polynya.node.copying import Copier
 from polynya.node.engine import Engine
 from polynya.node.store_access import Patience, StoreAccess
 from polynya.node.store_leads import Asking, StoreLeads
 from polynya.objectstore import WatchedStore
+from polynya.service import forks, retainer, settle
+from polynya.service.subscriptions import keys, operations, wakes
 from polynya.transport import address
 
 CLUSTER = "c" * 32
@@ -85,12 +91,13 @@ class SimTier:
             owns_root=_owned,
             sweep_deletes=True,
         )
+        self.copier = Copier(engine, store, Whole(CLUSTER, 1, engine.service.groups), _owned)
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.recalls.states = self.states
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self._snapshots()]
+        work = [self.flusher.run(), self.merger.run(), self.evictor.run(), self.collector.run(), self.copier.run(), self._snapshots()]
         work += [self.access.run(), self.leads.run(), self.leads.answer()]
         return [asyncio.ensure_future(each) for each in work]
 
@@ -112,17 +119,28 @@ class SimTier:
 
 @contextmanager
 def chance_of(seed: int) -> Iterator[None]:
-    """What the tier draws and measures comes from the seed and from virtual time."""
-    random = Random(f"tier {seed}")
-    sound = (flusher.token_bytes, merger.token_bytes, evictor.token_bytes, merger.monotonic, flusher.time)
+    """What the parts draw and measure comes from the seed and from virtual time; what the product does once a minute happens within an episode."""
+    random, more = Random(f"tier {seed}"), Random(f"beside {seed}")
 
     def now() -> float:
         return asyncio.get_running_loop().time()
 
-    flusher.token_bytes = merger.token_bytes = evictor.token_bytes = random.randbytes  # type: ignore[attr-defined, assignment]
-    merger.monotonic = now  # type: ignore[attr-defined]
-    flusher.time = SimpleNamespace(monotonic=now, sleep=lambda seconds: None)  # type: ignore[attr-defined]
-    try:
+    def hexed(count: int) -> str:
+        return more.randbytes(count).hex()
+
+    drawn = SimpleNamespace(token_hex=hexed, token_bytes=more.randbytes)
+    clock = SimpleNamespace(monotonic=now, time=now, sleep=lambda seconds: None)
+    every = Random(f"copies {seed}").choice((1.0, 3.0, 10.0))
+    patience_ms = Random(f"pins {seed}").choice((2000, 10_000))
+    with ExitStack() as stack:
+        for module in (flusher, merger, evictor):
+            stack.enter_context(mock.patch.object(module, "token_bytes", random.randbytes))
+        for module in (forks, keys, operations, wakes):
+            stack.enter_context(mock.patch.object(module, "secrets", drawn))
+        for module in (flusher, keys, retainer):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        stack.enter_context(mock.patch.object(merger, "monotonic", now))
+        stack.enter_context(mock.patch.object(wakes, "random", more))
+        stack.enter_context(mock.patch.multiple(copying, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
+        stack.enter_context(mock.patch.multiple(settle, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))
         yield
-    finally:
-        flusher.token_bytes, merger.token_bytes, evictor.token_bytes, merger.monotonic, flusher.time = sound  # type: ignore[attr-defined]

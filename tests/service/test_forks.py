@@ -9,8 +9,8 @@ from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
-from polynya.service.api import Facts, ReadQuery, Refusal
-from polynya.stream.commands import Command
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
+from polynya.stream.commands import Command, PinSource
 from polynya.stream.replies import Reply
 
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
@@ -282,3 +282,55 @@ async def test_a_source_on_a_core_that_is_away_refuses_and_comes_back(node: Node
     await node.wait_connected()
     assert await here.read(CHILD) == b"abc"
     assert isinstance(await here.service.attach(CHILD, Listener()), Facts)
+
+
+@pytest.mark.parametrize("then", ["trimmed", "deleted", "anew"])
+def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> None:
+    """The point lies in a pack: the coordinator reads, and the source is trimmed, deleted, or another one by the time it pins."""
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        for number in range(6):
+            await world.append(SOURCE, b"s%d;" % number)
+        await world.service.flush(SOURCE)
+        read, call, reads = world.service.read, world.service.call, list[ReadQuery]()
+
+        async def change() -> None:
+            if then == "trimmed":
+                await world.service.trim(TrimQuery(SOURCE, 5, 15))
+                return
+            assert (await world.delete(SOURCE)).code == Code.OK
+            if then == "anew":
+                await world.create(SOURCE)
+                for number in range(6):
+                    await world.append(SOURCE, b"another%d;" % number)
+
+        async def read_late(query: ReadQuery) -> Page | Refusal:
+            reads.append(query)
+            if len(reads) == 2 and then != "anew":
+                world.service.read = read  # type: ignore[method-assign]
+                await change()
+            return await read(query)
+
+        async def call_late(group: int, command: Command) -> Reply:
+            if isinstance(command, PinSource) and command.resolved and then == "anew":
+                await change()
+            return await call(group, command)
+
+        world.service.read, world.service.call = read_late, call_late  # type: ignore[method-assign]
+        if then == "anew":
+            with pytest.raises(Unavailable, match="anew"):
+                await world.fork(CHILD, SOURCE, (2, 6))
+            world.service.read, world.service.call = read, call  # type: ignore[method-assign]
+            assert (await world.fork(CHILD, SOURCE, (2, 18))).code == Code.CREATED
+            assert await world.read(CHILD) == b"another0;another1;"
+        else:
+            code = {"trimmed": Code.TRIMMED, "deleted": Code.NOT_FOUND}[then]
+            assert (await world.fork(CHILD, SOURCE, (2, 6))).code == code
+        await world.settle()
+        pins = [stream.pins for machine in world.local.machines.values() for stream in machine.streams.values() if stream.pins]
+        assert len(pins) == (then == "anew"), "what was refused leaves no pin"
+        await world.stop()
+
+    asyncio.run(run())

@@ -45,7 +45,10 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
             return Reply(found.code, pinned.uid, found.record, found.byte)
         at_record, at_byte, prefix = found
         pin = msgspec.structs.replace(pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True)
-        pinned = await service.call(source_group, pin)
+        looked_at, pinned = pinned.uid, await service.call(source_group, pin)
+        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # its records begin elsewhere
+            await _unpin(service, source_group, pinned.uid, attempt)
+            raise Unavailable("the source of the fork was deleted and created anew meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
         return pinned
     if prefix:
@@ -84,12 +87,17 @@ async def _locate(service: ForkService, source: str, point: tuple[int, int, int]
         if not sub_offset:
             return anchor.begin_record, anchor.begin_byte, 0
         page = await service.read(ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False))
-        return Refusal(Code.SUB_OFFSET) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
+        return _beyond(page) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
     position = anchor.begin_byte + sub_offset
     page = await service.read(ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True))
     if isinstance(page, Refusal):
-        return Refusal(Code.SUB_OFFSET, page.record, page.byte)
+        return _beyond(page)
     return page.begin_record, page.begin_byte, position - page.begin_byte
+
+
+def _beyond(refused: Refusal) -> Refusal:
+    """Of the place that a sub-offset leads to. The source may also have been trimmed or deleted since its anchor was found."""
+    return Refusal(Code.SUB_OFFSET, refused.record, refused.byte) if refused.code == Code.OFFSET_BEYOND_TAIL else refused
 
 
 def _spell(record: int, byte: int) -> str:

@@ -1,0 +1,270 @@
+"""What a stream's name may answer, as a small machine for `wgl.Search`: created, appended to under conditions, closed, trimmed, forked, deleted, there
+anew. Answers name the life (uid) and the tail, so each refusal is judged by the one state in which it can have been given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polynya.service.api import Facts, Page, Refusal, Trimmed
+from polynya.stream.replies import Code, Reply
+
+FOR_NOW = (Code.DISK_FULL, Code.HOT_LIMIT)  # nothing was done, in whatever state
+NEVER_DONE = (*FOR_NOW, Code.ATTEMPT_REFUSED)
+
+
+class Life(NamedTuple):
+    """`uid` 0: of a creation that nobody was told of. `first` -1: a fork's, as its source had it."""
+
+    uid: int
+    tail: int
+    first: int = 0
+    closed: bool = False
+    soft: bool = False  # deleted while forks may need it: it is gone, or not there any more
+    forked: bool = False  # something may hold it
+    sequence: str | None = None
+    source: tuple[str, int] | None = None
+    producers: tuple[tuple[str, int, int], ...] = ()  # id, epoch, last sequence
+    closed_by: tuple[str, int, int] | None = None
+
+
+State = Life | None
+
+
+class Created(msgspec.Struct, frozen=True):
+    payload: bytes | None = None
+    closed: bool = False
+    source: tuple[str, int] | None = None  # of a fork: its name, and the record there
+
+
+class Appended(msgspec.Struct, frozen=True):
+    payload: bytes | None  # None: it closes only
+    sequence: str | None = None
+    producer: tuple[str, int, int] | None = None
+    close: bool = False
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    pass
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """HEAD, an entry of a list, an attachment."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """It was not in a list."""
+
+
+class Paged(msgspec.Struct, frozen=True):
+    record: int  # asked for; -1 the first
+
+
+class Cut(msgspec.Struct, frozen=True):
+    record: int
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """The source's side of a fork at this record."""
+
+    record: int
+
+
+class What(msgspec.Struct, frozen=True):
+    """`told`: the answer; None: nobody was told."""
+
+    asked: Any
+    told: Any = None
+
+
+class Model:
+    """Of one name. `known`: what was seen at (uid, record)."""
+
+    def __init__(self, known: Mapping[tuple[int, int], bytes]) -> None:
+        self._known = known
+        self._places: dict[bytes, set[tuple[int, int]]] = {}
+        for place, payload in known.items():
+            self._places.setdefault(payload, set()).add(place)
+
+    def step(self, state: State, operation: Any) -> Iterator[State]:
+        asked, told = operation.asked, operation.told
+        if isinstance(told, Reply) and told.code in NEVER_DONE:
+            yield state
+            return
+        if state is not None and state.soft:  # what held it may have let go
+            yield from self._steps(None, asked, told)
+        yield from self._steps(state, asked, told)
+
+    def _steps(self, state: State, asked: Any, told: Any) -> Iterator[State]:
+        if isinstance(asked, Looked | Listed | Paged):
+            yield from _seen(state, asked, told)
+            return
+        if isinstance(asked, Cut):
+            yield from _cut(state, asked, told)
+            return
+        if isinstance(asked, Pinned):
+            yield from _pinned(state, asked, told)
+            return
+        apply = {Created: self._create, Appended: self._append, Deleted: _delete}[type(asked)]
+        code, after = apply(state, asked)
+        if code == Code.REFUSED:
+            return
+        if told is None:
+            yield after
+        elif isinstance(asked, Deleted) and code == Code.OK:
+            if told.code == code and state is not None and state.uid in (0, told.uid) and state.tail == told.record:
+                yield after
+        elif told.code == code or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING):
+            yield from _bound(after, told)
+
+    def _create(self, state: State, asked: Created) -> tuple[Code, State]:
+        if state is None:
+            tail = 0 if asked.source is None else asked.source[1]
+            first = 0 if asked.source is None else -1
+            life: State = Life(0, tail, first, asked.closed, source=asked.source)
+            if asked.payload is not None and (life := self._put(life, asked.payload)) is None:
+                return Code.REFUSED, None
+            return Code.CREATED, life
+        if state.soft:
+            return Code.GONE, state
+        same = (asked.closed, asked.source) == (state.closed, state.source)
+        return Code.EXISTS if same else Code.EXISTS_DIFFERENT, state
+
+    # REFUSED, of these two: it was not there and then, as the payload is known to be elsewhere, or the place to have another
+
+    def _append(self, state: State, asked: Appended) -> tuple[Code, State]:
+        if state is None or state.soft:
+            return (Code.NOT_FOUND if state is None else Code.GONE), state
+        producer = asked.producer
+        if state.closed:
+            if producer is not None:
+                return Code.DUPLICATE if producer == state.closed_by else Code.CLOSED, state
+            return Code.ALREADY_CLOSED if asked.payload is None else Code.CLOSED, state
+        judged = Code.OK if producer is None else _judged(state, producer)
+        if asked.sequence is not None and state.sequence is not None and asked.sequence <= state.sequence:
+            return judged or Code.SEQ_REGRESSION, state
+        if judged:
+            return judged, state
+        after: State = state if asked.payload is None else self._put(state, asked.payload)
+        if after is None:
+            return Code.REFUSED, None
+        if producer is not None:
+            others = tuple(each for each in after.producers if each[0] != producer[0])
+            after = after._replace(producers=(*others, producer))
+        if asked.sequence is not None:
+            after = after._replace(sequence=asked.sequence)
+        if asked.close:
+            after = after._replace(closed=True, closed_by=producer)
+        return Code.OK, after
+
+    def _put(self, life: Life | None, payload: bytes) -> State:
+        """The life with the payload at its tail; None if that is known to be otherwise."""
+        if life is None:
+            return None
+        seen = self._places.get(payload)
+        if life.uid == 0 and seen:
+            life = next((life._replace(uid=uid) for uid, record in seen if record == life.tail), None)
+            if life is None:
+                return None
+        place = (life.uid, life.tail)
+        if life.uid and (self._known.get(place, payload) != payload or (seen and place not in seen)):
+            return None
+        return life._replace(tail=life.tail + 1)
+
+
+def _judged(life: Life, producer: tuple[str, int, int]) -> Code:
+    """OK: it is the next one."""
+    key, epoch, sequence = producer
+    known = next((each for each in life.producers if each[0] == key), None)
+    if known is None:
+        return Code.PRODUCER_GAP if sequence else Code.OK
+    if epoch < known[1]:
+        return Code.PRODUCER_STALE
+    if epoch > known[1]:
+        return Code.PRODUCER_EPOCH_START if sequence else Code.OK
+    if sequence == known[2] + 1:
+        return Code.OK
+    return Code.DUPLICATE if sequence <= known[2] else Code.PRODUCER_GAP
+
+
+def _delete(state: State, asked: Deleted) -> tuple[Code, State]:
+    if state is None or state.soft:
+        return (Code.NOT_FOUND if state is None else Code.GONE), state
+    return Code.OK, state._replace(soft=True) if state.forked else None
+
+
+def _bound(after: State, told: Reply) -> Iterator[State]:
+    """The answer names this life and this tail."""
+    if told.code == Code.NOT_FOUND:
+        yield after
+    elif after is None or after.soft:
+        if told.code in (Code.OK, Code.GONE, Code.ATTEMPT_PENDING):
+            yield after
+    elif (after.uid in (0, told.uid)) and after.tail == told.record and after.closed == told.closed:
+        yield after._replace(uid=told.uid)
+
+
+def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
+    if isinstance(asked, Listed):
+        if state is None or state.soft:
+            yield state
+        return
+    if isinstance(told, Refusal):
+        if told.code == Code.NOT_FOUND and state is None:
+            yield state
+        elif told.code == Code.GONE and state is not None and state.soft:
+            yield state
+        elif state is not None and not state.soft and isinstance(asked, Paged):
+            yield from _page_refused(state, asked, told)
+        return
+    facts: Facts = told.facts if isinstance(told, Page) else told
+    if state is None or state.soft or state.uid not in (0, facts.uid) or state.first not in (-1, facts.first_record):
+        return
+    if (state.tail, state.closed, state.sequence) == (facts.record, facts.closed, facts.stream_seq):
+        yield state._replace(uid=facts.uid, first=facts.first_record)
+
+
+def _page_refused(life: Life, asked: Paged, told: Refusal) -> Iterator[State]:
+    if told.code == Code.TRIMMED and life.first in (-1, told.record) and asked.record < told.record:
+        yield life._replace(first=told.record)
+    elif told.code == Code.OFFSET_BEYOND_TAIL and asked.record > life.tail and told.record == life.tail:
+        yield life
+
+
+def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
+    if told is None:
+        if state is not None and not state.soft and asked.record <= state.tail:
+            yield state._replace(first=max(state.first, asked.record))
+        return
+    if isinstance(told, Refusal):
+        if told.code == Code.NOT_FOUND and (state is None or state.soft):
+            yield state
+        elif told.code == Code.GONE and state is not None and state.soft:
+            yield state
+        elif told.code == Code.OFFSET_BEYOND_TAIL and state is not None and asked.record > state.tail:
+            yield state
+        return
+    assert isinstance(told, Trimmed)
+    if state is not None and not state.soft and state.uid in (0, told.uid) and told.record == max(state.first, asked.record, -1):
+        yield state._replace(uid=told.uid, first=told.record)
+    elif state is not None and not state.soft and state.first == -1 and state.uid in (0, told.uid) and told.record >= asked.record:
+        yield state._replace(uid=told.uid, first=told.record)
+
+
+def _pinned(state: State, asked: Pinned, told: Any) -> Iterator[State]:
+    """`told`: None (perhaps it was pinned), a Reply of the source, or True: it was."""
+    held = None if state is None else state._replace(forked=True)
+    if told is None:
+        if state is not None and not state.soft and not state.forked and asked.record <= state.tail:
+            yield held
+    elif isinstance(told, Reply):
+        if told.code == Code.NOT_FOUND and state is None:
+            yield state
+        elif told.code == Code.OFFSET_BEYOND_TAIL and state is not None and not state.soft and asked.record > state.tail:
+            yield state
+        elif told.code == Code.TRIMMED and state is not None and not state.soft and asked.record < told.record:
+            yield state if state.first != -1 else state._replace(first=told.record)
+    elif state is not None and not state.soft and asked.record <= state.tail:
+        yield held
