@@ -380,6 +380,18 @@ def test_a_client_can_tell_refused_from_unknown(fault: Exception, code: str, out
     play(story)
 
 
+def test_a_fork_that_begins_with_more_than_one_append_may_have_is_too_large() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        assert (await world.post("s", b"x" * APPEND_BYTES_MAX, "text/plain")).status == 204
+        more = {"stream_forked_from": "/v1/stream/s", "stream_fork_offset": "-1", "stream_fork_sub_offset": str(APPEND_BYTES_MAX - 1)}
+        answer = await world.ask("PUT", "/v1/stream/f", b"yy", content_type="text/plain", **more)
+        assert (answer.status, answer.error) == (413, "BODY_TOO_LARGE")
+        assert (await world.ask("PUT", "/v1/stream/f", b"y", content_type="text/plain", **more)).status == 201
+
+    play(story)
+
+
 def test_the_bound_of_hot_bytes() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")

@@ -9,6 +9,7 @@ from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.service import forks
 from polynya.service.api import Facts, ReadQuery, Refusal
 from polynya.stream.commands import Command
 from polynya.stream.replies import Reply
@@ -266,6 +267,24 @@ def test_a_page_whose_pack_is_gone_is_planned_again_for_forks_too() -> None:
         await world.stop()
 
     asyncio.run(run())
+
+
+@story_on_one_and_two_cores
+async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_one_append(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "APPEND_BYTES_MAX", 100)
+        await world.create(SOURCE)
+        await world.append(SOURCE, b"x" * 91)
+        refused = await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 11))
+        assert refused.code == Code.TOO_LARGE
+        assert await world.code_of(CHILD) == Code.NOT_FOUND
+        assert (await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 10))).code == Code.CREATED
+    facts = await world.facts(CHILD)
+    assert isinstance(facts, Facts) and (facts.record, facts.byte) == (2, 100)
+    assert (await world.delete(SOURCE)).code == Code.OK
+    assert (await world.delete(CHILD)).code == Code.OK
+    await world.settle()
+    assert await world.code_of(SOURCE) == Code.NOT_FOUND, "no pin of the refused one holds it"
 
 
 @node_story
