@@ -8,7 +8,7 @@ import pytest
 from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.service import forks
 from polynya.service.api import Facts, ReadQuery, Refusal
 from polynya.stream.commands import Command
@@ -215,6 +215,29 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
         world.clock.ms += 61_000
         await world.engine.settler.sweep()
         assert (await put).code == Code.CREATED
+        await world.stop()
+
+    asyncio.run(run())
+
+
+def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
+    """Or goes on from another node's state, in which the outcome may be: no command that is applied here tells it."""
+    from polynya.service.forks import create_fork
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        with pytest.raises(asyncio.CancelledError):
+            await create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        await world.delete(SOURCE)
+        put = world.send(world.create_of(SOURCE))
+        await world.engine.core.drain()
+        group = world.service.group_of(SOURCE)
+        world.local.put(group % world.groups + 1, world.local.machines[group % world.groups + 1])
+        assert not put.done(), "that is another group"
+        world.local.put(group, world.local.machines[group])
+        with pytest.raises(NotLeader):
+            await put
         await world.stop()
 
     asyncio.run(run())
