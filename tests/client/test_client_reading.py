@@ -16,7 +16,7 @@ from talks import LOST, NOBODY, Played, no, ok, play, token
 
 from polynya.client import Retry, StreamGone, StreamReplaced, Trimmed, Unavailable
 from polynya.client.messages import Answer, Broken
-from polynya.client.reading import Place, read, tail
+from polynya.client.reading import JUMP, Place, read, tail
 from polynya.client.values import Page
 
 RETRY = Retry(seconds=30.0, pause_seconds=0.1, pause_seconds_max=1.0)
@@ -94,6 +94,25 @@ def test_a_damaged_page_is_asked_for_again(damage: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(source.page(1, 3), **damage)
     played = play(read(Place("s", source.offset(0)), RETRY), [source.page(0, 1), bad, source.page(1, 3)])
     assert played.error is None and values(played) == [0, 1, 2] and len(played.asked) == 3
+
+
+def test_bytes_go_on_after_a_restore_that_has_lost_what_was_read_last() -> None:
+    """The next record has a number that no lost one had, and takes the place of lost bytes."""
+
+    def page(end: str, body: bytes) -> Answer:
+        return ok(
+            body=body, content_type="application/octet-stream", stream_next_offset=end, stream_up_to_date="true", stream_incarnation=LIFE
+        )
+
+    place = Place("s", "-1")
+    assert play(read(place, RETRY), [page(token(3, 300), b"x" * 300)]).error is None
+    shorter = play(read(place, RETRY), [page(token(2 + JUMP, 200), b"")])
+    assert shorter.error is None and place.offset == token(2 + JUMP, 200)
+    place.offset = token(3, 300)
+    longer = play(read(place, RETRY), [page(token(3 + JUMP, 310), b"y" * 110)])
+    assert [page.body for page in longer.given] == [b"y" * 110]
+    damaged = play(read(place, RETRY), [page(token(4 + JUMP, 320), b"z" * 11)])
+    assert not damaged.given
 
 
 def test_where_answers_break_off_smaller_ones_are_asked_for_and_then_larger_ones_again() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.front.http import connection
 from polynya.front.http.connection import Connection
 from polynya.front.http.server import HttpFront
 from polynya.front.http.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, STALL_SECONDS
@@ -203,6 +204,29 @@ def test_a_large_body_that_waits_behind_a_long_poll_counts_until_it_may_go_on() 
     play(story)
 
 
+def test_bodies_in_chunks_count_with_all_that_has_come() -> None:
+    """Their size is not known before: a few of them at a time could take many times the memory that all bodies may."""
+
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        piece = b"40000\r\n" + b"x" * 0x40000 + b"\r\n"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "BODY_BYTES_PER_CORE", 3 * 0x40000)
+            first, second = await world.wire(), await world.wire()
+            first.send(CHUNKED + 2 * piece)
+            await world.until(lambda: world.front.body_bytes == 2 * 0x40000)
+            second.send(CHUNKED + piece)
+            await world.until(lambda: world.front.body_bytes == 3 * 0x40000)
+            second.send(piece)
+            answer = await second.answer()
+            assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "BODY_BUDGET", "1")
+            first.send(b"0\r\n\r\n")
+            assert (await first.answer()).status == 204
+        assert world.front.body_bytes == 0
+
+    play(story)
+
+
 def test_expect_100_continue() -> None:
     async def story(world: World) -> None:
         await world.put("s", "text/plain")
@@ -377,6 +401,18 @@ def test_a_client_can_tell_refused_from_unknown(fault: Exception, code: str, out
         assert (answer.error, answer.headers["stream-outcome"]) == (code, outcome)
         assert answer.headers["x-request-id"] == "mine-7"
         assert ("retry-after" in answer.headers) == (code in ("UNAVAILABLE", "NO_MEMORY"))
+
+    play(story)
+
+
+def test_a_fork_that_begins_with_more_than_one_append_may_have_is_too_large() -> None:
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        assert (await world.post("s", b"x" * APPEND_BYTES_MAX, "text/plain")).status == 204
+        more = {"stream_forked_from": "/v1/stream/s", "stream_fork_offset": "-1", "stream_fork_sub_offset": str(APPEND_BYTES_MAX - 1)}
+        answer = await world.ask("PUT", "/v1/stream/f", b"yy", content_type="text/plain", **more)
+        assert (answer.status, answer.error) == (413, "BODY_TOO_LARGE")
+        assert (await world.ask("PUT", "/v1/stream/f", b"y", content_type="text/plain", **more)).status == 201
 
     play(story)
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from front_world import World, play, request
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import SSE_BACKLOG_BYTES_MAX
 from polynya.front.http.settings import HttpSettings
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal, Sink
@@ -323,6 +323,32 @@ def test_a_gap_in_the_feed_is_filled_by_reading_and_a_cut_feed_ends_the_answer()
     play(story)
 
 
+def test_a_gap_that_cannot_be_read_ends_the_events_and_nothing_else_is_said() -> None:
+    """An answer of its own would come in the midst of the events."""
+
+    async def story(world: World) -> None:
+        await world.put("s")
+        reader = await world.sse("s")
+        await reader.chunk()
+        feeds = world.service.local.feeds
+        uid = next(iter(feeds.sinks))
+        sinks = feeds.sinks.pop(uid)
+        await world.post("s", b"1")
+        feeds.sinks[uid] = sinks
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.service, "read_nowait", _damaged)
+            await world.post("s", b"2")
+            assert await reader.chunk() == b""
+            assert await reader.ended()
+        assert not len(feeds)
+
+    play(story)
+
+
+def _damaged(query: object) -> None:
+    raise CorruptData("a slice is not what it was")
+
+
 def test_a_long_poll_gets_what_came_between_the_read_and_the_attachment() -> None:
     async def story(world: World) -> None:
         await world.put("s")
@@ -353,6 +379,20 @@ def test_a_long_poll_at_now_waits_for_what_comes_and_knows_of_deletion() -> None
             else:
                 await world.ask("DELETE", "/v1/stream/s")
                 assert (await waiting).status == 404
+
+    play(story)
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_a_live_reader_whose_incarnation_is_none_leaves_nothing_behind(live: str) -> None:
+    """A reader that stays attached would keep a stream with a TTL for ever."""
+
+    async def story(world: World) -> None:
+        await world.put("s")
+        for text, status in (("no-number", 400), ("77", 412)):
+            answer = await world.get("s", f"?live={live}&offset=-1", stream_incarnation=text)
+            assert answer.status == status
+        assert not len(world.service.local.feeds)
 
     play(story)
 

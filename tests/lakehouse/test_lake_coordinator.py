@@ -55,6 +55,7 @@ def test_a_plan() -> None:
     assert plan.store == StoreRef("s3", "x", "b", "", "http://localhost:1")
     assert [(part.skip, part.take) for part in plan.ranges] == [(0, -1), (1, 1)]
     assert plan.table.job == 3
+    assert plan.more is None, "a server of the release before does not say it"
 
 
 def test_nothing_to_do() -> None:

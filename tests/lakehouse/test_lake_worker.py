@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from lake_world import Lake
 
@@ -73,6 +74,22 @@ def test_objects_that_are_gone_lead_to_a_new_plan(lake: Lake) -> None:
     outcomes = compact(lake.coordinator, [], lambda: lake.runner, progress)
     assert len(outcomes) == 1
     assert len(lake.coordinator.abandoned) == 1
+    lake.check_exactly_once()
+
+
+def test_a_small_job_that_was_cut_short_is_not_the_last(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.source.append("a", [b'{"n":1}'])
+    real = lake.coordinator.plan
+
+    def plan(name: str) -> Plan | None:
+        found = real(name)
+        assert found is not None, "who was told that there is no more does not ask again"
+        if found.job == 1:
+            lake.source.append("a", [b'{"n":2}'])
+        return msgspec.structs.replace(found, more=found.job == 1)
+
+    monkeypatch.setattr(lake.coordinator, "plan", plan)
+    assert [outcome.job for outcome in compact(lake.coordinator, [], lambda: lake.runner, Told())] == [1, 2]
     lake.check_exactly_once()
 
 

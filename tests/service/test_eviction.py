@@ -10,12 +10,15 @@ from cold_world import FaultyStore
 from service_world import IDLE_MS, World
 
 from polynya.base.errors import Unavailable
+from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
 from polynya.objectstore import MemoryStore
+from polynya.service import recalls
 from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
 from polynya.service.subscriptions.links import Links
-from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention
-from polynya.stream.replies import Code, Reply
+from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention, Return
+from polynya.stream.replies import Code, Done, Reply
+from polynya.transport.link import FRAME_BYTES_MAX
 
 NAMES = [f"test/s{number}" for number in range(8)]
 
@@ -93,6 +96,32 @@ def test_appends_that_wait_for_a_stream_go_on_in_their_order() -> None:
         assert [(await each).code for each in sent] == [Code.OK] * 5
         assert await world.read(NAMES[0]) == b"one;two;12345"
         assert world.states.counters.loads == 1
+
+    play(story)
+
+
+def test_states_come_back_in_entries_that_are_not_too_large() -> None:
+    names = [f"test/{{x}}{number}" for number in range(2 * recalls.LOADS_AT_ONCE + 1)]
+
+    async def story(world: World) -> None:
+        for name in names:
+            await world.create(name)
+        assert await world.evict() == len(names)
+        entries: list[int] = []
+        propose = world.local.recalls._propose
+
+        def noting(group: int, command: Command, done: Done) -> None:
+            assert isinstance(command, Return)
+            entries.append(len(command.states))
+            propose(group, command, done)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.local.recalls, "_propose", noting)
+            patch.setattr(recalls, "RECALL_ENTRY_BYTES", 1)
+            await world.local.recalls.bring(group_of(names[0], world.groups), names)
+        assert entries == [recalls.LOADS_AT_ONCE, recalls.LOADS_AT_ONCE, 1]
+        assert not world.evicted
+        assert recalls.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX, "the largest fits into a message"
 
     play(story)
 

@@ -8,7 +8,8 @@ import pytest
 from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
+from polynya.service import forks
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
 from polynya.stream.commands import Command, PinSource
 from polynya.stream.replies import Reply
@@ -219,6 +220,29 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
     asyncio.run(run())
 
 
+def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
+    """Or goes on from another node's state, in which the outcome may be: no command that is applied here tells it."""
+    from polynya.service.forks import create_fork
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        with pytest.raises(asyncio.CancelledError):
+            await create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+        await world.delete(SOURCE)
+        put = world.send(world.create_of(SOURCE))
+        await world.engine.core.drain()
+        group = world.service.group_of(SOURCE)
+        world.local.put(group % world.groups + 1, world.local.machines[group % world.groups + 1])
+        assert not put.done(), "that is another group"
+        world.local.put(group, world.local.machines[group])
+        with pytest.raises(NotLeader):
+            await put
+        await world.stop()
+
+    asyncio.run(run())
+
+
 def test_outboxes_are_delivered_after_a_restart_and_once_the_disk_has_room() -> None:
     async def run() -> None:
         world = World().start()
@@ -266,6 +290,24 @@ def test_a_page_whose_pack_is_gone_is_planned_again_for_forks_too() -> None:
         await world.stop()
 
     asyncio.run(run())
+
+
+@story_on_one_and_two_cores
+async def test_what_a_fork_cuts_off_and_its_own_body_are_together_no_more_than_one_append(world: World) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "APPEND_BYTES_MAX", 100)
+        await world.create(SOURCE)
+        await world.append(SOURCE, b"x" * 91)
+        refused = await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 11))
+        assert refused.code == Code.TOO_LARGE
+        assert await world.code_of(CHILD) == Code.NOT_FOUND
+        assert (await world.fork(CHILD, SOURCE, (0, 0), 90, batch=raw_batch(b"y" * 10))).code == Code.CREATED
+    facts = await world.facts(CHILD)
+    assert isinstance(facts, Facts) and (facts.record, facts.byte) == (2, 100)
+    assert (await world.delete(SOURCE)).code == Code.OK
+    assert (await world.delete(CHILD)).code == Code.OK
+    await world.settle()
+    assert await world.code_of(SOURCE) == Code.NOT_FOUND, "no pin of the refused one holds it"
 
 
 @node_story

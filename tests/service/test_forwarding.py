@@ -456,3 +456,23 @@ def test_who_leads_is_known_once_the_replica_is_fit_though_others_knew_nobody():
         assert answers == [OK]
 
     story(work)
+
+
+def test_what_cannot_be_sent_holds_up_nothing_that_follows():
+    """Such as a command that is larger than any message."""
+
+    async def work(world: World) -> None:
+        world.lead(2, 3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world, "call_nowait", _refuse)
+            with pytest.raises(AssertionError):
+                world.propose(2, 1)
+        world.lead(2, 2)
+        world.propose(2, 2)
+        assert world.places() == [(2 << 8, 2)], "to who leads now: nothing is under way that would have to be there before it"
+
+    story(work)
+
+
+def _refuse(*arguments: object) -> None:
+    raise AssertionError("a message of so many bytes")

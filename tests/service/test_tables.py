@@ -8,10 +8,11 @@ import tempfile
 import pytest
 from service_world import Node, World, name_in
 
+from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
 from polynya.stream import tables as stream_tables
 from polynya.stream.commands import TableCommit
-from polynya.stream.tables import lag_of
+from polynya.stream.tables import Lag, lag_of
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 
@@ -103,6 +104,53 @@ def test_an_abandoned_job_is_planned_again_with_all_that_came_since() -> None:
         await lake.check()
 
     in_one_core(tell)
+
+
+def test_what_an_abandoned_job_had_claimed_stays_its_tables_though_another_takes_the_streams_over() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        planned = await lake.plan()
+        assert planned is not None
+        await world.tables.abandon(planned.table.uid, planned.job)
+        await world.tables.create("longer", "test/t")
+        assert await world.tables.plan("longer") is None, "its records begin where that claim ended"
+        later = await lake.plan()
+        assert later is not None and await lake.commit(later)
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_jobs_have_about_so_many_slices_at_most() -> None:
+    async def tell(world: World) -> None:
+        lake = Lake(world)
+        others = [name_in(1 + number % 4, hint=f"other{number}-") for number in range(20)]
+        for name in others:
+            await world.create(name)
+            await world.append(name, b"one")
+        jobs: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "JOB_SLICES_MAX", 4)
+            while (planned := await lake.plan()) is not None:
+                jobs.append(sum(len(part.slices) for part in planned.ranges))
+                assert planned.more or sum(jobs) == 24
+                assert await lake.commit(planned)
+        assert sum(jobs) == 24 and max(jobs) <= 8, "of each group one stream at least"
+        lake.rows = [row for row in lake.rows if row[0] in {(await world.service.facts(name)).uid for name in STREAMS}]  # type: ignore[union-attr]
+        await lake.check()
+
+    in_one_core(tell)
+
+
+def test_a_groups_share_of_a_job_is_that_of_its_slices() -> None:
+    lags = [Lag(group=1, slices=90_000, bytes=9_000_000), Lag(group=2, slices=10_000, bytes=100_000_000), Lag(group=3)]
+    found = tables.shares(lags, 3)
+    assert found[1] == (100 + tables.SLICE_COST) * 45_000
+    assert found[2] == (10_000 + tables.SLICE_COST) * 5_000
+    assert found[3] == 1
+    whole = tables.JOB_BYTES_MAX // 2
+    assert tables.shares([Lag(group=1, slices=50_000, bytes=1)], 2) == {1: whole, 2: whole}
+    assert tables.shares([Lag(slices=500_000, bytes=1)], 2) == {1: whole, 2: whole}, "a release before does not say whose it is"
 
 
 def test_two_drivers_of_one_job_commit_it_once() -> None:

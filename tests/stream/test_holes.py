@@ -56,13 +56,15 @@ class Holey:
             assert reply.detail == [0]
 
     def read(self, record: int, byte: int = 0, bytes_max: int = 1 << 20) -> list[bytes]:
-        """All from there on, page by page."""
+        """All from there on, page by page. A page ends behind its last record: whoever counts back from there finds the others."""
         found, at, pages = b"", (record, byte), 0
+        behind = {text: (number + 1, begin + len(text) + 1) for number, begin, text in self.records}
         tail = (self.stream.next_record, self.stream.next_byte)
         while True:
             page = self.world.read(self.stream, Want(*at, bytes_max, True))
             assert not isinstance(page, Refused)
             found += page[0]
+            assert not page[0] or page[2] == behind[page[0].split(b",")[-2]]
             if page[2] == tail:
                 return found.split(b",")[:-1]
             assert page[2] > at or record == AT_BYTE

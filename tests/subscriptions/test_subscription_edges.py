@@ -14,6 +14,7 @@ from shell_world import Shell, shell
 from polynya.service.subscriptions import wakes
 from polynya.service.subscriptions.keys import TOKEN_MS
 from polynya.service.subscriptions.wakes import Wakes
+from polynya.stream.holes import JUMP
 from polynya.stream.subscriptions import Event
 from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
 
@@ -97,6 +98,25 @@ def test_a_holder_without_pending_work_still_has_the_lease() -> None:
             said = {"wake_id": claimed["wake_id"], "generation": 1, "acks": [{"path": "test/a", "offset": TAIL}]}
             assert (await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]))[0] == 200
             assert code(await node.ask("POST", "subscriptions/s/claim", {"worker": "w2"})) == (409, "ALREADY_CLAIMED")
+
+    asyncio.run(story())
+
+
+def test_who_has_read_all_before_numbers_that_were_jumped_over_has_nothing_pending() -> None:
+    """As after a restore: the next record gets a number that no lost one can have had."""
+
+    async def story() -> None:
+        async with shell() as node:
+            await pulled(node)
+            (stream,) = (machine.streams["test/a"] for machine in node.world.local.machines.values() if "test/a" in machine.streams)
+            stream.next_record += JUMP
+            home(node).lease_until_ms = 0
+            _, claimed = await node.ask("POST", "subscriptions/s/claim", {"worker": "w1"})
+            page = await node.world.page("test/a")
+            assert (page.record, page.byte) == (1, 3)
+            acked = [{"path": "test/a", "offset": TAIL}]
+            said = {"wake_id": claimed["wake_id"], "generation": claimed["generation"], "acks": acked, "done": True}
+            assert await node.ask("POST", "subscriptions/s/ack", said, claimed["token"]) == (200, {"ok": True, "next_wake": False})
 
     asyncio.run(story())
 

@@ -44,6 +44,7 @@ EVICT_FEW = 64  # fewer than these wait as long again, so that a group does not 
 EVICT_INTERVAL_MS_MAX = 300_000  # between two looks at all streams
 RECALL_BYTES_MAX = 32 * MIB  # of requests of a core that wait for a stream's state; over it they get 503
 RECALL_STREAMS = 256  # that come back with one entry of the log …
+RECALL_ENTRY_BYTES = 4 * MIB  # … or fewer, with so many bytes: an entry must fit into a message to the other nodes
 RECALL_STREAMS_MAX = 65_536  # … and that one command may ask for, where it can do with some
 STATE_CACHE_BYTES = 4 * MIB  # states of evicted streams that a core has read and keeps
 

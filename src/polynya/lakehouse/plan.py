@@ -61,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
     store: StoreRef
     ranges: list[Range]
     version: int = 1
+    more: bool | None = None  # whether there may be more to do behind it; a server of the release before does not say
 
 
 class Task(msgspec.Struct, frozen=True):

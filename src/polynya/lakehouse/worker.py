@@ -14,7 +14,7 @@ from polynya.lakehouse.stopping import Stopped, stop_on_signals
 from polynya.lakehouse.task import TaskResult
 
 JOBS_MAX = 1000  # of one table in one shot: streams may grow faster than they are compacted
-LAST_JOB_BYTES = 32 << 20  # a smaller job was not cut short by the server's limit on plans, so it was the last
+LAST_JOB_BYTES = 32 << 20  # of a server that does not say it: a smaller job was not cut short by its limit on plans, so it was the last
 NEW_PLANS_MAX = 3  # for one table whose plans name objects that are gone
 BACKOFF_SECONDS_MAX = 60.0
 
@@ -130,7 +130,8 @@ def _compact_table(coordinator: Coordinator, name: str, runner: LazyRunner, prog
             progress("abandoned", f"{missing}: asking for a new plan")
             coordinator.abandon(name, plan.table.uid, plan.job, str(missing))
             continue
-        if outcomes[-1].bytes < LAST_JOB_BYTES:
+        more = outcomes[-1].bytes >= LAST_JOB_BYTES if plan.more is None else plan.more
+        if not more:
             break
     return outcomes
 

@@ -14,6 +14,7 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.base.offsets import format_token
 from polynya.service.api import Page, Position, ReadQuery, Refusal
 from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
@@ -53,6 +54,10 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
         return pinned
     if prefix:
         pinned.detail[_PREFIX] = prefix
+    cut = pinned.detail[_PREFIX]
+    if cut and create.batch is not None and cut + len(create.batch.payload) > APPEND_BYTES_MAX:
+        await _unpin(service, source_group, pinned.uid, attempt)  # both come with one entry of the log, which must fit into a message
+        return Reply(Code.TOO_LARGE)
     try:
         command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
         reply = await service.call(service.group_of(create.name), command)

@@ -329,10 +329,14 @@ class Forwarding:
                 self._found(group, target)
                 attempt.done(answer)
 
-        if target == self.place.core:
-            self._here(group, self._stamped(command), answered)
-        else:
-            self._bundles.propose(target, group, command, attempt.body, answered)
+        try:
+            if target == self.place.core:
+                self._here(group, self._stamped(command), answered)
+            else:
+                self._bundles.propose(target, group, command, attempt.body, answered)
+        except BaseException:  # it never left, and nothing that follows may wait for it
+            self._flying[group] -= 1
+            raise
 
     def _join(self, attempt: _Attempt, command: Append, bundle: Bundle) -> None:
         """An append goes with those of its group. A bundle flies as one attempt."""

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from polynya.base.errors import CorruptData, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.futures import settle
-from polynya.base.limits import RECALL_BYTES_MAX, RECALL_STREAMS, RECALL_STREAMS_MAX
+from polynya.base.limits import RECALL_BYTES_MAX, RECALL_ENTRY_BYTES, RECALL_STREAMS, RECALL_STREAMS_MAX
 from polynya.base.names import spelled_name
 from polynya.cold import PackGone
 from polynya.service.needs import StateReader
@@ -213,11 +213,17 @@ class Recalls:
             if faults:
                 raise faults[0]
             states += [each for each in found if isinstance(each, tuple)]
+            if sum(len(state) for _, _, state in states) >= RECALL_ENTRY_BYTES:
+                await self._log(group, states)
+                states = []
         if states:
-            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            self._propose(group, Return(states, self._now_ms()), partial(settle, future))
-            if (await future).code:
-                raise Unavailable("streams could not be brought back: the disk has no room")
+            await self._log(group, states)
+
+    async def _log(self, group: int, states: list[tuple[str, int, bytes]]) -> None:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._propose(group, Return(states, self._now_ms()), partial(settle, future))
+        if (await future).code:
+            raise Unavailable("streams could not be brought back: the disk has no room")
 
     async def _load(self, group: int, name: str) -> tuple[str, int, bytes] | None:
         """An entry of `Return`; None when the stream is not evicted any more."""

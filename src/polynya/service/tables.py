@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -18,6 +18,8 @@ from polynya.stream.replies import Code
 from polynya.stream.tables import Lag, Range, Table
 
 JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
+JOB_SLICES_MAX = 50_000  # likewise, about so many slices: each is a row of the plan, and they are put together in one go
+SLICE_COST = 96  # bytes of one, beside its payload, at least
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 _RANGES: msgspec.msgpack.Decoder[list[Range]] = msgspec.msgpack.Decoder(list[Range])
 _TABLE: msgspec.msgpack.Decoder[Table] = msgspec.msgpack.Decoder(Table)
@@ -33,12 +35,14 @@ class TableRefused(Exception):
 
 
 class PlannedJob(msgspec.Struct, frozen=True):
-    """A job that a driver may run: the table as the commit must find it, and the ranges that it has claimed."""
+    """A job that a driver may run: the table as the commit must find it, and the ranges that it has claimed. `more`: there may be more to do
+    behind it."""
 
     table: Table
     job: int
     attempt: str
     ranges: list[Range]
+    more: bool = False
 
 
 class Tables:
@@ -77,13 +81,16 @@ class Tables:
     async def lag(self, table: Table) -> Lag:
         """How far the table is behind its streams, over all groups."""
         total = Lag()
-        for lag in await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed)):
+        for lag in await self._lags(table):
             total.streams += lag.streams
             total.records += lag.records
             total.skipped += lag.skipped
             if lag.since_ms:
                 total.since_ms = min(total.since_ms or lag.since_ms, lag.since_ms)
         return total
+
+    async def _lags(self, table: Table) -> list[Lag]:
+        return await self._service.ask_lags(messages.LagQuery(table.uid, table.prefix, await self._longer(table), table.committed))
 
     async def plan(self, name: str) -> PlannedJob | None:
         """The open job, or the next one; None when there is nothing to do. Flushes first."""
@@ -92,17 +99,19 @@ class Tables:
             return await self._plan(table)
 
     async def _plan(self, table: Table) -> PlannedJob | None:
-        service = self._service
-        if not (table.open and table.planned):
+        service, lags = self._service, list[Lag]()
+        again = table.open and table.planned
+        if not again:
             await self._flush(table.prefix)
-            if (await self.lag(table)).records == 0:
+            lags = await self._lags(table)
+            if not any(lag.records for lag in lags):
                 return None
         reply = await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))
         table = _table(reply.detail)
         if reply.code == Code.OK and not table.planned:  # its planner is gone, half way perhaps: claim anew under another number
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             table = _table((await service.call(META_GROUP, TableOpen(table.uid, service.now_ms()))).detail)
-        ranges = await self._claim(table)
+        ranges, more = await self._claim(table, shares(lags, service.groups))
         if not table.planned:
             done = await service.call(META_GROUP, TablePlanned(table.uid, table.job))
             if done.code != Code.OK:
@@ -110,17 +119,26 @@ class Tables:
         if not ranges:
             await service.call(META_GROUP, TableAbandon(table.uid, table.job))
             return None
-        return PlannedJob(table, table.job, secrets.token_hex(16), ranges)
+        return PlannedJob(table, table.job, secrets.token_hex(16), ranges, more or again)
 
-    async def _claim(self, table: Table) -> list[Range]:
+    async def _claim(self, table: Table, share: dict[int, int]) -> tuple[list[Range], bool]:
+        """The job's ranges, and whether there may be more than a group's share of bytes."""
         service = self._service
         longer = await self._longer(table)
-        share = max(JOB_BYTES_MAX // service.groups, 1)
-        command = ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share, not table.planned)
-        replies = await asyncio.gather(*(service.call(group, command) for group in range(1, service.groups + 1)))
+        ranges, more = list[Range](), False
+        claims = (
+            ClaimRanges(table.uid, table.job, table.committed, table.prefix, longer, share[group], not table.planned)
+            for group in range(1, service.groups + 1)
+        )
+        replies = await asyncio.gather(*(service.call(group, claim) for group, claim in enumerate(claims, 1)))
         if any(reply.code != Code.OK for reply in replies):
             raise TableRefused(409, "JOB_TAKEN", "another planner took this job over; ask again")
-        return [part for reply in replies for part in _RANGES.decode(msgspec.msgpack.encode(reply.detail))]
+        for group, reply in enumerate(replies, 1):
+            part = _RANGES.decode(msgspec.msgpack.encode(reply.detail))
+            more = more or sum(cold.stored for each in part for cold in each.slices) >= share[group]
+            ranges += part
+            await asyncio.sleep(0)
+        return ranges, more
 
     async def _longer(self, table: Table) -> list[str]:
         """Prefixes of other tables under this one's: their streams are theirs."""
@@ -142,6 +160,18 @@ class Tables:
         if reply.code == Code.NOT_FOUND:
             raise TableRefused(404, "TABLE_NOT_FOUND", "there is no such table")
         return _table(reply.detail)
+
+
+def shares(lags: Sequence[Lag], groups: int) -> dict[int, int]:
+    """By group, the bytes of slices that a job may take there: so many that it has about `JOB_SLICES_MAX` slices at most."""
+    found = dict.fromkeys(range(1, groups + 1), max(JOB_BYTES_MAX // groups, 1))
+    slices = sum(lag.slices for lag in lags)
+    if slices > JOB_SLICES_MAX:
+        for lag in lags:
+            if lag.group in found:  # of a release before it is not said
+                each = lag.bytes // lag.slices + SLICE_COST if lag.slices else 0
+                found[lag.group] = max(1, min(found[lag.group], each * lag.slices * JOB_SLICES_MAX // slices))
+    return found
 
 
 def _table(detail: object) -> Table:

@@ -151,7 +151,7 @@ def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
         rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)
         pieces += rest.pieces
         record, byte = rest.record, rest.byte
-    if byte == until[1]:  # only numbers that were jumped over are left, if any
+    if byte == until[1] and not pieces:  # only numbers that were jumped over are left, if any
         record = until[0]
     return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
 
@@ -178,7 +178,7 @@ def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadP
     left = want.bytes_max
     while byte < to_byte or record < to_record:
         if index == len(batches):  # only numbers that were jumped over are left
-            record = to_record
+            record = record if pieces else to_record
             break
         batch = batches[index]
         if byte == batch.byte and record != batch.record:

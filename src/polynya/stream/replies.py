@@ -44,6 +44,7 @@ class Code(enum.IntEnum):
     OVER_HOT_BOUND = 44  # more than may ever be hot at once: `byte` of the reply is that bound
     REFUSED = 45  # what would not fit the map of the cluster: `detail` says why
     EVICTED = 46  # the state of a stream that this needs is in the object store: `Return` it, then again
+    TOO_LARGE = 47  # more bytes than one append may have
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

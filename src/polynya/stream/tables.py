@@ -68,6 +68,9 @@ class Lag(msgspec.Struct, array_like=True, gc=False):
     records: int = 0  # not in the table yet
     since_ms: int = 0  # append time of the oldest of them; 0: none, or unknown
     skipped: int = 0  # records that were trimmed before the table took them, of streams that are there
+    group: int = 0
+    slices: int = 0  # that hold those records, as far as they are cold …
+    bytes: int = 0  # … and the payload of these
 
 
 def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
@@ -191,14 +194,19 @@ def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
 def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
     """How far the table is behind this group's streams: the same `Lag` again and again, complete when nothing more comes. In between the
     group may change: what it had at the beginning is counted, but for streams that are gone."""
-    lag = Lag()
+    lag = Lag(group=machine.group)
     for number, stream in enumerate(list(machine.streams.values()), 1):
         if number % LAG_STREAMS == 0:
             yield lag
-        if not _belongs(stream.name, prefix, without) or machine.by_uid.get(stream.uid) is not stream:
+        if machine.by_uid.get(stream.uid) is not stream:
+            continue
+        claim = stream.tables.get(table) if stream.tables else None
+        if not _belongs(stream.name, prefix, without):
+            if claim is not None and claim.job > committed:  # taken over since: what it claimed before, and is there, is still its own
+                begin = _available_from(stream, claim.published)
+                lag.records += holes.between(begin, claim.claimed)
             continue
         lag.streams += 1
-        claim = stream.tables.get(table) if stream.tables else None
         begin = 0 if claim is None else claim.claimed if claim.job <= committed else claim.published
         if claim is not None:
             lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
@@ -209,6 +217,10 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
             lag.records += stream.next_record - begin - holes.missing(stream, begin)
             since = _time_of(machine, stream, begin)
             lag.since_ms = min(lag.since_ms or since, since)
+            first = index.first_from(stream.cold, begin)
+            if stream.cold is not None and first < index.count(stream.cold):
+                lag.slices += index.count(stream.cold) - first
+                lag.bytes += index.end_of(stream.cold, -1)[1] - index.begin_of(stream.cold, first)[1]
     for number, (name, stub) in enumerate(stubs(machine), 1):
         if number % LAG_STREAMS == 0:
             yield lag
@@ -217,6 +229,7 @@ def lag_of(machine: Machine, table: int, prefix: str, without: list[str], commit
         lag.streams += 1
         if lags(stub, table):
             lag.records += holes.between(stub.first_record, stub.next_record)
+            lag.slices, lag.bytes = lag.slices + 1, lag.bytes + stub.next_byte - stub.first_byte
             lag.since_ms = min(lag.since_ms or stub.created_ms, stub.created_ms + (stub.oldest or 0))
     yield lag
 

@@ -241,13 +241,8 @@ class Connection(asyncio.Protocol):
             return
         if not self._expectation_met(head, first):
             return
-        reserve = APPEND_BYTES_MAX // 8 if length == CHUNKED else length
-        if reserve > _LARGE_BODY_BYTES:
-            if self.front.body_bytes + reserve > BODY_BYTES_PER_CORE:
-                self.refuse("BODY_BUDGET", "")
-                return
-            self._reserved = reserve
-            self.front.body_bytes += reserve
+        if length != CHUNKED and not self._reserve(length):
+            return
         self._body_head = head
         self._body = ChunkedBody() if length == CHUNKED else bytearray()
         self._since = self.front.tick
@@ -276,7 +271,7 @@ class Connection(asyncio.Protocol):
             if body.size > APPEND_BYTES_MAX:
                 self.refuse("BODY_TOO_LARGE", f"a body has at most {APPEND_BYTES_MAX} bytes; split it")
                 return
-            if not body.done:
+            if not self._reserve(body.size) or not body.done:
                 return
             whole = bytes(body.data)
         else:
@@ -293,6 +288,17 @@ class Connection(asyncio.Protocol):
         if not self._finished and rest:
             self._since = self.front.tick
             self._advance(rest)
+
+    def _reserve(self, size: int) -> bool:
+        """So many bytes of the body count against the core's budget. False: there is no room, which has been answered."""
+        more = size - self._reserved
+        if size > _LARGE_BODY_BYTES and more > 0:
+            if self.front.body_bytes + more > BODY_BYTES_PER_CORE:
+                self.refuse("BODY_BUDGET", "")
+                return False
+            self._reserved = size
+            self.front.body_bytes += more
+        return True
 
     def _release_body(self) -> None:
         self.front.body_bytes -= self._reserved

@@ -133,6 +133,7 @@ REFUSALS: dict[int, str] = {
     Code.TRIMMED: "TRIMMED",
     Code.HOT_LIMIT: "HOT_LIMIT",
     Code.OVER_HOT_BOUND: "OVER_HOT_BOUND",
+    Code.TOO_LARGE: "BODY_TOO_LARGE",
     Code.NOT_YET: "UNAVAILABLE",
     Code.EVICTED: "UNAVAILABLE",
     Code.DISK_FULL: "DISK_FULL",

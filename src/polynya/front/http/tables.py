@@ -124,7 +124,8 @@ class TableRoutes:
 
     def _plan(self, job: PlannedJob) -> dict[str, Any]:
         ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
-        return {"version": 1, "table": _ref(job.table), "job": job.job, "attempt": job.attempt, "store": self._store, "ranges": ranges}
+        plan = {"version": 1, "table": _ref(job.table), "job": job.job, "attempt": job.attempt, "store": self._store, "ranges": ranges}
+        return {**plan, "more": job.more}
 
     async def _described(self, table: Table) -> dict[str, Any]:
         """What users see: the pointers, and how far the table is behind its streams."""

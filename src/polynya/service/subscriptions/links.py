@@ -14,6 +14,7 @@ from polynya.service.node import NodeService
 from polynya.service.subscriptions import messages
 from polynya.service.subscriptions.messages import LinksQuestion
 from polynya.stream.commands import AckLinks, LinkSubscription, SubscriptionLinked, UnlinkSubscription
+from polynya.stream.holes import JUMP
 from polynya.stream.replies import Code
 from polynya.stream.subscriptions_links import named_links, oldest_links, page_of_links
 from polynya.stream.subscriptions_model import LinkInfo, Subscription
@@ -113,7 +114,8 @@ class Links:
 
 
 def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, int, int]:
-    """The acknowledgement as a command has it. A tail's record number with a larger byte is the tail (F2)."""
+    """The acknowledgement as a command has it. A tail's record number with a larger byte is the tail (F2), and so is what lies before it by
+    numbers that were jumped over alone: who has read all ends there."""
     if link is None:
         raise BadAck(f"'{name}' is no stream of this subscription")
     token = parse_token(offset)
@@ -123,4 +125,6 @@ def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, in
         raise BadAck(f"offset {offset} lies beyond the tail of '{spelled_name(name)}'")
     if token < (link.record, link.byte):
         raise BadAck(f"offset {offset} of '{spelled_name(name)}' goes back behind what was acknowledged")
+    if token[1] == link.tail_byte and link.tail_record - token[0] >= JUMP:
+        token = (link.tail_record, link.tail_byte)
     return (name, link.stream_uid, *token)

@@ -65,12 +65,11 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
     if isinstance(facts, Refusal):
         fail_refusal(exchange, facts)
         return
-    if is_other_incarnation(exchange, facts):  # now, and not when the time is over
-        front.service.detach(facts.uid, waiter)
-        return
     timer = asyncio.get_running_loop().call_later(seconds, waiter.expire)
     front.waiters.add(waiter)
     try:
+        if is_other_incarnation(exchange, facts):  # now, and not when the time is over
+            return
         while True:
             waiter.woken.clear()
             page = front.service.read_nowait(query) or await front.service.read(query)

@@ -181,9 +181,12 @@ class Subscriber:
         try:
             await self._catch_up(page, asked)
         except Exception as error:  # noqa: BLE001 (the response has begun: there is no other answer)
-            if not isinstance(error, Unavailable):
-                log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.shown_target})
-            self.finish()
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, Unavailable):
+            log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.shown_target})
+        self.finish()
 
     async def _catch_up(self, page: Page | Refusal, asked: int) -> None:
         """Write pages until the events take over."""
@@ -336,8 +339,8 @@ class Subscriber:
             return
         try:
             page = await self.read(self._record, self._byte)
-        except Unavailable:
-            self.finish()
+        except Exception as error:  # noqa: BLE001 (as in `run`)
+            self._failed(error)
         else:
             await self.run(page)
 
