@@ -297,12 +297,18 @@ class Cluster:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def look(self) -> dict[str, Any] | None:
-        """What the first node says that says something."""
-        for number in self.numbers:
-            view = await self.view(number) if self.nodes[number].is_alive else None
-            if view is not None and view["nodes"]:
-                return view
-        return None
+        """What the first node says that says something. All are asked at once: nodes that stand still would else do so for as long as they are waited for."""
+        asked = [asyncio.create_task(self.view(number)) for number in self.numbers if self.nodes[number].is_alive]
+        try:
+            for said in asyncio.as_completed(asked):
+                view = await said
+                if view is not None and view["nodes"]:
+                    return view
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
         """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing moves, and the wires carry everything."""
