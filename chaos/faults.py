@@ -26,24 +26,26 @@ class Failed(Exception):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most."""
+    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most. `dies`: it is the end of one node,
+    for the others, and nothing else: what that one led goes on soon."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
     needs: tuple[str, ...] = ()
     seconds: tuple[float, float] = (1.0, 4.0)
+    dies: bool = False
 
 
 FAULTS: list[Fault] = []
 
 
 def fault(
-    name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0)
+    name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0), dies: bool = False
 ) -> Callable[[Callable[[Cluster, Random], Awaitable[Inflicted]]], Callable[[Cluster, Random], Awaitable[Inflicted]]]:
     """Puts it on the list."""
 
     def put(inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]) -> Callable[[Cluster, Random], Awaitable[Inflicted]]:
-        FAULTS.append(Fault(name, inflict, needs, seconds))
+        FAULTS.append(Fault(name, inflict, needs, seconds, dies))
         return inflict
 
     return put
@@ -69,7 +71,7 @@ def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
 # --- processes -------------------------------------------------------------------------------------------------------------------
 
 
-@fault("kill a core", seconds=(0.5, 2.0))
+@fault("kill a core", seconds=(0.5, 2.0), dies=True)
 async def kill_core(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     cores = node.cores()
@@ -79,7 +81,7 @@ async def kill_core(cluster: Cluster, draw: Random) -> Inflicted:
     return f"core {core} of node {node.number}", None
 
 
-@fault("kill a node", seconds=(0.5, 3.0))
+@fault("kill a node", seconds=(0.5, 3.0), dies=True)
 async def kill_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
@@ -99,7 +101,7 @@ async def kill_all(cluster: Cluster, draw: Random) -> Inflicted:
     return "all nodes at once", None
 
 
-@fault("pause a node", seconds=(1.0, 6.0))
+@fault("pause a node", seconds=(1.0, 6.0), dies=True)
 async def pause_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     node.signal(signal.SIGSTOP)
@@ -138,7 +140,7 @@ async def pause_all(cluster: Cluster, draw: Random) -> Inflicted:
     return "all nodes; they wake up one after the other", mend
 
 
-@fault("stop a node in order", seconds=(0.2, 1.0))
+@fault("stop a node in order", seconds=(0.2, 1.0), dies=True)
 async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     code = await node.stop()
@@ -147,7 +149,7 @@ async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
     return f"node {node.number}, by SIGTERM", None
 
 
-@fault("kill a node as it stops", seconds=(0.2, 1.0))
+@fault("kill a node as it stops", seconds=(0.2, 1.0), dies=True)
 async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
     """While it hands over, answers what is in flight, or closes its files."""
     node = await _one(cluster, draw)
@@ -169,7 +171,7 @@ async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
     return f"node {node.number}, {times} times", None
 
 
-@fault("kill a supervisor", seconds=(0.2, 1.0))
+@fault("kill a supervisor", seconds=(0.2, 1.0), dies=True)
 async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
     """Its cores must not go on alone: another one would start them a second time."""
     node = await _one(cluster, draw)
@@ -205,7 +207,7 @@ def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
     return [pair for other in others for pair in ((one, other), (other, one))]
 
 
-@fault("cut a node off", seconds=(2.0, 8.0))
+@fault("cut a node off", seconds=(2.0, 8.0), dies=True)
 async def isolate(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     cluster.network.cut(cluster.wires, _both(node.number, [other for other in cluster.numbers if other != node.number]))
@@ -268,7 +270,7 @@ async def delay(cluster: Cluster, draw: Random) -> Inflicted:
     return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
 
 
-@fault("silence", "namespaces", seconds=(2.0, 6.0))
+@fault("silence", "namespaces", seconds=(2.0, 6.0), dies=True)
 async def silence(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     cluster.network.silence(node.number)
@@ -350,12 +352,12 @@ async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
         raise Failed(f"node {node.number} ended with {found} instead of {code}")
 
 
-@fault("fsync fails", "shim", seconds=(0.2, 1.0))
+@fault("fsync fails", "shim", seconds=(0.2, 1.0), dies=True)
 async def sync_fails(cluster: Cluster, draw: Random) -> Inflicted:
     return await _ends_by(cluster, draw, "sync")
 
 
-@fault("writes fail", "shim", seconds=(0.2, 1.0))
+@fault("writes fail", "shim", seconds=(0.2, 1.0), dies=True)
 async def write_fails(cluster: Cluster, draw: Random) -> Inflicted:
     return await _ends_by(cluster, draw, "write")
 
@@ -390,7 +392,7 @@ async def full_disk(cluster: Cluster, draw: Random) -> Inflicted:
     return f"of node {node.number}", mend
 
 
-@fault("power cut of a node", "power", seconds=(0.1, 2.0))
+@fault("power cut of a node", "power", seconds=(0.1, 2.0), dies=True)
 async def power_cut(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await _cut_power([node])
@@ -413,14 +415,14 @@ async def _cut_power(nodes: list[Node]) -> None:
         await asyncio.to_thread(disk.restore)
 
 
-@fault("die in a write", "shim", seconds=(0.2, 1.0))
+@fault("die in a write", "shim", seconds=(0.2, 1.0), dies=True)
 async def die_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
     """A core, which its supervisor starts again."""
     node = await _one(cluster, draw)
     return f"node {node.number}: {await _dies(node, draw)}", None
 
 
-@fault("the power goes in a write", "shim", "power", seconds=(0.1, 1.0))
+@fault("the power goes in a write", "shim", "power", seconds=(0.1, 1.0), dies=True)
 async def power_goes_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     what = await _dies(node, draw)
@@ -440,7 +442,7 @@ async def _dies(node: Node, draw: Random) -> str:
     return "not yet: it writes nothing"
 
 
-@fault("lose a disk", "the same disk", seconds=(0.1, 2.0))
+@fault("lose a disk", "the same disk", seconds=(0.1, 2.0), dies=True)
 async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()

@@ -129,7 +129,7 @@ class Wires:
                 if due > loop.time():
                     await asyncio.sleep(due - loop.time())
                 await way.open.wait()
-                await _trickle(way, writer, data)
+                await trickle(way, writer, data)
 
         async with asyncio.TaskGroup() as tasks:
             delivering = tasks.create_task(deliver())
@@ -139,7 +139,7 @@ class Wires:
         raise ConnectionResetError
 
 
-async def _trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
+async def trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
     """At the way's rate, in pieces of a hundredth of a second, or as large as a packet; as it is from now on when that changes."""
     while data:
         length = max(PACKET_BYTES, int(way.rate / 100)) if way.rate else len(data)

@@ -104,14 +104,17 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) {
 
 ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) { return pwrite64(fd, data, length, offset); }
 
-ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off64_t offset) {
-    static ssize_t (*real)(int, const struct iovec *, int, off64_t);
-    if (!real) real = dlsym(RTLD_NEXT, "pwritev64");
+/* What CPython calls, whichever of them it is. */
+ssize_t pwritev64v2(int fd, const struct iovec *pieces, int count, off64_t offset, int flags) {
+    static ssize_t (*real)(int, const struct iovec *, int, off64_t, int);
+    if (!real) real = dlsym(RTLD_NEXT, "pwritev64v2");
     if (write_fails()) return -1;
     int dying = dies();
-    ssize_t result = real(fd, pieces, dying == MIDDLE ? (count + 1) / 2 : count, offset);
+    ssize_t result = real(fd, pieces, dying == MIDDLE ? (count + 1) / 2 : count, offset, flags);
     if (dying) kill(getpid(), SIGKILL);
     return result;
 }
 
-ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t offset) { return pwritev64(fd, pieces, count, offset); }
+ssize_t pwritev2(int fd, const struct iovec *pieces, int count, off_t offset, int flags) { return pwritev64v2(fd, pieces, count, offset, flags); }
+ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off64_t offset) { return pwritev64v2(fd, pieces, count, offset, 0); }
+ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t offset) { return pwritev64v2(fd, pieces, count, offset, 0); }
