@@ -13,6 +13,7 @@ from chaos.history import FAIL, OK, Append, History, Piece, Read, Tail
 from chaos.wire import Answer, Connection, Lost, Unsent
 
 ASK_SECONDS = 12.0  # longer than a node lets a request wait for a leader
+HASTY_SECONDS = 0.7  # some producers go to another node then: the same may be under way by two, and how long nobody answers is seen
 SILENCE_SECONDS = 10.0  # of a tail: nodes say that they are there more often when there is nothing else
 BACK_SECONDS = 3000  # records that a reader goes back at most
 PAUSE_SECONDS = 0.05  # before something is tried again
@@ -35,9 +36,10 @@ class _Lines(dict[int, Connection]):
         super().__init__()
         self._clients = clients
 
-    def any(self, draw: Random) -> int:
-        """A node that serves; nodes come and go."""
-        node = draw.choice(list(self._clients.addresses))
+    def any(self, draw: Random, but: int = 0) -> int:
+        """A node that serves, another one if there is; nodes come and go."""
+        there = list(self._clients.addresses)
+        node = draw.choice([number for number in there if number != but] or there)
         if node not in self:
             self[node] = self._clients.connect(node)
         return node
@@ -53,6 +55,7 @@ class Clients:
     def __init__(self, addresses: dict[int, Address], streams: list[str], seed: int, now: Callable[[], float]) -> None:
         self.history = History()
         self.addresses, self.streams, self.seed, self.now = addresses, streams, seed, now
+        self.hasty = set(streams[::2])  # streams with a producer that soon asks another node
         self.wrong: list[str] = []
         self.last_ok = dict.fromkeys(streams, now())  # when an append to each was acknowledged
         self.pauses: list[tuple[float, str]] = []  # how long no append to a stream was acknowledged, where that was long
@@ -174,19 +177,19 @@ class Clients:
         self._known[append.stream] = max(self._known[append.stream], end or 0)
 
     async def _produce(self, writer: str, stream: str, pause: float) -> None:
-        """Each batch until it is answered, by one node after the other."""
+        """Each batch until it is answered, by one node after the other; in haste where the stream is one of `hasty`."""
         draw = Random(f"{writer} {self.seed}")
-        connections = _Lines(self)
+        connections, patience = _Lines(self), HASTY_SECONDS if stream in self.hasty else ASK_SECONDS
         for number in itertools.count():
             if self._stopping.is_set():
                 break
             append = self._append(stream, writer, number, draw.choice((1, 2)), produced=True)
             named = {"Producer_Id": writer, "Producer_Epoch": "0", "Producer_Seq": str(number), "Content_Type": JSON}
             while not self._stopping.is_set():
-                append.by = connections.any(draw)
+                append.by = connections.any(draw, but=append.by if stream in self.hasty else 0)
                 try:
                     body = json.dumps(append.records).encode()
-                    answer = await connections[append.by].ask("POST", f"/v1/stream/{stream}", body, seconds=ASK_SECONDS, **named)
+                    answer = await connections[append.by].ask("POST", f"/v1/stream/{stream}", body, seconds=patience, **named)
                 except (Lost, Unsent):
                     await asyncio.sleep(PAUSE_SECONDS)
                     continue

@@ -26,24 +26,26 @@ class Failed(Exception):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most."""
+    """`needs`: of "namespaces", "power", "shim", "the same disk". `seconds`: how long it lasts, at least and at most. `dies`: it is the end of one node,
+    for the others, and nothing else: what that one led goes on soon."""
 
     name: str
     inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]
     needs: tuple[str, ...] = ()
     seconds: tuple[float, float] = (1.0, 4.0)
+    dies: bool = False
 
 
 FAULTS: list[Fault] = []
 
 
 def fault(
-    name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0)
+    name: str, *needs: str, seconds: tuple[float, float] = (1.0, 4.0), dies: bool = False
 ) -> Callable[[Callable[[Cluster, Random], Awaitable[Inflicted]]], Callable[[Cluster, Random], Awaitable[Inflicted]]]:
     """Puts it on the list."""
 
     def put(inflict: Callable[[Cluster, Random], Awaitable[Inflicted]]) -> Callable[[Cluster, Random], Awaitable[Inflicted]]:
-        FAULTS.append(Fault(name, inflict, needs, seconds))
+        FAULTS.append(Fault(name, inflict, needs, seconds, dies))
         return inflict
 
     return put
@@ -69,7 +71,7 @@ def _some(cluster: Cluster, draw: Random, count: int) -> list[int]:
 # --- processes -------------------------------------------------------------------------------------------------------------------
 
 
-@fault("kill a core", seconds=(0.5, 2.0))
+@fault("kill a core", seconds=(0.5, 2.0), dies=True)
 async def kill_core(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     cores = node.cores()
@@ -79,7 +81,7 @@ async def kill_core(cluster: Cluster, draw: Random) -> Inflicted:
     return f"core {core} of node {node.number}", None
 
 
-@fault("kill a node", seconds=(0.5, 3.0))
+@fault("kill a node", seconds=(0.5, 3.0), dies=True)
 async def kill_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
@@ -99,7 +101,7 @@ async def kill_all(cluster: Cluster, draw: Random) -> Inflicted:
     return "all nodes at once", None
 
 
-@fault("pause a node", seconds=(1.0, 6.0))
+@fault("pause a node", seconds=(1.0, 6.0), dies=True)
 async def pause_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     node.signal(signal.SIGSTOP)
@@ -138,13 +140,64 @@ async def pause_all(cluster: Cluster, draw: Random) -> Inflicted:
     return "all nodes; they wake up one after the other", mend
 
 
-@fault("stop a node in order", seconds=(0.2, 1.0))
+@fault("stop a node in order", seconds=(0.2, 1.0), dies=True)
 async def stop_node(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     code = await node.stop()
     if code:
         raise Failed(f"node {node.number} ended with {code} at SIGTERM")
     return f"node {node.number}, by SIGTERM", None
+
+
+@fault("kill a node as it stops", seconds=(0.2, 1.0), dies=True)
+async def kill_stopping(cluster: Cluster, draw: Random) -> Inflicted:
+    """While it hands over, answers what is in flight, or closes its files."""
+    node = await _one(cluster, draw)
+    node.terminate()
+    await asyncio.sleep(draw.uniform(0.0, 0.6))
+    await node.kill()
+    return f"node {node.number}", None
+
+
+@fault("kill a node as it starts", seconds=(0.1, 1.0))
+async def kill_starting(cluster: Cluster, draw: Random) -> Inflicted:
+    """Again and again: while it reads its disk, meets the others, and catches up."""
+    node, times = await _one(cluster, draw), draw.randint(2, 4)
+    await node.kill()
+    for _ in range(times):
+        node.start()
+        await asyncio.sleep(draw.uniform(0.1, 2.5))
+        await node.kill()
+    return f"node {node.number}, {times} times", None
+
+
+@fault("kill a supervisor", seconds=(0.2, 1.0), dies=True)
+async def kill_supervisor(cluster: Cluster, draw: Random) -> Inflicted:
+    """Its cores must not go on alone: another one would start them a second time."""
+    node = await _one(cluster, draw)
+    supervisor, *cores = node.processes()
+    with suppress(psutil.NoSuchProcess):
+        supervisor.kill()
+    await node.ended(5.0)
+    left = [core.pid for core in (await asyncio.to_thread(psutil.wait_procs, cores, 5.0))[1]]
+    if left:
+        raise Failed(f"processes {left} of node {node.number} live on without their supervisor")
+    return f"that of node {node.number}, whose cores end", None
+
+
+@fault("another number of cores", seconds=(0.1, 1.0))
+async def share_out(cluster: Cluster, draw: Random) -> Inflicted:
+    """A node's data is shared out anew at its start, and that is killed in its midst, too."""
+    node = await _one(cluster, draw)
+    before, kills = node.count, draw.choice((0, 1, 2))
+    count = draw.choice([each for each in (1, 2, 3) if each != before])
+    await node.kill()
+    node.share_out(count)
+    for _ in range(kills):
+        node.start()
+        await asyncio.sleep(draw.uniform(0.3, 2.0))
+        await node.kill()
+    return f"node {node.number}, {count} instead of {before}, killed {kills} times as it starts", None
 
 
 # --- the network -----------------------------------------------------------------------------------------------------------------
@@ -154,7 +207,7 @@ def _both(one: int, others: list[int]) -> list[tuple[int, int]]:
     return [pair for other in others for pair in ((one, other), (other, one))]
 
 
-@fault("cut a node off", seconds=(2.0, 8.0))
+@fault("cut a node off", seconds=(2.0, 8.0), dies=True)
 async def isolate(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     cluster.network.cut(cluster.wires, _both(node.number, [other for other in cluster.numbers if other != node.number]))
@@ -217,6 +270,23 @@ async def delay(cluster: Cluster, draw: Random) -> Inflicted:
     return f"{low * 1000:.0f} to {high * 1000:.0f} ms on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
 
 
+@fault("silence", "namespaces", seconds=(2.0, 6.0), dies=True)
+async def silence(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    cluster.network.silence(node.number)
+    return f"node {node.number} from everybody, clients too; nobody is told", None
+
+
+@fault("a narrow way", seconds=(2.0, 6.0))
+async def narrow(cluster: Cluster, draw: Random) -> Inflicted:
+    rate = draw.choice((20_000, 100_000, 500_000))
+    node = await _one(cluster, draw)
+    pairs = draw.choice((cluster.wires.pairs, [pair for pair in cluster.wires.pairs if node.number in pair]))
+    for pair in pairs:
+        cluster.wires.narrow(pair, rate)
+    return f"{rate:,} bytes a second on {len(pairs)} of {len(cluster.wires.pairs)} ways", None
+
+
 @fault("reset connections", seconds=(0.1, 1.0))
 async def reset(cluster: Cluster, draw: Random) -> Inflicted:
     broken = 0
@@ -237,6 +307,19 @@ async def jump(cluster: Cluster, draw: Random) -> Inflicted:
     assert node.orders is not None
     node.orders.give(real_ms=seconds * 1000)
     return f"by {seconds} s on node {node.number}, and stays so", None
+
+
+@fault("the wall's clock flickers", "shim", seconds=(0.2, 1.0))
+async def flicker(cluster: Cluster, draw: Random) -> Inflicted:
+    """Back and forth, many times a second; it ends where it was."""
+    node = await _one(cluster, draw)
+    assert node.orders is not None
+    before, widest = node.orders.clock("real_ms"), draw.choice((200, 5_000, 7_200_000))
+    for _ in range(draw.randint(10, 40)):
+        node.orders.give(real_ms=before + draw.randint(-widest, widest))
+        await asyncio.sleep(draw.uniform(0.02, 0.15))
+    node.orders.give(real_ms=before)
+    return f"by up to {widest / 1000:g} s on node {node.number}", None
 
 
 @fault("a machine was suspended", "shim", seconds=(0.5, 2.0))
@@ -269,12 +352,12 @@ async def _start_after(node: Node, code: int, *, seconds: float = 20.0) -> None:
         raise Failed(f"node {node.number} ended with {found} instead of {code}")
 
 
-@fault("fsync fails", "shim", seconds=(0.2, 1.0))
+@fault("fsync fails", "shim", seconds=(0.2, 1.0), dies=True)
 async def sync_fails(cluster: Cluster, draw: Random) -> Inflicted:
     return await _ends_by(cluster, draw, "sync")
 
 
-@fault("writes fail", "shim", seconds=(0.2, 1.0))
+@fault("writes fail", "shim", seconds=(0.2, 1.0), dies=True)
 async def write_fails(cluster: Cluster, draw: Random) -> Inflicted:
     return await _ends_by(cluster, draw, "write")
 
@@ -309,7 +392,7 @@ async def full_disk(cluster: Cluster, draw: Random) -> Inflicted:
     return f"of node {node.number}", mend
 
 
-@fault("power cut of a node", "power", seconds=(0.1, 2.0))
+@fault("power cut of a node", "power", seconds=(0.1, 2.0), dies=True)
 async def power_cut(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await _cut_power([node])
@@ -332,7 +415,34 @@ async def _cut_power(nodes: list[Node]) -> None:
         await asyncio.to_thread(disk.restore)
 
 
-@fault("lose a disk", "the same disk", seconds=(0.1, 2.0))
+@fault("die in a write", "shim", seconds=(0.2, 1.0), dies=True)
+async def die_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
+    """A core, which its supervisor starts again."""
+    node = await _one(cluster, draw)
+    return f"node {node.number}: {await _dies(node, draw)}", None
+
+
+@fault("the power goes in a write", "shim", "power", seconds=(0.1, 1.0), dies=True)
+async def power_goes_in_a_write(cluster: Cluster, draw: Random) -> Inflicted:
+    node = await _one(cluster, draw)
+    what = await _dies(node, draw)
+    await _cut_power([node])
+    return f"node {node.number}: {what}", None
+
+
+async def _dies(node: Node, draw: Random) -> str:
+    """A process of it, at some write or fsync of a journal or snapshot: before it, when half is written, or before anybody hears that it is done."""
+    assert node.orders is not None
+    at, after = draw.randrange(3), draw.randrange(60)
+    node.orders.give(die_at=at + 1, die_after=after)
+    for _ in range(1000):
+        if node.orders.has_died:
+            return f"{('before', 'in', 'after')[at]} its write or fsync number {after + 1}"
+        await asyncio.sleep(0.005)
+    return "not yet: it writes nothing"
+
+
+@fault("lose a disk", "the same disk", seconds=(0.1, 2.0), dies=True)
 async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
@@ -344,7 +454,7 @@ async def lose_disk(cluster: Cluster, draw: Random) -> Inflicted:
 async def torn_tail(cluster: Cluster, draw: Random) -> Inflicted:
     node = await _one(cluster, draw)
     await node.kill()
-    journal = _journal(cluster, node, draw)
+    journal = _journal(node, draw)
     if not list(journal.glob("*.journal")):
         return f"not yet: node {node.number} has no journal", None
     return f"node {node.number}: {tear_the_tail(journal, draw)}", None
@@ -355,7 +465,7 @@ async def flipped(cluster: Cluster, draw: Random) -> Inflicted:
     """The node must refuse to start on it, and comes back as one that lost its disk."""
     node = await _one(cluster, draw)
     await node.kill()
-    journal = _journal(cluster, node, draw)
+    journal = _journal(node, draw)
     what = flip_in_the_middle(journal, draw)
     if not what:
         return f"not yet: the journal of node {node.number} is too short", None
@@ -375,5 +485,5 @@ def _said(node: Node) -> set[str]:
     return {words for words in ("is damaged at offset", "move the data folder away") if words in node.said()}
 
 
-def _journal(cluster: Cluster, node: Node, draw: Random) -> Path:
-    return node.data / f"core-{draw.randrange(cluster.cores)}" / "journal"
+def _journal(node: Node, draw: Random) -> Path:
+    return node.data / f"core-{draw.randrange(node.count)}" / "journal"

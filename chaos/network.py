@@ -69,6 +69,9 @@ class Loopback:
     def lose(self, pairs: Sequence[tuple[int, int]], share: float) -> None:
         raise NotImplementedError
 
+    def silence(self, node: int) -> None:
+        raise NotImplementedError
+
     def heal(self) -> None:
         pass
 
@@ -145,9 +148,27 @@ class Namespaces:
             chance = ["-m", "statistic", "--mode", "random", "--probability", str(share)]
             self._filter(sender, [self.door(to)[0], self.source((to, sender))[0]], *chance)
 
+    def silence(self, node: int) -> None:
+        """No packet leaves or reaches it, of clients neither: as when the power is off, nobody is told."""
+        for chain in ("INPUT", "OUTPUT"):
+            _run(
+                "ip",
+                "netns",
+                "exec",
+                self.space(node),
+                "iptables",
+                "-A",
+                chain,
+                "!",
+                "-i" if chain == "INPUT" else "-o",
+                "lo",
+                "-j",
+                "DROP",
+            )
+
     def heal(self) -> None:
         for node in self.nodes:
-            _run("ip", "netns", "exec", self.space(node), "iptables", "-F", "OUTPUT")
+            _run("ip", "netns", "exec", self.space(node), "iptables", "-F")
 
     def close(self) -> None:
         remove(self.name)

@@ -30,6 +30,7 @@ FIRST = [1, 2, 3]  # whom the cluster is born with
 NUMBERS_MAX = 40  # of nodes in one run: each has a certificate
 GROUPS = 8
 LAG_MAX = 200  # entries that a replica may be behind while there is load
+CORES = re.compile(r"^cores = (\d+)$", re.MULTILINE)  # of the settings
 SMALL = {  # so that packs, merges, collections and snapshots happen within a minute
     "COLD_FLUSH_BYTES": str(32 << 10),
     "COLD_FLUSH_MIN_HOT_BYTES": str(8 << 10),
@@ -109,10 +110,14 @@ class Node:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    async def stop(self) -> int:
-        """SIGTERM as an operator sends it, and the exit code."""
+    def terminate(self) -> None:
+        """SIGTERM as an operator sends it."""
         assert self.process is not None
         self.process.terminate()
+
+    async def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.terminate()
         return await self.ended(40.0)
 
     async def ended(self, seconds: float) -> int:
@@ -124,6 +129,17 @@ class Node:
             await asyncio.sleep(0.05)
         await self.kill()
         return -9
+
+    @property
+    def count(self) -> int:
+        """Of its cores, as its settings say."""
+        found = CORES.search(self.config.read_text())
+        assert found is not None
+        return int(found[1])
+
+    def share_out(self, count: int) -> None:
+        """From its next start on it has so many cores."""
+        self.config.write_text(CORES.sub(f"cores = {count}", self.config.read_text()))
 
     def wipe(self) -> None:
         """The machine is a new one, whose clock is right: without data, a node is not let in by an object store that its clock is too far from."""
@@ -297,12 +313,18 @@ class Cluster:
         return dict(json.loads(answer.body)) if answer.status == 200 else None
 
     async def look(self) -> dict[str, Any] | None:
-        """What the first node says that says something."""
-        for number in self.numbers:
-            view = await self.view(number) if self.nodes[number].is_alive else None
-            if view is not None and view["nodes"]:
-                return view
-        return None
+        """What the first node says that says something. All are asked at once: nodes that stand still would else do so for as long as they are waited for."""
+        asked = [asyncio.create_task(self.view(number)) for number in self.numbers if self.nodes[number].is_alive]
+        try:
+            for said in asyncio.as_completed(asked):
+                view = await said
+                if view is not None and view["nodes"]:
+                    return view
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def unwell(self) -> str:
         """What is wrong, as all nodes say; empty when nothing is, no replica is behind, nothing moves, and the wires carry everything."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 CHUNK_BYTES = 1 << 16
+PACKET_BYTES = 1400
 Place = tuple[str, int]
 Pair = tuple[int, int]  # from one node to another
 
@@ -24,9 +25,11 @@ class Network(Protocol):
 
 
 class Way(msgspec.Struct):
-    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they never overtake."""
+    """What happens to bytes from one node to another. Delays in seconds, drawn for each chunk; they never overtake. `rate`: of bytes a second; 0: as
+    many as there are."""
 
     delay: tuple[float, float] = (0.0, 0.0)
+    rate: float = 0.0
     open: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
@@ -70,6 +73,9 @@ class Wires:
     def delay(self, pair: Pair, low: float, high: float) -> None:
         self.ways[pair].delay = (low, high)
 
+    def narrow(self, pair: Pair, rate: float) -> None:
+        self.ways[pair].rate = rate
+
     def hold(self, pair: Pair) -> None:
         """Nothing passes from one to the other, and nothing is lost: what a network that drops everything looks like above TCP."""
         self.ways[pair].open.clear()
@@ -83,7 +89,7 @@ class Wires:
 
     def heal(self) -> None:
         for way in self.ways.values():
-            way.delay = (0.0, 0.0)
+            way.delay, way.rate = (0.0, 0.0), 0.0
             way.open.set()
 
     async def close(self) -> None:
@@ -123,8 +129,7 @@ class Wires:
                 if due > loop.time():
                     await asyncio.sleep(due - loop.time())
                 await way.open.wait()
-                writer.write(data)
-                await writer.drain()
+                await trickle(way, writer, data)
 
         async with asyncio.TaskGroup() as tasks:
             delivering = tasks.create_task(deliver())
@@ -132,6 +137,17 @@ class Wires:
                 await queue.put((loop.time() + self._random.uniform(*way.delay), data))
             delivering.cancel()
         raise ConnectionResetError
+
+
+async def trickle(way: Way, writer: asyncio.StreamWriter, data: bytes) -> None:
+    """At the way's rate, in pieces of a hundredth of a second, or as large as a packet; as it is from now on when that changes."""
+    while data:
+        length = max(PACKET_BYTES, int(way.rate / 100)) if way.rate else len(data)
+        piece, data = data[:length], data[length:]
+        writer.write(piece)
+        await writer.drain()
+        if way.rate:
+            await asyncio.sleep(len(piece) / way.rate)
 
 
 def reset_at_close(writer: asyncio.StreamWriter) -> None:

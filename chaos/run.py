@@ -34,7 +34,10 @@ REST_SECONDS = (0.2, 1.0)  # between two episodes
 QUIET_SECONDS = (3.0, 10.0)  # in a soak
 STREAMS = 6
 BEAT_SECONDS = 0.1
-PAUSE_SECONDS = 5.0  # without an append to a stream, that are told
+PAUSE_SECONDS = 5.0  # without an append to a stream, that are told …
+DEATH_SECONDS = (
+    2.5  # … or so many where one node died and nothing else was wrong, and clients soon asked the others: an idle machine takes less than 2
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,9 +174,11 @@ class Run:
         while self._now() < deadline and len(outcome.episodes) < most:
             if not deck:
                 deck = self._deck(faults)
-            before = len(clients.pauses)
-            episode = await self._episode(cluster, deck.pop(), len(outcome.episodes) + 1)
-            episode.pause = _long(clients.pauses[before:])
+            before, fault = len(clients.pauses), deck.pop()
+            episode = await self._episode(cluster, fault, len(outcome.episodes) + 1)
+            pauses, alone = clients.pauses[before:], fault.dies and not episode.act and not self.options.s3
+            hasty = [each for each in pauses if each[1] in clients.hasty]
+            episode.pause = _long(hasty, DEATH_SECONDS) if alone else _long(pauses, PAUSE_SECONDS)
             outcome.episodes.append(episode)
             said = f"well after {episode.well:.1f} s" if not episode.trouble else f"TROUBLE: {episode.trouble}"
             parts = filter(None, (f"{episode.fault}: {episode.what}", episode.act, episode.store, said, episode.pause))
@@ -340,7 +345,7 @@ class Run:
         return time.monotonic() - self.began
 
 
-def _long(pauses: list[tuple[float, str]]) -> str:
+def _long(pauses: list[tuple[float, str]], usual: float) -> str:
     """The longest, where it was longer than is usual after a fault."""
     seconds, stream = max(pauses, default=(0.0, ""))
-    return f"no append to {stream} for {seconds:.1f} s" if seconds > PAUSE_SECONDS else ""
+    return f"no append to {stream} for {seconds:.1f} s" if seconds > usual else ""

@@ -11,7 +11,18 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shim.c")
-NAMES = ("real_ms", "boot_ms", "sync_error", "sync_after", "sync_delay_us", "sync_lies", "write_error", "write_after")
+NAMES = (
+    "real_ms",
+    "boot_ms",
+    "sync_error",
+    "sync_after",
+    "sync_delay_us",
+    "sync_lies",
+    "write_error",
+    "write_after",
+    "die_at",
+    "die_after",
+)
 _NUMBERS = struct.Struct(f"{len(NAMES)}q")
 
 
@@ -33,6 +44,11 @@ class Orders:
 
     def clock(self, name: str) -> int:
         return self._values[name]
+
+    @property
+    def has_died(self) -> bool:
+        """A process has, as it was told to by `die_at`."""
+        return bool(self._values["die_at"]) and not _NUMBERS.unpack(self._map[: _NUMBERS.size])[NAMES.index("die_at")]
 
     def heal(self) -> None:
         """The disk is well; a clock that was set stays."""

@@ -152,6 +152,7 @@ class Node:
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
         self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+        self.core.leadership.listen(self.way)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())
@@ -293,6 +294,7 @@ class Node:
         self.heard[peer] = asyncio.get_running_loop().time()
         if peer in self.lost:
             self.lost.discard(peer)
+            self.core.leadership.found(peer)
             self.core.peer_found(peer)
 
     # --- what clients do

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from chaos import moves  # noqa: E402  (not a part of the package)
 from chaos.network import Loopback  # noqa: E402
 from chaos.nodes import Cluster  # noqa: E402
 from chaos.objects import FAIR, Store, Weather  # noqa: E402
-from chaos.proxy import Pair, Place, Wires  # noqa: E402
+from chaos.proxy import PACKET_BYTES, Pair, Place, Way, Wires, trickle  # noqa: E402
 
 PUT = b"PUT /b/k HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
 GET = b"GET /b/k HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -137,6 +139,42 @@ def test_a_door_knows_who_knocks_and_holds_up_one_way() -> None:
             await stranger.readexactly(1)
         await wires.close()
         server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("rate", "piece"), [(0.0, 50_000), (1e6, 10_000), (1e5, PACKET_BYTES)])
+def test_a_narrow_way_lets_little_pass_at_once(rate: float, piece: int) -> None:
+    class Writer:
+        def __init__(self) -> None:
+            self.pieces: list[bytes] = []
+
+        def write(self, data: bytes) -> None:
+            self.pieces.append(data)
+
+        async def drain(self) -> None:
+            pass
+
+    data, writer = bytes(range(250)) * (10 * piece // 1000), Writer()
+    asyncio.run(trickle(Way(rate=rate), writer, data))  # type: ignore[arg-type]
+    assert b"".join(writer.pieces) == data
+    assert len(writer.pieces) == (-(-len(data) // piece) if rate else 1)
+
+
+def test_who_stands_still_is_not_waited_for(tmp_path: Path) -> None:
+    class Some(Cluster):
+        async def view(self, number: int) -> dict[str, Any] | None:
+            if number == 1:
+                await asyncio.Event().wait()
+            return None if number == 2 else {"nodes": [number]}
+
+    async def run() -> None:
+        cluster = Some(tmp_path, Loopback([], "test"), Wires(1), lambda path: None)  # type: ignore[arg-type,return-value]
+        cluster.nodes = dict.fromkeys((1, 2, 3), SimpleNamespace(is_alive=True))  # type: ignore[arg-type]
+        async with asyncio.timeout(20):
+            assert await cluster.look() == {"nodes": [3]}
+        del cluster.nodes[1], cluster.nodes[3]
+        assert await cluster.look() is None
 
     asyncio.run(run())
 

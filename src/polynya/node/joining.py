@@ -112,7 +112,8 @@ class Joined:
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
-        self._raft.on_found = self._core.peer_found
+        self._core.leadership.listen(transport)
+        self._raft.on_found = self._found
         self._raft.on_sending = self._core.peer_sends
         self._raft.on_taking = self._core.peer_takes
         self._raft.group_of = group_of_message
@@ -182,10 +183,11 @@ class Joined:
         return [("leaders", self._leaderless)]
 
     async def hand_over(self) -> None:
-        """Before a stop: others lead what this core leads, if they can."""
-        self._core.leadership.hand_over_all()
-        deadline = asyncio.get_running_loop().time() + HAND_OVER_SECONDS
-        while self._core.led and self._raft.there and asyncio.get_running_loop().time() < deadline:
+        """Before a stop: others lead what this core leads, if they can, and give it back when it has come back."""
+        leads, loop = self._core.leadership, asyncio.get_running_loop()
+        leads.leave(self._transport, self._cores_there())
+        deadline = loop.time() + HAND_OVER_SECONDS
+        while leads.hand_over_all() and self._raft.there and loop.time() < deadline:  # again: one that was asked may be just going, too
             await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
 
     def reload(self) -> None:
@@ -220,6 +222,10 @@ class Joined:
         if trouble is not None:
             log.warning(trouble)
         return found
+
+    def _found(self, node: int, shared: Callable[[int], bool]) -> None:
+        self._core.leadership.found(node)
+        self._core.peer_found(node, shared)
 
     def _lost(self, node: int, shared: Callable[[int], bool], silent_ms: int) -> None:
         self._core.unreachable(node, shared)

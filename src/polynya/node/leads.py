@@ -1,17 +1,20 @@
-"""Leaderships of one core that go to other nodes: to where the writers are, back to those that are to have them, and away before a stop."""
+"""Leaderships of one core that go to other nodes: to where the writers are, back to those that are to have them, and away before a stop.
+
+A core that stops tells those of the other nodes, which give it no leaderships meanwhile: one that came back to it would end with it, and its group
+would wait for an election.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from polynya.raft import Configuration, Refusal
+from polynya.transport import Reply, node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from polynya.node.replicated import ReplicatedCore
     from polynya.node.writing import Writes
     from polynya.raft import Raft
@@ -25,7 +28,17 @@ FOLLOW_AT_ONCE = 8  # groups that go to where their writers are, of one look
 FOLLOW_ENTRIES = 16  # a node that lacks more of a group's log has a disk or a way that does not keep up
 STAY_SECONDS = 60.0  # without writers here, until a group goes back
 PLACED_SECONDS = 300.0  # a lead stays where an operator, or balance, has just put it
+KIND_STOPPING = 1011  # beside those of health, access, farewell, the cluster's view and its map, and the object store
+STOPPING_SECONDS = 30.0  # a stop does not take as long
 log = logging.getLogger("polynya.leads")
+
+
+class Asking(Protocol):
+    """What is needed of a core's transport."""
+
+    def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
 
 
 class Leads:
@@ -42,8 +55,10 @@ class Leads:
         self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
         self._stays: dict[int, float] = {}  # group -> until when, for its writers
         self.followed = 0
-        core.on_leadership.append(self._strays.add)
+        core.on_leadership.append(self._led)
         self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
+        self._stopping: dict[int, float] = {}  # node -> until when it is believed to be just stopping
+        self._leaves = False
         self._stalled_at = float("-inf")  # when leaderships last went because of the disk
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
 
@@ -61,7 +76,36 @@ class Leads:
         self._demand, self._may_lead = demand, may_lead
 
     def close(self) -> None:
+        self._leaves = False
         self._timer.cancel()
+
+    def listen(self, transport: Asking) -> None:
+        """From now on to cores of other nodes that stop."""
+        transport.on(KIND_STOPPING, self._hear)
+
+    def leave(self, transport: Asking, cores: Iterable[int]) -> None:
+        """Before a stop: these cores of other nodes give this one no leaderships any more, and what it leads from now on goes to others."""
+        self._leaves = True
+        for core in cores:
+            transport.call_nowait(core, KIND_STOPPING, b"", lambda answer: None)  # one of an older release does not know it
+        self.hand_over_all()
+
+    def found(self, node: int) -> None:
+        """It can be reached, again or for the first time."""
+        self._stopping.pop(node, None)
+
+    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
+        self._stopping[node_of(sender)] = self._loop.time() + STOPPING_SECONDS
+        reply(b"")
+
+    def _led(self, number: int) -> None:
+        self._strays.add(number)
+        if self._leaves:
+            self._loop.call_soon(self._leave_again)
+
+    def _leave_again(self) -> None:
+        if self._leaves:
+            self.hand_over_all()
 
     def change(self, group: int, target: Configuration) -> Refusal | None:
         """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
@@ -93,14 +137,17 @@ class Leads:
                 gone += 1
         return gone
 
-    def hand_over_all(self) -> None:
-        """Each led group goes to the voter that has most of its log and is there."""
-        core = self._core
+    def hand_over_all(self) -> bool:
+        """Each led group goes to the voter that has most of its log, is there, and does not stop itself. Whether any group is on its way."""
+        core, any_goes = self._core, False
         for number in list(core.led):
             raft = core.members[number].raft
             present = [node for node, peer in raft.peers.items() if not peer.lost and node in raft.configuration.voters]
-            if present:
-                core.transfer(number, max(present, key=lambda node: raft.peers[node].match))
+            able = [node for node in present if not self._is_stopping(node)]
+            if able:
+                core.transfer(number, max(able, key=lambda node: raft.peers[node].match))
+                any_goes = True
+        return any_goes
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
@@ -144,7 +191,10 @@ class Leads:
         return True
 
     def _is_shunned(self, node: int) -> bool:
-        return self._shunned.get(node, 0.0) > self._loop.time()
+        return self._shunned.get(node, 0.0) > self._loop.time() or self._is_stopping(node)
+
+    def _is_stopping(self, node: int) -> bool:
+        return self._stopping.get(node, 0.0) > self._loop.time()
 
     def _is_to_stay(self, number: int) -> bool:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
