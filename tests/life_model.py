@@ -212,9 +212,7 @@ def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
             yield state
         return
     if isinstance(told, Refusal):
-        if told.code == Code.NOT_FOUND and state is None:
-            yield state
-        elif told.code == Code.GONE and state is not None and state.soft:
+        if (told.code == Code.NOT_FOUND and state is None) or (told.code == Code.GONE and state is not None and state.soft):
             yield state
         elif state is not None and not state.soft and isinstance(asked, Paged):
             yield from _page_refused(state, asked, told)
@@ -239,17 +237,17 @@ def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
             yield state._replace(first=max(state.first, asked.record))
         return
     if isinstance(told, Refusal):
-        if told.code == Code.NOT_FOUND and (state is None or state.soft):
-            yield state
-        elif told.code == Code.GONE and state is not None and state.soft:
-            yield state
-        elif told.code == Code.OFFSET_BEYOND_TAIL and state is not None and asked.record > state.tail:
+        if (
+            (told.code == Code.NOT_FOUND and (state is None or state.soft))
+            or (told.code == Code.GONE and state is not None and state.soft)
+            or (told.code == Code.OFFSET_BEYOND_TAIL and state is not None and asked.record > state.tail)
+        ):
             yield state
         return
     assert isinstance(told, Trimmed)
-    if state is not None and not state.soft and state.uid in (0, told.uid) and told.record == max(state.first, asked.record, -1):
-        yield state._replace(uid=told.uid, first=told.record)
-    elif state is not None and not state.soft and state.first == -1 and state.uid in (0, told.uid) and told.record >= asked.record:
+    if (state is not None and not state.soft and state.uid in (0, told.uid) and told.record == max(state.first, asked.record, -1)) or (
+        state is not None and not state.soft and state.first == -1 and state.uid in (0, told.uid) and told.record >= asked.record
+    ):
         yield state._replace(uid=told.uid, first=told.record)
 
 
@@ -260,9 +258,9 @@ def _pinned(state: State, asked: Pinned, told: Any) -> Iterator[State]:
         if state is not None and not state.soft and not state.forked and asked.record <= state.tail:
             yield held
     elif isinstance(told, Reply):
-        if told.code == Code.NOT_FOUND and state is None:
-            yield state
-        elif told.code == Code.OFFSET_BEYOND_TAIL and state is not None and not state.soft and asked.record > state.tail:
+        if (told.code == Code.NOT_FOUND and state is None) or (
+            told.code == Code.OFFSET_BEYOND_TAIL and state is not None and not state.soft and asked.record > state.tail
+        ):
             yield state
         elif told.code == Code.TRIMMED and state is not None and not state.soft and asked.record < told.record:
             yield state if state.first != -1 else state._replace(first=told.record)

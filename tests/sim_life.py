@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from life_model import Appended, Created, Cut, Deleted, Listed, Looked, Model, Paged, Pinned, What
+from service_world import raw_batch
 from wgl import FOREVER, Operation, Search, Undecided
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -19,7 +20,6 @@ from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Ref
 from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
-from service_world import raw_batch
 
 if TYPE_CHECKING:
     from sim_chaos import Episode

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from cluster_stories import A, led, stories
-from sim_cluster import GROUPS, WALL_MS, Node, World
+from sim_clock import WALL_MS
+from sim_cluster import GROUPS, Node, World
 from sim_store import SimStore
 from sim_tier import COLLECT, chance_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sim_cluster import Node, World, raw_batch
+from service_world import raw_batch
+from sim_cluster import Node, World
 from sim_loop import run_simulated
 
 from polynya.raft import Entry

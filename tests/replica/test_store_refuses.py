@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_stories import A, led, stories
-from sim_cluster import GROUPS, WALL_MS, Node, World
+from sim_clock import WALL_MS
+from sim_cluster import GROUPS, Node, World
 from sim_store import SimStore, Weather
 from sim_tier import chance_of
 
