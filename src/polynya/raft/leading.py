@@ -194,8 +194,8 @@ def _rejected(raft: Raft, peer: Progress, message: AppendAnswer) -> None:
     stale = message.rejected != peer.next - 1 if peer.mode is Mode.PROBE else message.rejected <= peer.match
     if peer.mode is Mode.SNAPSHOT or stale:
         return
-    if message.rejected == peer.match and not raft.configuration.votes(message.sender):
-        peer.match = 0  # it came back with nothing, and what it had said before was still on its way
+    if message.rejected == peer.match:
+        peer.match = 0  # it came back with nothing; what it had said before was still on its way, or it has a voice
     log = raft.log
     index = min(message.hint_index, message.rejected - 1)
     if index >= log.first:
