@@ -6,6 +6,9 @@ disk is lost; nodes crash and come back. Whenever that was, the group has a lead
 *Seconds*: a disk is lost, and another one while the first still learns, but not before a majority has something of a leader that was elected without
 the first. The group has a leader once all is well, with everything.
 
+*Moves*: a disk is lost, another one once all know all again, of a group whose members change all the while; who is out of it is gone with what it had. The
+group has a leader once all is well, with everything, whoever it began with.
+
 *Losses*: disks are lost at any time, also those of a majority. Then there may be no leader any more, but never one that lacks what was committed, and
 nobody votes twice. One member keeps its disk: of a group of which all have lost theirs nothing tells that it is not new.
 """
@@ -20,6 +23,7 @@ from raft_checks import Checks
 from raft_world import SETTINGS, Disk, Member, World
 
 from polynya.raft import Configuration, HardState, Message
+from polynya.raft.membership import possible
 
 DEAF_MS = 1500
 FORGETFUL = HardState(forgetful=True)
@@ -36,9 +40,11 @@ class LossChecks(Checks):
 class Births(Chaos):
     """`losses`: when disks are lost, in ms from the beginning. What was sent to one life of a node reaches no other, as with connections."""
 
+    SIZES: tuple[tuple[int, ...], ...] = SIZES
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.voters = self.NODES = random.Random(f"size {seed}").choice(SIZES)
+        self.voters = self.NODES = random.Random(f"size {seed}").choice(self.SIZES)
         self.world = World(Configuration(self.voters), seed=seed)
         self.world.checks = LossChecks(SETTINGS)
         self.world.installs_at_once = False
@@ -180,7 +186,90 @@ class Losses(Births):
             self.forward(SETTINGS.election_ms * 4)
 
 
-KINDS = (Births, Seconds, Losses)
+class Moves(Births):
+    """The group begins with a part of the nodes, and only these lose disks: others are made anew, which is another story."""
+
+    SIZES = ((1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.NODES = (*self.voters, *range(max(self.voters) + 1, 7))
+        self.born = self.voters
+        self.away: set[int] = set()  # they are in no configuration that counts, and have nothing
+        for node in self.NODES[len(self.voters) :]:
+            self.world.add(node)
+            self.drop(node)
+
+    def draw_losses(self) -> None:
+        self.at_first_lead = False
+
+    def drop(self, node: int) -> None:
+        """As a node does whose replica has left: of its group nothing is heard there any more."""
+        self.world.members[node].crash()
+        self.away.add(node)
+        self.down.discard(node)
+
+    def look(self) -> None:
+        self.come_and_go()
+        up, down = self.up(), self.down - self.away
+        if not down and self.world.leader() is not None and not any(self.forgets(member) for member in up) and self.draw.random() < 0.04:
+            node = self.draw.choice(self.born)
+            if node not in self.away:
+                self.lose(node)
+                self.begin(node)
+
+    @staticmethod
+    def forgets(member: Member) -> bool:
+        return member.live.forgetful or member.disk.hard_state.forgetful
+
+    def come_and_go(self) -> None:
+        """Who is to be a member is there; who is none, by the word of a leader whose configuration is settled, has nothing some time later."""
+        named: set[int] = set()
+        for member in self.up():
+            for configuration in possible(member.live):
+                named.update(configuration.members)
+        for node in sorted(self.away & named):
+            self.away.discard(node)
+            self.down.add(node)
+            self.begin(node)
+        for leader in self.leaders():
+            if leader.live.status().settled:
+                for member in self.up():
+                    out = member.node not in leader.live.configuration.members
+                    if out and not any(member.node in each.members for each in possible(member.live)) and self.draw.random() < 0.5:
+                        self.drop(member.node)
+
+    def disturb(self) -> None:
+        super().disturb()
+        if self.draw.random() < 0.2:
+            self.change()
+
+    def change(self) -> None:
+        """To three voters at least: of fewer no majority is left without the one that forgot."""
+        for leader in self.leaders():
+            old = leader.live.configuration
+            peers = leader.live.peers
+            pool = sorted({*old.voters, *(node for node in old.learners if node in peers and peers[node].match)})
+            voters = tuple(self.draw.sample(pool, self.draw.choice((3, 3, len(pool)))))
+            rest = [node for node in self.NODES if node not in voters]
+            learners = tuple(self.draw.sample(rest, min(len(rest), self.draw.choice((0, 1, 2)))))
+            leader.live.change(Configuration(voters, learners=learners), leader.now_ms)
+
+    def partition(self) -> None:
+        node = self.draw.choice(self.NODES)
+        others = [other for other in self.NODES if other != node]
+        self.cut |= {pair for other in others for pair in ((node, other), (other, node))}
+
+    def restart(self) -> None:
+        self.down -= self.away
+        super().restart()
+
+    def forward(self, ms: float) -> None:
+        super().forward(ms)
+        self.come_and_go()
+
+
+KINDS = (Births, Seconds, Moves, Losses)
 
 
 def run(seed: int, kind: type[Births], steps: int = 250) -> Births:

@@ -483,12 +483,16 @@ class World(Network):
         return False
 
     async def wait_placed(self, seconds: float = 60.0) -> None:
-        """Until every group is where it is to be, and nowhere else."""
+        """Until every group is where it is to be, and nowhere else; as long as something moves."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+        deadline, before, rounds = loop.time() + seconds, self.reached(), 0
         for group in range(GROUPS + 1):
             while not await self._try_steer(group):
-                assert loop.time() < deadline, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
+                if loop.time() >= deadline:
+                    now, rounds = self.reached(), rounds + 1
+                    moves = now != before and rounds < 30
+                    assert moves, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
+                    deadline, before = loop.time() + seconds, now
                 await asyncio.sleep(0.05)
 
         def placed() -> bool:
@@ -556,23 +560,23 @@ class World(Network):
                 for group in range(GROUPS + 1)
             )
 
-        def reached() -> list[object]:
-            """How far each has come: with small bounds and long ways it takes a while."""
-            members_here = [member for node in self.alive() for member in node.core.members.values()]
-            sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members_here]
-            return [[member.group.applied_index for member in members_here], sent]
-
         for _ in range(30):
-            before = reached()
+            before = self.reached()
             try:
                 await self.wait(equal)
                 break
             except AssertionError:
-                if reached() == before:
+                if self.reached() == before:
                     raise
         assert equal(), "what should have come is still on its way after minutes"
         for group in range(GROUPS + 1):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
+
+    def reached(self) -> list[object]:
+        """How far each has come: with small bounds and long ways it takes a while."""
+        members = [member for node in self.alive() for member in node.core.members.values()]
+        sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
+        return [[member.group.applied_index for member in members], sent]
 
     def check(self) -> None:
         """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""

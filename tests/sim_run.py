@@ -17,6 +17,7 @@ import msgspec
 from sim_chaos import Episode
 from sim_moves import Moves
 from sim_readers import Readers
+from sim_returns import Returns
 from sim_shrink import as_test, shrunk
 from sim_swarm import SwarmEpisode
 
@@ -67,6 +68,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from that one on")
     parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
     parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
+    parser.add_argument("--returns", action="store_true", help="groups move, and nodes lose their disks and come back under their numbers")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
     parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
@@ -78,15 +80,21 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         _run(seed, options, totals)
     totals.seconds = perf_counter() - began
-    if not (options.plain or options.moves or options.readers):
+    if not (options.plain or _flag(options)):
         print(totals.told())
     if options.report is not None:
         options.report.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1) + b"\n")
     return 1 if totals.failed else 0
 
 
+def _flag(options: argparse.Namespace) -> str:
+    """Of the kinds that have more nodes than replicas."""
+    return next((name for name in ("readers", "returns", "moves") if getattr(options, name)), "")
+
+
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
-    kind = Readers if options.readers else Moves if options.moves else Episode if options.plain else SwarmEpisode
+    flag = _flag(options)
+    kind = {"readers": Readers, "returns": Returns, "moves": Moves}.get(flag, Episode if options.plain else SwarmEpisode)
     episode = kind(seed, options.mishaps)
     began = perf_counter()
     try:
@@ -97,7 +105,7 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
         traceback.print_exc()
         print(f"turned: {episode.knobs}")
         print(
-            f"seed {seed} FAILED; again: make sim SEED={seed}{' ARGS=--readers' if options.readers else ' ARGS=--moves' if options.moves else ''}",
+            f"seed {seed} FAILED; again: make sim SEED={seed}{f' ARGS=--{flag}' if flag else ''}",
             flush=True,
         )
         if isinstance(episode, SwarmEpisode) and not options.no_shrink:

@@ -261,3 +261,88 @@ def test_of_two_and_a_third_that_may_be_a_member_all_are_asked() -> None:
     world.members[3].start()
     world.pass_time(30 * world.settings.election_ms)
     assert not leads(world), "of two with a learner nobody is sure"
+
+
+def moved(*steps: tuple[int, ...]) -> World:
+    """A group of 1, 2 and 3 that has had these voters since, one after the other; who is out of it in the end is gone with all it had."""
+    world = World(Configuration((1, 2, 3)))
+    for node in sorted({1, 2, 3}.union(*steps)):
+        world.add(node)
+    world.pass_time(3 * world.settings.election_ms)
+    for voters in steps:
+        leader = world.leader()
+        assert leader is not None
+        new = tuple(sorted(set(voters) - set(leader.live.configuration.voters)))
+        assert leader.live.change(Configuration(leader.live.configuration.voters, learners=new), leader.now_ms) is None
+        world.pass_time(200)
+        assert leader.live.change(Configuration(voters), leader.now_ms) is None
+        world.pass_time(10 * world.settings.election_ms)
+    for node, member in world.members.items():
+        if node not in steps[-1]:
+            member.crash()
+    return world
+
+
+@pytest.mark.parametrize("steps", [((1, 2, 4),), ((1, 2, 4), (1, 4, 5)), ((1, 2),)])
+def test_who_left_the_group_since_has_no_word_in_it_any_more(steps: tuple[tuple[int, ...], ...]) -> None:
+    """1 knows those that the group began with; one of these is gone, or all: then whoever leads is asked, who tells who is in it now."""
+    world = moved(*steps)
+    lose(world, 1)
+    world.pass_time(20 * world.settings.election_ms)
+    leader, lost = world.leader(), world.members[1].live
+    assert not lost.forgetful and leader is not None and lost.commit == leader.live.commit
+    assert lost.configuration.voters == steps[-1]
+
+
+def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> None:
+    """Its disk was lost before the map said that it votes: the leader takes it to have what is gone."""
+    world = moved((1, 2, 4))
+    leader, made = world.leader(), world.members[4]
+    assert leader is not None
+    if leader is made:
+        leader.live.transfer(1, leader.now_ms)
+        world.pass_time(100)
+        leader = world.members[1]
+    made.crash()
+    leader.live.peer_lost(4, leader.now_ms, leader.now_ms)
+    made.disk = Disk()
+    made.disk.frames.append(("hard", HardState(learning=True)))
+    made.disk.sync(1)
+    made.start()
+    leader.live.peer_found(4, leader.now_ms)
+    term = leader.live.term
+    world.pass_time(10 * world.settings.election_ms)
+    assert made.live.commit == leader.live.commit and not made.live.learning
+    assert leader.live.role is Role.LEADER and leader.live.term == term
+
+
+def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
+    """2 has proposed to go on without 3, which has not heard of it: what 1 acknowledged may be with 3 alone."""
+    world, leader = begun(1, 2, 3)
+    lost, third = (number for number in (1, 2, 3) if number != leader.node)
+    world.members[third].crash()
+    assert leader.live.change(Configuration(tuple(sorted((leader.node, lost)))), leader.now_ms) is None
+    world.settle()
+    world.network = []
+    lose(world, lost)
+    world.run_quiet()
+    assert leader.live.configuration.joint and third in world.members[lost].live.unheard
+    world.pass_time(30 * world.settings.election_ms)
+    assert world.members[lost].live.forgetful and not leads(world)
+
+
+def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
+    """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is needed, that of 3 is not."""
+    lost = new_group().members[1]
+    lost.live.step(RecallAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, (1, 2, 3)), (11, (1, 2, 4)))), lost.now_ms)
+    assert lost.live.recalled == {2, 3, 4} and lost.live.unheard == {2, 4}
+    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, (1, 2)),)), lost.now_ms)
+    assert lost.live.recalled == {2, 4} and lost.live.unheard == {4}
+    lost.live.step(RecallAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, (1, 2, 4)),)), lost.now_ms)
+    assert not lost.live.unheard and lost.live.recalled_term == 5
+
+
+def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:
+    lost = new_group().members[1]
+    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2, 4)), lost.now_ms)
+    assert lost.live.unheard == {3, 4}

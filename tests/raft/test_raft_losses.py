@@ -16,6 +16,13 @@ def test_another_disk_may_go_while_the_first_still_learns(seed: int) -> None:
     raft_losses.run(seed, raft_losses.Seconds)
 
 
+@pytest.mark.parametrize(
+    "seed", [*range(6), 19, 89]
+)  # 19: it waited for who was out of the group; 89: a sleeping group elected for no reason
+def test_a_disk_that_is_lost_while_members_change_is_no_lost_voice(seed: int) -> None:
+    raft_losses.run(seed, raft_losses.Moves, 500)
+
+
 @pytest.mark.parametrize("seed", [*range(10), 39])
 def test_nothing_is_forgotten_whoever_loses_a_disk(seed: int) -> None:
     raft_losses.run(seed, raft_losses.Losses)

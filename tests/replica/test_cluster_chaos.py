@@ -12,6 +12,7 @@ from sim_chaos import run_episode
 from sim_knobs import Knobs
 from sim_moves import run_moves
 from sim_readers import run_readers
+from sim_returns import run_returns
 
 TESTS = Path(__file__).parent.parent
 
@@ -54,6 +55,11 @@ def test_nothing_is_lost_while_groups_move_and_nodes_come_and_go(seed: int, knob
 @pytest.mark.parametrize(("seed", "knobs"), usual(FOUND_READING, (2, 4)))
 def test_nothing_is_lost_beside_read_replicas_that_are_far_and_lose_their_disks(seed: int, knobs: Knobs | None) -> None:
     run_readers(seed, 25, knobs)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 10, 23])  # 10, 23: one waited for ever for a node that its group had left
+def test_nothing_is_lost_while_groups_move_and_nodes_lose_their_disks(seed: int) -> None:
+    run_returns(seed)
 
 
 def test_moves_of_a_seed_are_the_same_run_again() -> None:

@@ -376,6 +376,25 @@ async def test_learners_are_not_counted(world: World) -> None:
         await leader.append(A, b"on one disk that counts")
 
 
+@story
+async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_have_left(world: World) -> None:
+    """It knows whom its groups began with. Some have no replica of them any more and say nothing: those that have one tell it who has."""
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    lost, leaving, stays = (world.nodes[number] for number in world.map.voters[group])
+    world.move(group, leaving, outsider)
+    await world.wait_placed()
+    await outsider.append(A, b"1;")
+    lost.kill(power=0.0)
+    lost.lose_disk()
+    lost.start()
+    await world.wait(lambda: lost.remembers)
+    await world.wait_equal()
+    stays.kill()
+    assert (await outsider.append(A, b"2;")).record == 2, "it counts again"
+    assert await lost.read(A) == b"1;2;"
+
+
 @pytest.mark.parametrize(
     ("defect", "noticed"),
     [

@@ -18,6 +18,8 @@ PATIENCE = 2  # election times
 
 def start(raft: Raft) -> None:
     """Ask all others before anything else."""
+    raft.recall_known = {index: set(members) for index, members in _configurations(raft)}
+    raft.recall_since = min(raft.recall_known)
     others = set(_members(raft)) - {raft.node}
     raft.forgetful = raft.forgetful and not membership.is_alone(raft)
     raft.unheard = others if raft.forgetful else set()
@@ -44,7 +46,7 @@ def tick(raft: Raft) -> None:
     if raft.patient_ms and raft.now_ms >= raft.patient_ms:
         raft.patient_ms = 0
         election.become_follower(raft, raft.recalled_term + 1, 0)
-    asked = raft.unheard or raft.unmet
+    asked = raft.unheard | (raft.strangers - raft.recalled) if raft.unheard else raft.unmet
     if asked and raft.now_ms >= raft.recall_ms:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
@@ -58,36 +60,56 @@ def concerns(message: Message) -> bool:
 
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
-        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), _members(raft), raft.forgetful))
+        known = _members(raft), raft.forgetful, _configurations(raft)
+        raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known))
         if message.found:
             raft.unmet.discard(message.sender)
         else:
             sleeping.recalled(raft, message.sender)
             _make_way(raft, message.sender)
-        if message.blank:
+        if message.blank and raft.unheard:
             _heard(raft, message.sender, 0, blank=True)
     elif isinstance(message, RecallAnswer):
-        if message.sender in raft.unheard:  # it may know of members that have come since
-            new = set(message.members) - raft.recalled - {raft.node}
-            raft.unheard |= new
-            raft.recalled |= new
         if not message.blank:
             raft.unmet.clear()  # somebody has known of all that they are there
         elif not message.forgetful:
             raft.unmet.discard(message.sender)
-        _heard(raft, message.sender, message.term, blank=message.blank)
+        if raft.unheard:
+            _learn_members(raft, message)
+            _heard(raft, message.sender, message.term, blank=message.blank)
+
+
+def _configurations(raft: Raft) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Who has a voice in those that may be in effect, or may get one; readers never vote, and have nothing to tell."""
+    found = membership.possible_from(raft)
+    return tuple((index, tuple(sorted({*each.voters, *each.outgoing, *each.learners}))) for index, each in found)
 
 
 def _members(raft: Raft) -> tuple[int, ...]:
-    """Of all configurations that may be in effect; readers never vote, and have nothing to tell."""
-    known = membership.possible(raft)
-    return tuple(sorted({node for each in known for node in (*each.voters, *each.outgoing, *each.learners)}))
+    """In any of these."""
+    return tuple(sorted({node for _, members in _configurations(raft) for node in members}))
+
+
+def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
+    """Members may have come since, whose word is needed; and gone: whoever belonged to the group only before a configuration that is known to be
+    committed can be elected by nobody, and may be gone for good. Each configuration was agreed to by a majority of the one before, so that,
+    when all of one have been heard, the next is known, if there is one."""
+    configurations = answer.configurations or ((raft.recall_since, answer.members),)  # of a release that does not tell since when
+    raft.recall_since = since = max(raft.recall_since, configurations[0][0])
+    for index, members in configurations:
+        raft.recall_known.setdefault(index, set()).update(members)
+    raft.recall_known = {index: members for index, members in raft.recall_known.items() if index >= since}
+    answered, before = raft.recalled - raft.unheard, raft.unheard
+    raft.recalled = set().union(*raft.recall_known.values()) - {raft.node}
+    raft.unheard = raft.recalled - answered
+    if not raft.unheard <= before:
+        raft.recall_ms = raft.now_ms
 
 
 def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:
     """What an earlier life of ours voted for is known to one of the others, so its term is not above the largest of theirs. In a term above
     that we have no vote to repeat, and what we acknowledged before counts no more."""
-    if sender not in raft.unheard or (blank and not raft.all_blank):
+    if blank and not raft.all_blank:
         return
     raft.unheard.discard(sender)
     raft.all_blank = raft.all_blank and blank
@@ -111,6 +133,9 @@ def _is_new(raft: Raft) -> None:
 def keeps_out(raft: Raft, message: Message) -> bool:
     """Of a forgetful member: whether it takes no notice, until it hears who leads in a term above all that it was told of."""
     if raft.unheard:
+        if isinstance(message, Append | Heartbeat | SnapshotChunk) and message.sender not in raft.recalled | raft.strangers:
+            raft.strangers.add(message.sender)  # it may lead what the group has become, of whose members no other is known here
+            raft.recall_ms = raft.now_ms
         return True
     if raft.patient_ms:
         if message.term <= raft.recalled_term or not isinstance(message, Append | Heartbeat | SnapshotChunk):

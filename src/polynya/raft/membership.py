@@ -27,11 +27,13 @@ def configuration_at(raft: Raft, index: int) -> Configuration:
 
 def possible(raft: Raft) -> list[Configuration]:
     """Those that may be in effect elsewhere, as far as is known here: the last committed one, and all after it."""
-    return [
-        configuration
-        for place, (_, configuration) in enumerate(raft.configurations, 1)
-        if place == len(raft.configurations) or raft.configurations[place][0] > raft.commit
-    ]
+    return [configuration for _, configuration in possible_from(raft)]
+
+
+def possible_from(raft: Raft) -> list[tuple[int, Configuration]]:
+    """The same, with the index where each begins."""
+    known = raft.configurations
+    return [each for place, each in enumerate(known, 1) if place == len(known) or known[place][0] > raft.commit]
 
 
 def is_alone(raft: Raft) -> bool:

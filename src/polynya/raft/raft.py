@@ -107,8 +107,10 @@ class Raft:
         "random_state",
         "reads",
         "ready",
+        "recall_known",  # a forgetful member: who has a voice, by the index where a configuration that it was told of begins …
         "recall_ms",
-        "recalled",  # all who were asked
+        "recall_since",  # … from the last one on that somebody knows to be committed
+        "recalled",  # all whose word is needed
         "recalled_term",
         "recount",
         "reset",
@@ -117,6 +119,7 @@ class Raft:
         "settings",
         "sleeping",
         "snapshot",
+        "strangers",  # … who speaks as a leader, and is not known to have a voice
         "term",
         "ticket",
         "timeout_ms",
@@ -197,7 +200,10 @@ class Raft:
         self.heard_commit = 0
         self.unheard: set[int] = set()
         self.unmet: set[int] = set()
+        self.strangers: set[int] = set()
         self.recalled: set[int] = set()
+        self.recall_known: dict[int, set[int]] = {}
+        self.recall_since = 0
         self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
         forgetting.start(self)
