@@ -20,7 +20,7 @@ from sim_house import House, Receiver
 from sim_knobs import Knobs
 from sim_loop import SimLoop
 from sim_network import CALM, Network
-from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, SimMap, SimWriter, Stream, Way, placeless, settings_of
+from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, NotThere, SimMap, SimWriter, Stream, Way, placeless, reached, settings_of
 from sim_process import NOBODY, Process
 from sim_store import SimStore
 from sim_tier import SimTier
@@ -49,10 +49,6 @@ from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
 
 GROUPS = 2
-
-
-class NotThere(AssertionError):
-    """A stream that was created, and must be there."""
 
 
 class Node:
@@ -485,14 +481,13 @@ class World(Network):
     async def wait_placed(self, seconds: float = 60.0) -> None:
         """Until every group is where it is to be, and nowhere else; as long as something moves."""
         loop = asyncio.get_running_loop()
-        deadline, before, rounds = loop.time() + seconds, self.reached(), 0
+        deadline, end, before = loop.time() + seconds, loop.time() + 30 * seconds, reached(self)
         for group in range(GROUPS + 1):
             while not await self._try_steer(group):
                 if loop.time() >= deadline:
-                    now, rounds = self.reached(), rounds + 1
-                    moves = now != before and rounds < 30
+                    moves = loop.time() < end and reached(self) != before
                     assert moves, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
-                    deadline, before = loop.time() + seconds, now
+                    deadline, before = loop.time() + seconds, reached(self)
                 await asyncio.sleep(0.05)
 
         def placed() -> bool:
@@ -561,22 +556,16 @@ class World(Network):
             )
 
         for _ in range(30):
-            before = self.reached()
+            before = reached(self)
             try:
                 await self.wait(equal)
                 break
             except AssertionError:
-                if self.reached() == before:
+                if reached(self) == before:
                     raise
         assert equal(), "what should have come is still on its way after minutes"
         for group in range(GROUPS + 1):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
-
-    def reached(self) -> list[object]:
-        """How far each has come: with small bounds and long ways it takes a while."""
-        members = [member for node in self.alive() for member in node.core.members.values()]
-        sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
-        return [[member.group.applied_index for member in members], sent]
 
     def check(self) -> None:
         """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""

@@ -17,7 +17,7 @@ from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
-    from sim_cluster import Node
+    from sim_cluster import Node, World
 
 
 PULSE_SECONDS = 0.25
@@ -38,6 +38,10 @@ def settings_of(group: int, is_first: bool, groups: int) -> Settings:
         chunk_window_bytes=4096,
         rejoin_ms=1000,
     )
+
+
+class NotThere(AssertionError):
+    """A stream that was created, and must be there."""
 
 
 class Stream:
@@ -206,6 +210,13 @@ class Links:
     def send_bulk(self, node: int, messages: list[bytes]) -> None:
         """On another connection: it may overtake, and be overtaken."""
         self.send(node, messages)
+
+
+def reached(world: World) -> list[object]:
+    """How far each has come: with small bounds and long ways it takes a while."""
+    members = [member for node in world.alive() for member in node.core.members.values()]
+    sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
+    return [[member.group.applied_index for member in members], sent]
 
 
 def placeless(machine: Machine) -> bytes:
