@@ -22,6 +22,7 @@ from polynya.node.cluster_view import (
     trust_notes,
 )
 from polynya.replica import zones
+from polynya.replica.memory import waits
 from polynya.stream.commands import NodeRecord, NodeState, Placement
 from polynya.stream.placement import Map, born
 
@@ -259,3 +260,10 @@ def test_what_a_node_without_its_data_waits_for_is_a_problem():
     assert "group 0" not in found[0]
     heard = "nothing on its disk of group 1, and takes part once it has heard node 3: start it, one whose disk is gone for good on an empty one; "
     assert heard + "it has lost its disk, and waits for a leader of group 2" in found[0]
+
+
+def test_a_node_without_its_data_says_whom_it_cannot_find():
+    said = waits({1: [2, 4], 2: [5]}, known=[2, 3])
+    assert "once it has heard nodes 2, 4, 5" in said
+    assert "does not know where nodes 4, 5 may be found: name in [[cluster.nodes]] the nodes that the cluster has now" in said
+    assert "found" not in waits({1: [2]}, known=[2, 3]) and "found" not in waits({1: [2]})

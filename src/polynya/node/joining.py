@@ -238,9 +238,10 @@ class Joined:
 
     def _waiting(self) -> str:
         rafts = {number: member.raft for number, member in self._core.members.items()}
-        return waits(
-            {number: raft.unheard | raft.unmet for number, raft in rafts.items() if (raft.forgetful or raft.unmet) and not raft.leader}
-        )
+        forgotten = {
+            number: raft.unheard | raft.unmet for number, raft in rafts.items() if (raft.forgetful or raft.unmet) and not raft.leader
+        }
+        return waits(forgotten, self._transport.nodes)
 
     def look_at_memory(self) -> None:
         """About once a second: a node that has lost its disk says what it waits for, once it lasts, and when that changes."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 _SHOWN = 8
 
 
-def waits(forgotten: Mapping[int, Iterable[int]]) -> str:
-    """`forgotten`: the groups of which a node has nothing, with no leader to learn from, and the nodes whose word each still needs. Empty when
-    there are none."""
+def waits(forgotten: Mapping[int, Iterable[int]], known: Iterable[int] | None = None) -> str:
+    """`forgotten`: the groups of which a node has nothing, with no leader to learn from, and the nodes whose word each still needs; `known`: those
+    that it can find. Empty when there are none."""
     unheard = sorted({node for nodes in forgotten.values() for node in nodes})
     needing = sorted(group for group, nodes in forgotten.items() if nodes)
     lost = sorted(set(forgotten) - set(needing))
@@ -20,6 +20,12 @@ def waits(forgotten: Mapping[int, Iterable[int]]) -> str:
             f"has nothing on its disk of {_groups(needing)}, and takes part once it has heard {who} {', '.join(map(str, unheard))}: "
             f"start {'it' if len(unheard) == 1 else 'them'}, one whose disk is gone for good on an empty one"
         )
+        strangers = [] if known is None else sorted(set(unheard) - set(known))
+        if strangers:
+            said.append(
+                f"does not know where {'node' if len(strangers) == 1 else 'nodes'} {', '.join(map(str, strangers))} may be found: name in "
+                "[[cluster.nodes]] the nodes that the cluster has now, and start this node again"
+            )
     if lost:
         said.append(
             f"has lost its disk, and waits for a leader of {_groups(lost)}; if none comes, too many others have lost theirs, too: start a node that "
