@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from raft_world import Disk, Member, World, commands
 
-from polynya.raft import Configuration, HardState, Message, Role, forgetting
+from polynya.raft import Configuration, HardState, Message, Role, Snapshot, forgetting
 from polynya.raft.messages import AppendAnswer, RecallAnswer
 
 
@@ -334,12 +334,28 @@ def test_a_change_that_may_come_to_nothing_lets_nobody_out() -> None:
 def test_who_is_only_on_its_way_into_the_group_is_asked_too() -> None:
     """3 has heard that 4 is to come, 2 knows that the group goes on without 3: the word of 4 is needed, that of 3 is not."""
     lost = new_group().members[1]
-    lost.live.step(RecallAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, (1, 2, 3)), (11, (1, 2, 4)))), lost.now_ms)
+    lost.live.step(
+        RecallAnswer(1, 3, 1, 4, members=(1, 2, 3, 4), configurations=((0, Configuration((1, 2, 3))), (11, Configuration((1, 2, 4))))),
+        lost.now_ms,
+    )
     assert lost.live.recalled == {2, 3, 4} and lost.live.unheard == {2, 4}
-    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, (1, 2)),)), lost.now_ms)
+    lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2), configurations=((9, Configuration((1, 2))),)), lost.now_ms)
     assert lost.live.recalled == {2, 4} and lost.live.unheard == {4}
-    lost.live.step(RecallAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, (1, 2, 4)),)), lost.now_ms)
+    lost.live.step(RecallAnswer(1, 4, 1, 5, members=(1, 2, 4), configurations=((11, Configuration((1, 2, 4))),)), lost.now_ms)
     assert not lost.live.unheard and lost.live.recalled_term == 5
+
+
+def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> None:
+    """They name others than they did when the group began, and there is nothing in its log about that."""
+    world, leader = begun(1, 2, 3)
+    number = leader.node % 3 + 1
+    world.birth = Snapshot(0, 0, Configuration(tuple(sorted((number, leader.node, 4)))))
+    lose(world, number)
+    lost = world.members[number].live
+    assert 4 in lost.unheard
+    world.pass_time(10 * world.settings.election_ms)
+    assert not lost.forgetful and lost.configuration.voters == (1, 2, 3)
+    assert lost.snapshot.configuration == lost.configuration, "what is written of it"
 
 
 def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:

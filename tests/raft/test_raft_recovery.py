@@ -31,10 +31,10 @@ def entry(index: int, term: int = 1, configuration: Configuration | None = None)
 def test_the_bytes_of_a_configuration_and_of_an_answer_to_a_recall() -> None:
     assert encode_configuration(LATER).hex() == "94930203049091059106"
     assert decode_configuration(bytes.fromhex("94930203049091059106")) == LATER
-    answer = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, (1, 2)), (8, (1, 3))))
-    assert encode_message(answer, None).hex() == "990d03010709c293010203c29292059201029208920103"
+    answer = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3), configurations=((5, BORN), (8, LATER)))
+    assert encode_message(answer, None).hex() == "990d03010709c293010203c29292059493010203909090920894930203049091059106"
     assert encode_message(Recall(3, 1, 7, 0, blank=True, found=True)).hex() == "970c03010700c3c3"
-    assert decode_message(bytes.fromhex("990d03010709c293010203c29292059201029208920103")) == answer
+    assert decode_message(bytes.fromhex("990d03010709c293010203c29292059493010203909090920894930203049091059106")) == answer
     before = RecallAnswer(3, 1, 7, 9, blank=False, members=(1, 2, 3))
     assert decode_message(bytes.fromhex("980d03010709c293010203c2")) == before, "of a release that does not tell since when"
     assert decode_message(bytes.fromhex("970d03010709c293010203")) == before, (

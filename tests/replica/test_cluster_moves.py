@@ -395,6 +395,26 @@ async def test_a_node_that_lost_its_disk_needs_no_word_of_those_that_its_groups_
     assert await lost.read(A) == b"1;2;"
 
 
+@story
+async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_settings(world: World) -> None:
+    """They name the nodes that the cluster has today: by these the group would have begun with others, which is in no log."""
+    group, outsider = world.group_of(A), off(world)
+    await outsider.create(A)
+    right, numbers = world.placed, world.map.voters[group]
+    lost = world.nodes[numbers[0]]
+    lost.kill(power=0.0)
+    lost.lose_disk()
+    world.placed = {**right, group: tuple(sorted({*numbers[:2], outsider.number}))}
+    lost.start()
+    assert lost.core.members[group].raft.configuration.voters != numbers
+    await world.wait(lambda: lost.remembers)
+    await world.wait_equal()
+    assert lost.core.members[group].raft.configuration.voters == numbers
+    lost.kill(power=0.0)
+    lost.start()
+    assert lost.core.members[group].raft.configuration.voters == numbers, "it is on the disk"
+
+
 @pytest.mark.parametrize(
     ("defect", "noticed"),
     [

@@ -92,6 +92,8 @@ class Writes:
             journal.stage(number, effects.reset.term, effects.reset.index, Kind.RESET, _NO_BYTES)
         if effects.hard_state is not None:
             state = effects.hard_state
+            if member.raft.recall_based:  # it was told whom its group began with, and must not believe its settings any more
+                self._belongs(member.raft)
             journal.stage(number, state.term, state.vote, Kind.HARD_STATE, _flag(state))
         if entries:
             if all(entry.kind == Kind.COMMAND for entry in entries):
@@ -129,9 +131,13 @@ class Writes:
         self._departed(group, state)
         return self._waiter()
 
-    def _begin(self, member: Member) -> None:
-        raft, snapshot = member.raft, member.raft.snapshot
+    def _belongs(self, raft: Raft) -> None:
+        snapshot = raft.snapshot
         self._journal.stage(raft.group, snapshot.term, snapshot.index, Kind.CONFIGURED, encode_configuration(snapshot.configuration))
+
+    def _begin(self, member: Member) -> None:
+        raft = member.raft
+        self._belongs(raft)
         self._journal.stage(raft.group, raft.term, raft.vote, Kind.HARD_STATE, _flag(raft))
 
     def _departed(self, group: int, state: HardState) -> None:

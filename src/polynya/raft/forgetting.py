@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from polynya.raft import election, leading, membership, sleeping
+from polynya.raft.configuration import Configuration
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, Heartbeat, Message, Recall, RecallAnswer, SnapshotChunk
 from polynya.raft.settings import NEVER
@@ -18,7 +21,7 @@ PATIENCE = 2  # election times
 
 def start(raft: Raft) -> None:
     """Ask all others before anything else."""
-    raft.recall_known = {index: set(members) for index, members in _configurations(raft)}
+    raft.recall_known = {index: _voices(configuration) for index, configuration in membership.possible_from(raft)}
     raft.recall_since = min(raft.recall_known)
     others = set(_members(raft)) - {raft.node}
     raft.forgetful = raft.forgetful and not membership.is_alone(raft)
@@ -60,7 +63,7 @@ def concerns(message: Message) -> bool:
 
 def on_message(raft: Raft, message: Message) -> None:
     if isinstance(message, Recall):
-        known = _members(raft), raft.forgetful, _configurations(raft)
+        known = _members(raft), raft.forgetful, tuple(membership.possible_from(raft))
         raft.send(RecallAnswer(message.sender, raft.node, raft.group, raft.term, is_blank(raft), *known))
         if message.found:
             raft.unmet.discard(message.sender)
@@ -79,31 +82,43 @@ def on_message(raft: Raft, message: Message) -> None:
             _heard(raft, message.sender, message.term, blank=message.blank)
 
 
-def _configurations(raft: Raft) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Who has a voice in those that may be in effect, or may get one; readers never vote, and have nothing to tell."""
-    found = membership.possible_from(raft)
-    return tuple((index, tuple(sorted({*each.voters, *each.outgoing, *each.learners}))) for index, each in found)
+def _voices(configuration: Configuration) -> set[int]:
+    """Who has a voice in it, or may get one; readers never vote, and have nothing to tell."""
+    return {*configuration.voters, *configuration.outgoing, *configuration.learners}
 
 
 def _members(raft: Raft) -> tuple[int, ...]:
-    """In any of these."""
-    return tuple(sorted({node for _, members in _configurations(raft) for node in members}))
+    """Who has one in any that may be in effect."""
+    return tuple(sorted(set().union(*map(_voices, membership.possible(raft)))))
 
 
 def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
     """Members may have come since, whose word is needed; and gone: whoever belonged to the group only before a configuration that is known to be
     committed can be elected by nobody, and may be gone for good. Each configuration was agreed to by a majority of the one before, so that,
     when all of one have been heard, the next is known, if there is one."""
-    configurations = answer.configurations or ((raft.recall_since, answer.members),)  # of a release that does not tell since when
-    raft.recall_since = since = max(raft.recall_since, configurations[0][0])
-    for index, members in configurations:
-        raft.recall_known.setdefault(index, set()).update(members)
+    knows = not answer.blank and not answer.forgetful
+    if knows and answer.configurations and not raft.recall_based:
+        _begin_as(raft, *answer.configurations[0])
+    told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # of a release that does not tell since when
+    raft.recall_since = since = max(raft.recall_since, told[0][0])
+    for index, configuration in told:
+        if index or knows or not raft.recall_based:
+            raft.recall_known.setdefault(index, set()).update(_voices(configuration))
     raft.recall_known = {index: members for index, members in raft.recall_known.items() if index >= since}
     answered, before = raft.recalled - raft.unheard, raft.unheard
     raft.recalled = set().union(*raft.recall_known.values()) - {raft.node}
     raft.unheard = raft.recalled - answered
     if not raft.unheard <= before:
         raft.recall_ms = raft.now_ms
+
+
+def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
+    """Whom the group began with is known here from the settings alone, and these may be of later: what one says that has data is true."""
+    raft.recall_based = True
+    raft.recall_known.pop(0, None)
+    if index == raft.snapshot.index == raft.configurations[0][0] == 0 and configuration.voters:
+        raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=configuration)
+        raft.configurations[0] = 0, configuration
 
 
 def _heard(raft: Raft, sender: int, term: int, *, blank: bool) -> None:

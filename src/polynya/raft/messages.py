@@ -143,9 +143,9 @@ class Recall(Message, frozen=True, tag=12):
 
 class RecallAnswer(Message, frozen=True, tag=13):
     """`members`: those that have a voice, or may get one, as far as the sender knows. `forgetful`: the sender itself has still to be told.
-    `configurations`: the same by the index where each configuration began: the last that the sender knows to be committed, then all after it."""
+    `configurations`: by the index where each begins, the last that the sender knows to be committed, then all after it."""
 
     blank: bool = False
     members: tuple[Node, ...] = ()
     forgetful: bool = False
-    configurations: tuple[tuple[Number, tuple[Node, ...]], ...] = ()
+    configurations: tuple[tuple[Number, Configuration], ...] = ()

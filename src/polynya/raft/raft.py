@@ -107,7 +107,8 @@ class Raft:
         "random_state",
         "reads",
         "ready",
-        "recall_known",  # a forgetful member: who has a voice, by the index where a configuration that it was told of begins …
+        "recall_based",  # a forgetful member: it has been told who belongs to the group by one that has data
+        "recall_known",  # … and who has a voice, by the index where a configuration begins …
         "recall_ms",
         "recall_since",  # … from the last one on that somebody knows to be committed
         "recalled",  # all whose word is needed
@@ -204,6 +205,7 @@ class Raft:
         self.recalled: set[int] = set()
         self.recall_known: dict[int, set[int]] = {}
         self.recall_since = 0
+        self.recall_based = False
         self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
         forgetting.start(self)
