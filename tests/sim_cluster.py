@@ -375,6 +375,7 @@ class World(Network):
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
         self.receivers: dict[str, Receiver] = {}  # of webhooks, by URL
+        self.broken: list[str] = []  # that was promised
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
@@ -576,6 +577,7 @@ class World(Network):
 
     def check(self) -> None:
         """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""
+        assert not self.broken, self.broken[0]
         for node in self.nodes.values():
             assert not node.faults, node.faults
         for number in range(GROUPS + 1):
