@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sim_cluster import Node
 
 
+GROUPS = 2
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 1.0
 CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
