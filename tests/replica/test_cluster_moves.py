@@ -401,7 +401,7 @@ async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_
     await leaving.engine.residence.make(group)
     for _ in range(2):
         raft = leaving.core.members[group].raft
-        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.now_ms())
+        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.clock.now_ms())
         assert raft.vote != 9, "its empty log is older than what it once had"
         leaving.kill()
         leaving.start()
