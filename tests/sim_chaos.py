@@ -14,6 +14,7 @@ import msgspec
 from sim_cluster import GROUPS, Node, World
 from sim_faults import FAULTS, weights
 from sim_knobs import Knobs
+from sim_leases import leases_checked
 from sim_loop import run_simulated
 from sim_tier import chance_of
 
@@ -112,7 +113,7 @@ class Episode:
 
     def play(self) -> str:
         """From its beginning to its end; the same seed and knobs, the same trace. Raises AssertionError with what was not true."""
-        with chance_of(self.seed), self.knobs.in_force():
+        with chance_of(self.seed), self.knobs.in_force(), leases_checked(self.world):
             self.trace = run_simulated(self.run())
         return self.trace
 

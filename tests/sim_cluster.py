@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,8 +19,22 @@ from sim_house import House, Receiver
 from sim_knobs import Knobs
 from sim_loop import SimLoop
 from sim_network import CALM, Network
-from sim_parts import PULSE_SECONDS, SILENCE_SECONDS, Links, NotThere, SimMap, SimWriter, Stream, Way, placeless, reached, settings_of
+from sim_parts import (
+    GROUPS,
+    PULSE_SECONDS,
+    SILENCE_SECONDS,
+    Links,
+    NotThere,
+    SimMap,
+    SimWriter,
+    Stream,
+    Way,
+    placeless,
+    reached,
+    settings_of,
+)
 from sim_process import NOBODY, Process
+from sim_steering import Steered
 from sim_store import SimStore
 from sim_tier import SimTier
 
@@ -37,7 +50,7 @@ from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
-from polynya.raft import Configuration, Role
+from polynya.raft import Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
 from polynya.service.demand import MANY, MOST
@@ -47,8 +60,6 @@ from polynya.stream.commands import Append, Command, Create, Delete, Encoding, E
 from polynya.stream.replies import Reply
 from polynya.transport import address
 from polynya.wal import DiskFull, JournalFailed, SnapshotStore
-
-GROUPS = 2
 
 
 class Node:
@@ -362,7 +373,7 @@ class Node:
         return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
 
 
-class World(Network):
+class World(Network, Steered):
     """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
 
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
@@ -371,6 +382,7 @@ class World(Network):
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
         self.receivers: dict[str, Receiver] = {}  # of webhooks, by URL
+        self.broken: list[str] = []  # that was promised
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads
@@ -455,59 +467,6 @@ class World(Network):
         self.redraw(members=(*self.map.members, number), readers=(*self.map.readers, *([number] if reader else [])))
         return node
 
-    async def steer(self, group: int, node: Node, still: Callable[[], bool] = lambda: True) -> bool:
-        """One step of a controller on the way from what the group's voters are to what they are to be; whether they are. May raise Unavailable
-        and OutcomeUnknown. `still`: whether the controller lives."""
-        goal = self.map.goals[group]
-        drive = node.process.drive
-        status = await drive(node.steering.status(group))
-        known = status.configuration
-        if goal != self.map.goals[group] or not status.settled or not still():
-            return False
-        readers = tuple(sorted(set(self.map.members if group == 0 else self.map.readers) - set(goal)))
-        if (known.voters, known.learners, known.readers) == (goal, (), readers):
-            if self.map.voters[group] != goal:
-                self.redraw(voters={**self.map.voters, group: goal})
-            return True
-        new = set(goal) - set(known.voters)
-        if new - set(known.learners):
-            stay = tuple(each for each in readers if each in known.readers and each not in new)
-            await drive(node.steering.change(group, Configuration(known.voters, (), tuple(new), stay)))
-        else:
-            readers = tuple(each for each in readers if each not in goal)
-            await drive(node.steering.change(group, Configuration(goal, (), (), readers)))
-        return False
-
-    async def wait_placed(self, seconds: float = 60.0) -> None:
-        """Until every group is where it is to be, and nowhere else; as long as something moves."""
-        loop = asyncio.get_running_loop()
-        deadline, end, before = loop.time() + seconds, loop.time() + 30 * seconds, reached(self)
-        for group in range(GROUPS + 1):
-            while not await self._try_steer(group):
-                if loop.time() >= deadline:
-                    moves = loop.time() < end and reached(self) != before
-                    assert moves, f"group {group} does not come to {self.map.goals[group]}: {self.seen_of(group)}"
-                    deadline, before = loop.time() + seconds, reached(self)
-                await asyncio.sleep(0.05)
-
-        def placed() -> bool:
-            return all(
-                node.core.has(group) == (node.number in self.map.replicas_of(group))
-                for node in self.alive()
-                for group in range(1, GROUPS + 1)
-            )
-
-        await self.wait(placed, seconds)
-
-    async def _try_steer(self, group: int) -> bool:
-        with suppress(Unavailable, OutcomeUnknown):
-            return await self.steer(group, self.random.choice(self.alive()))
-        return False
-
-    def seen_of(self, group: int) -> str:
-        """For people."""
-        return "; ".join(f"{node.number}: {node.core.statuses().get(group)}" for node in self.alive())
-
     def alive(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.alive]
 
@@ -556,12 +515,12 @@ class World(Network):
             )
 
         for _ in range(30):
-            before = reached(self)
+            before = reached(self.alive())
             try:
                 await self.wait(equal)
                 break
             except AssertionError:
-                if reached(self) == before:
+                if reached(self.alive()) == before:
                     raise
         assert equal(), "what should have come is still on its way after minutes"
         for group in range(GROUPS + 1):
@@ -569,6 +528,7 @@ class World(Network):
 
     def check(self) -> None:
         """At any moment: nothing is broken, and who has applied as much of a group has the same state of it."""
+        assert not self.broken, self.broken[0]
         for node in self.nodes.values():
             assert not node.faults, node.faults
         for number in range(GROUPS + 1):

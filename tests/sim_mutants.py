@@ -27,7 +27,7 @@ from polynya.node.snapshots import portions
 from polynya.node.writing import Writes
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
-from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, leading, reading
+from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, Settings, leading, reading
 from polynya.replica.member import Member
 from polynya.service import local, retention
 from polynya.stream import lifetimes, producers, writes
@@ -35,7 +35,7 @@ from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
-from polynya.wal import recovery, writer
+from polynya.wal import SnapshotStore, recovery, writer
 
 
 async def _at_once(core: ReplicatedCore, group: int) -> None:
@@ -178,12 +178,25 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
 }
 MUTANTS |= LIVED
-NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, test_cluster_follow.py)
+NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, …_follow.py, …_faults.py)
     "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
     "leads follow to nodes that lag": (leads, "_follows", lambda raft, node, lacks=0: True),
     "leads follow at once from where they were put": (leads, "PLACED_SECONDS", 0.0),
+    "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
+    "a lease takes no account of clocks that drift": (Settings, "lease_ms", property(lambda settings: settings.election_ms - 2)),
+    "a leader that hears nobody leads on": (
+        leading,
+        "beat",
+        _said(leading.beat, "_heard_ms(raft, node)) >= settings", "_heard_ms(raft, node)) >= 2**62 + settings"),
+    ),
+    "a snapshot has its name before it is synced": (
+        SnapshotStore,
+        "_write_new",
+        _said(SnapshotStore._write_new, "self._files.sync(fd)", "pass"),
+    ),
+    "a segment is written to before its name is synced": (writer.Writer, "_sync_folder", lambda journal: None),
 }
 
 

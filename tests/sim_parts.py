@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,9 +17,10 @@ from polynya.transport.hello import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:
-    from sim_cluster import Node, World
+    from sim_cluster import Node
 
 
+GROUPS = 2
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 1.0
 CALL_SECONDS = SILENCE_SECONDS + PULSE_SECONDS  # then the connection is given up, and with it what waits for an answer
@@ -212,9 +213,9 @@ class Links:
         self.send(node, messages)
 
 
-def reached(world: World) -> list[object]:
+def reached(nodes: Iterable[Node]) -> list[object]:
     """How far each has come: with small bounds and long ways it takes a while."""
-    members = [member for node in world.alive() for member in node.core.members.values()]
+    members = [member for node in nodes for member in node.core.members.values()]
     sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
     return [[member.group.applied_index for member in members], sent]
 

@@ -56,7 +56,8 @@ class Process:
             self._resumed = None
 
     async def drive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """A client waits for work of this process: its steps are the process's, and none is made while that stands still."""
+        """A client waits for work of this process: its steps are the process's, and what is due while that stands still is its turn behind what
+        came before."""
         return await self._driven(work)
 
     @coroutine
@@ -64,17 +65,49 @@ class Process:
         fault: BaseException | None = None
         context = self._context.copy()
         while True:
-            while self._resumed is not None and fault is None:
-                try:
-                    yield from asyncio.shield(self._resumed)
-                except BaseException as caught:
-                    fault = caught
             try:
-                waits_for = context.run(work.send, None) if fault is None else context.run(work.throw, fault)
+                if fault is not None:
+                    waits_for = context.run(work.throw, fault)
+                elif self.still:
+                    waits_for, ended = yield from self._later(work)
+                    if ended is not None:
+                        raise ended
+                else:
+                    waits_for = context.run(work.send, None)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            except _Left as left:
+                fault = left.__cause__
+                continue
             fault = None
             try:
                 yield waits_for
             except BaseException as caught:
                 fault = caught
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> Generator[Any, None, tuple[Any, BaseException | None]]:
+        """One step, when the process goes on: what it waits for, or how it ended. Raises `_Left` when the client does not wait for it."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[Any] = loop.create_future()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def step() -> None:
+            if not turn.done():
+                asyncio.tasks._enter_task(loop, task)  # type: ignore[attr-defined]  # time limits ask whose they are
+                try:
+                    turn.set_result((work.send(None), None))
+                except BaseException as fault:
+                    turn.set_result((None, fault))
+                finally:
+                    asyncio.tasks._leave_task(loop, task)  # type: ignore[attr-defined]
+
+        self.hand(step)
+        try:
+            return (yield from turn)
+        except BaseException as caught:
+            raise _Left from caught
+
+
+class _Left(Exception):
+    """A client waits no more, because of its cause."""

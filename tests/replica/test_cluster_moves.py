@@ -97,7 +97,8 @@ async def test_what_has_left_is_gone_from_memory_and_disk(world: World) -> None:
     world.move(group, leaving, outsider)
     await world.wait_placed()
     assert group not in leaving.engine.local.machines and group not in leaving.core.shard.groups
-    assert not [path for path in leaving.disk.names(leaving.folder / "snapshots") if path.startswith(f"g{group:05d}")]
+    folder = leaving.folder / "snapshots"
+    await world.wait(lambda: not [path for path in leaving.disk.names(folder) if path.startswith(f"g{group:05d}")])
     other = next(number for number in leaving.core.members if number)
     for _ in range(6):  # segments go as others are written
         await leaving.core.copy_forward(other, [])
@@ -439,7 +440,7 @@ async def test_a_member_that_was_made_anew_votes_for_nobody_before_it_knows_the_
     await leaving.engine.residence.make(group)
     for _ in range(2):
         raft = leaving.core.members[group].raft
-        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.now_ms())
+        raft.step(Vote(leaving.number, 9, group, raft.term + 1, 5, raft.term, forced=True), leaving.clock.now_ms())
         assert raft.vote != 9, "its empty log is older than what it once had"
         leaving.kill()
         leaving.start()
