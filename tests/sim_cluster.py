@@ -534,8 +534,25 @@ class World:
             assert loop.time() < deadline, "what should have come has not come"
             await asyncio.sleep(0.01)
 
+    async def wait_moving(self, condition: Callable[[], Any]) -> None:
+        """For as long as something moves: with small bounds and long ways it takes a while."""
+
+        def reached() -> list[object]:
+            """How far each has come."""
+            members = [member for node in self.alive() for member in node.core.members.values()]
+            return [[member.group.applied_index, *(peer.chunk_acked for peer in member.raft.peers.values())] for member in members]
+
+        for _ in range(30):
+            before = reached()
+            try:
+                return await self.wait(condition)
+            except AssertionError:
+                if reached() == before:
+                    raise
+        raise AssertionError("what should have come is still on its way after minutes")
+
     async def wait_leaders(self) -> None:
-        await self.wait(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
+        await self.wait_moving(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
 
     async def wait_equal(self) -> None:
         """Until all that are alive have applied the same."""
@@ -549,21 +566,7 @@ class World:
                 for group in range(GROUPS + 1)
             )
 
-        def reached() -> list[object]:
-            """How far each has come: with small bounds and long ways it takes a while."""
-            members_here = [member for node in self.alive() for member in node.core.members.values()]
-            sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members_here]
-            return [[member.group.applied_index for member in members_here], sent]
-
-        for _ in range(30):
-            before = reached()
-            try:
-                await self.wait(equal)
-                break
-            except AssertionError:
-                if reached() == before:
-                    raise
-        assert equal(), "what should have come is still on its way after minutes"
+        await self.wait_moving(equal)
         for group in range(GROUPS + 1):
             states = [node.state()[group] for node in members(group)]
             assert all(state == states[0] for state in states), "the replicas differ"
