@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from life_model import Appended, Created, Cut, Deleted, Listed, Looked, Model, Paged, Pinned, What
+from service_world import raw_batch
 from wgl import FOREVER, Operation, Search, Undecided
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -19,7 +20,6 @@ from polynya.service.api import Facts, LiveEvent, Page, Position, ReadQuery, Ref
 from polynya.stream.commands import Append, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull
-from service_world import raw_batch
 
 if TYPE_CHECKING:
     from sim_chaos import Episode
@@ -50,7 +50,9 @@ class Past:
         record, byte = at
         for piece in content.split(b";")[:-1]:
             place, payload = (uid, record), piece + b";"
-            assert self.known.setdefault(place, payload) == payload, f"{self.name}: record {place} is {self.known[place]!r}, and {payload!r}"
+            assert self.known.setdefault(place, payload) == payload, (
+                f"{self.name}: record {place} is {self.known[place]!r}, and {payload!r}"
+            )
             self.ends(uid, (record, byte))
             record, byte = record + 1, byte + len(payload)
         assert byte == at[1] + len(content), f"{self.name}: a record is cut"
@@ -170,7 +172,9 @@ class Worker:
         elif act < 0.35:
             await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence + 2)))
         elif act < 0.5 and epoch:
-            await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch - 1, self._random.choice((0, sequence)))))
+            await self._append(
+                name, Appended(self._lives.payload(self._random), None, (self._id, epoch - 1, self._random.choice((0, sequence))))
+            )
         elif act < 0.55:
             await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch + 1, 3)))
         else:
@@ -278,7 +282,9 @@ class Worker:
             past.tail(uid, (page.facts.record, page.facts.byte))
             past.ends(uid, (page.facts.first_record, page.facts.first_byte))
             records = content.count(b";")
-            assert (page.record, page.byte) == (record + records, page.begin_byte + len(content)), f"{name}: a page is not as long as it says"
+            assert (page.record, page.byte) == (record + records, page.begin_byte + len(content)), (
+                f"{name}: a page is not as long as it says"
+            )
             assert not page.up_to_date or page.record == page.facts.record, f"{name}: a page says that it is the last, and is not"
             if page.up_to_date:
                 return
@@ -327,7 +333,9 @@ class Worker:
         past = self._lives.pasts[name]
         if (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats)) and told.first_record >= 0 and asked.payload is not None:
             place = (told.uid, told.first_record)
-            assert past.known.setdefault(place, asked.payload) == asked.payload, f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"
+            assert past.known.setdefault(place, asked.payload) == asked.payload, (
+                f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"
+            )
         if told.code == Code.OK:
             past.tail(told.uid, (told.record, told.byte))
         return told

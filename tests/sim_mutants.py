@@ -168,7 +168,11 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     ),
 }
 LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.py notice
-    "an equal Stream-Seq is taken": (writes.apply_append, "__code__", _said(writes.apply_append, "stream_seq <= ", "stream_seq < ").__code__),
+    "an equal Stream-Seq is taken": (
+        writes.apply_append,
+        "__code__",
+        _said(writes.apply_append, "stream_seq <= ", "stream_seq < ").__code__,
+    ),
     "an older epoch is taken": (
         producers,
         "judge_producer",

@@ -17,8 +17,8 @@ from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
 from sim_loss import Loss
-from sim_work import Shop
 from sim_store import GOOD, SimStore, Weather
+from sim_work import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, LiveEvent

@@ -83,7 +83,9 @@ class Shift:
             name, cursor, tail = link["path"], parse_token(link["acked_offset"]), parse_token(link["tail_offset"])
             assert cursor is not None and tail is not None
             assert cursor >= began.get(name, (0, 0)), f"{self.key}: {name} is shown from {cursor}, and {began[name]} was acknowledged"
-            assert cursor <= max(self.sent.get(name, (0, 0)), self.acked.get(name, (0, 0))), f"{self.key}: {name} is passed over up to {cursor}"
+            assert cursor <= max(self.sent.get(name, (0, 0)), self.acked.get(name, (0, 0))), (
+                f"{self.key}: {name} is passed over up to {cursor}"
+            )
             assert tail >= cursor, f"{self.key}: the tail of {name} lies before what is done"
             assert link["has_pending"] == (tail[0] > cursor[0])
             tails[name] = self.shown[name] = max(tail, self.shown.get(name, (0, 0)))
@@ -124,7 +126,7 @@ class Shop:
         await self._put()
         for name in STREAMS:
             await self._append_once(node, name)
-        for rounds in range(400):
+        for _ in range(400):
             for number in range(WORKERS):
                 await self._once(random.choice(self._world.alive()), f"worker{number}", random)
             left = await self._left()
@@ -307,4 +309,3 @@ class Shop:
 
 def _acks(tails: dict[str, tuple[int, int]]) -> list[tuple[str, str]]:
     return [(canonical_name(name), format_token(*at)) for name, at in tails.items()]
-
