@@ -206,13 +206,19 @@ def _bound(after: State, told: Reply) -> Iterator[State]:
         yield after._replace(uid=told.uid)
 
 
+def _is_gone(state: State, told: Any) -> bool:
+    """Whether that a stream is not there, or is held by forks alone, can be said in this state."""
+    code = getattr(told, "code", None)
+    return (code == Code.NOT_FOUND and state is None) or (code == Code.GONE and state is not None and state.soft)
+
+
 def _seen(state: State, asked: Any, told: Any) -> Iterator[State]:
     if isinstance(asked, Listed):
         if state is None or state.soft:
             yield state
         return
     if isinstance(told, Refusal):
-        if (told.code == Code.NOT_FOUND and state is None) or (told.code == Code.GONE and state is not None and state.soft):
+        if _is_gone(state, told):
             yield state
         elif state is not None and not state.soft and isinstance(asked, Paged):
             yield from _page_refused(state, asked, told)
@@ -232,37 +238,34 @@ def _page_refused(life: Life, asked: Paged, told: Refusal) -> Iterator[State]:
 
 
 def _cut(state: State, asked: Cut, told: Any) -> Iterator[State]:
-    if told is None:
-        if state is not None and not state.soft and asked.record <= state.tail:
-            yield state._replace(first=max(state.first, asked.record))
+    if isinstance(told, Refusal) and (_is_gone(state, told) or (told.code == Code.NOT_FOUND and state is not None and state.soft)):
+        yield state
+        return
+    if state is None or state.soft:
         return
     if isinstance(told, Refusal):
-        if (
-            (told.code == Code.NOT_FOUND and (state is None or state.soft))
-            or (told.code == Code.GONE and state is not None and state.soft)
-            or (told.code == Code.OFFSET_BEYOND_TAIL and state is not None and asked.record > state.tail)
-        ):
+        if told.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
             yield state
-        return
-    assert isinstance(told, Trimmed)
-    if (state is not None and not state.soft and state.uid in (0, told.uid) and told.record == max(state.first, asked.record, -1)) or (
-        state is not None and not state.soft and state.first == -1 and state.uid in (0, told.uid) and told.record >= asked.record
-    ):
-        yield state._replace(uid=told.uid, first=told.record)
+    elif told is None:
+        if asked.record <= state.tail:
+            yield state._replace(first=max(state.first, asked.record))
+    elif isinstance(told, Trimmed) and state.uid in (0, told.uid):
+        known = told.record >= asked.record if state.first == -1 else told.record == max(state.first, asked.record)
+        if known:
+            yield state._replace(uid=told.uid, first=told.record)
 
 
 def _pinned(state: State, asked: Pinned, told: Any) -> Iterator[State]:
     """`told`: None (perhaps it was pinned), a Reply of the source, or True: it was."""
-    held = None if state is None else state._replace(forked=True)
-    if told is None:
-        if state is not None and not state.soft and not state.forked and asked.record <= state.tail:
-            yield held
-    elif isinstance(told, Reply):
-        if (told.code == Code.NOT_FOUND and state is None) or (
-            told.code == Code.OFFSET_BEYOND_TAIL and state is not None and not state.soft and asked.record > state.tail
-        ):
+    if isinstance(told, Reply) and _is_gone(state, told):
+        yield state
+        return
+    if state is None or state.soft:
+        return
+    if isinstance(told, Reply):
+        if told.code == Code.OFFSET_BEYOND_TAIL and asked.record > state.tail:
             yield state
-        elif told.code == Code.TRIMMED and state is not None and not state.soft and asked.record < told.record:
+        elif told.code == Code.TRIMMED and asked.record < told.record:
             yield state if state.first != -1 else state._replace(first=told.record)
-    elif state is not None and not state.soft and asked.record <= state.tail:
-        yield held
+    elif asked.record <= state.tail and (told or not state.forked):
+        yield state._replace(forked=True)

@@ -499,8 +499,19 @@ class World(Network, Steered):
             assert loop.time() < deadline, "what should have come has not come"
             await asyncio.sleep(0.01)
 
+    async def wait_moving(self, condition: Callable[[], Any]) -> None:
+        """For as long as something moves: with small bounds and long ways it takes a while."""
+        for _ in range(30):
+            before = reached(self.alive())
+            try:
+                return await self.wait(condition)
+            except AssertionError:
+                if reached(self.alive()) == before:
+                    raise
+        raise AssertionError("what should have come is still on its way after minutes")
+
     async def wait_leaders(self) -> None:
-        await self.wait(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
+        await self.wait_moving(lambda: all(self.leader(group) for group in range(GROUPS + 1)))
 
     async def wait_equal(self) -> None:
         """Until all that are alive have applied the same."""
@@ -514,15 +525,7 @@ class World(Network, Steered):
                 for group in range(GROUPS + 1)
             )
 
-        for _ in range(30):
-            before = reached(self.alive())
-            try:
-                await self.wait(equal)
-                break
-            except AssertionError:
-                if reached(self.alive()) == before:
-                    raise
-        assert equal(), "what should have come is still on its way after minutes"
+        await self.wait_moving(equal)
         for group in range(GROUPS + 1):
             assert len({node.state()[group] for node in members(group)}) <= 1, "the replicas differ"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sim_chaos import Episode
     from sim_cluster import Node
 
-NAMES = ("life/a", "life/b", "life/c")
+NAMES = ("life/a", "life/b", "life/c", "life/d")
 CLIENTS = 4
 PAUSE_SECONDS = 0.15
 VERBS = ("append", "condition", "produce", "close", "delete", "create", "fork", "look", "list", "page", "trim", "tail")
@@ -115,10 +115,8 @@ class Lives:
                 continue
             source = self.pasts[asked.source[0]]
             mine = [past.known.get((told.uid, record)) for record in range(asked.source[1])]
-            lives = {uid for uid, _ in source.known}
             found = any(
-                all(None in (one, source.known.get((uid, at), one)) or one == source.known[uid, at] for at, one in enumerate(mine))
-                for uid in lives
+                all(one is None or source.known.get((uid, at), one) == one for at, one in enumerate(mine)) for uid, _ in source.known
             )
             assert found or not any(mine), f"{past.name}: the fork {told.uid} of {source.name} has what that never had: {mine}"
 
@@ -132,8 +130,8 @@ class Lives:
                 worker = Worker(self, random.choice(alive), random, id_, own)
                 verb = random.choices(VERBS, self._weights)[0]
                 name = random.choice(NAMES)
-                if not self.pasts[name].there and random.random() < 0.3:
-                    verb = "create"
+                if not self.pasts[name].there and random.random() < 0.6:
+                    verb = random.choice(("create", "fork"))
                 await self._verb(verb)(worker, name)
 
     def _verb(self, verb: str) -> Callable[[Worker, str], Awaitable[None]]:
@@ -170,7 +168,7 @@ class Worker:
         epoch, sequence, payload = self._own.setdefault(name, [0, 0, b""])
         act = self._random.random()
         if act < 0.25 and payload:
-            await self._append(name, Appended(payload, None, (self._id, epoch, sequence - 1)))
+            await self._append(name, Appended(payload, None, (self._id, epoch, sequence - 1)), repeats=True)
         elif act < 0.35:
             await self._append(name, Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence + 2)))
         elif act < 0.5 and epoch:
@@ -185,7 +183,7 @@ class Worker:
             asked = Appended(self._lives.payload(self._random), None, (self._id, epoch, sequence), self._random.random() < 0.02)
             for _ in range(self._random.randint(1, 4)):  # the same again, until it is known
                 self._own[name] = [epoch, sequence + 1, asked.payload]
-                told = await self._append(name, asked)
+                told = await self._append(name, asked, repeats=True)
                 if told is not None:
                     if told.code in (Code.PRODUCER_GAP, Code.NOT_FOUND, Code.CLOSED):
                         self._own[name] = [epoch + 1, 0, b""]  # of a life before
@@ -196,7 +194,7 @@ class Worker:
             await self._append(name, Appended(None, close=True))
 
     async def delete(self, name: str) -> None:
-        if self._random.random() < 0.5:
+        if self._random.random() < 0.6:
             await self._propose(name, Deleted(), Delete(name, self._now_ms()))
 
     async def create(self, name: str) -> None:
@@ -324,7 +322,8 @@ class Worker:
 
     # --- told
 
-    async def _append(self, name: str, asked: Appended) -> Reply | None:
+    async def _append(self, name: str, asked: Appended, *, repeats: bool = False) -> Reply | None:
+        """`repeats`: of this sequence there is no other payload."""
         batch = None if asked.payload is None else raw_batch(asked.payload)
         producer = None if asked.producer is None else Producer(*asked.producer)
         kind = "" if batch is None else "text/plain"
@@ -332,8 +331,7 @@ class Worker:
         if told is None:
             return None
         past = self._lives.pasts[name]
-        repeat = told.code == Code.DUPLICATE and asked.producer is not None and asked.producer[0] == self._id  # these repeat what they said
-        if (told.code == Code.OK or repeat) and told.first_record >= 0 and asked.payload is not None:
+        if (told.code == Code.OK or (told.code == Code.DUPLICATE and repeats)) and told.first_record >= 0 and asked.payload is not None:
             place = (told.uid, told.first_record)
             assert past.known.setdefault(place, asked.payload) == asked.payload, (
                 f"{name}: {place} is {past.known[place]!r}, {asked.payload!r}"

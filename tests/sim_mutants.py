@@ -30,11 +30,15 @@ from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, Settings, leading, reading
 from polynya.replica.member import Member
 from polynya.service import local, retention
-from polynya.stream import lifetimes, producers, writes
+from polynya.service.subscriptions import Subscriptions
+from polynya.service.subscriptions.wakes import Wakes
+from polynya.stream import lifetimes, producers, subscriptions, writes
 from polynya.stream import snapshots as stream_snapshots
-from polynya.stream.commands import PackWritten
+from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
+from polynya.stream.replies import Code
+from polynya.stream.subscriptions_model import State, Subscription
 from polynya.wal import SnapshotStore, recovery, writer
 
 
@@ -117,6 +121,19 @@ def _said(function: Any, old: str, new: str) -> Any:
     return made
 
 
+def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    subscription.lease_until_ms = 0
+    return subscriptions._claim(subscription, command)
+
+
+async def _nothing(self: Subscriptions) -> None:
+    """Left out."""
+
+
+async def _no_look(self: Wakes, subscription: Subscription) -> bool:
+    return False
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
     "a read asks nobody": (ReplicatedCore, "linearize", _at_once),
     "a lease has no end": (reading, "has_lease", lambda raft: raft.role is Role.LEADER),
@@ -171,10 +188,32 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
         "_cut",
         _said(retention._cut, "Trim([(uid, page.begin_record", "Trim([(uid, page.begin_record - 1"),
     ),
-    "a deleted source keeps what one of its forks needs": (
+    "a deleted source keeps nothing for its forks": (
         lifetimes.cut_to_pins,
         "__code__",
-        _said(lifetimes.cut_to_pins, "needed = max(", "needed = min(").__code__,
+        _said(lifetimes.cut_to_pins, "needed = max(", "needed = 0 * max(").__code__,
+    ),
+    # … and the workers of sim_work.py
+    "a lease is given twice": (
+        subscriptions,
+        "_TABLE",
+        subscriptions._TABLE | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
+    ),
+    "an older wake may acknowledge": (
+        subscriptions,
+        "_UNFENCED",
+        frozenset([*subscriptions._UNFENCED, subscriptions.Event.HEARTBEAT]),
+    ),
+    "news that a node had when it died are told by nobody": (Subscriptions, "_sweep", _nothing),
+    "what came while somebody worked wakes nobody": (Wakes, "look", _no_look),
+    "a webhook is done with what came after": (
+        Wakes,
+        "_delivered",
+        _said(
+            Wakes._delivered,
+            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links]",
+            "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in await self.links.oldest(subscription)]",
+        ),
     ),
 }
 MUTANTS |= LIVED

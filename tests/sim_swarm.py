@@ -18,7 +18,9 @@ from sim_cluster import Node, World
 from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
+from sim_loss import Loss
 from sim_store import GOOD, SimStore, Weather
+from sim_work import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, LiveEvent
@@ -26,6 +28,7 @@ from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 
 WIDE = 1 << 40  # a disk's capacity
+NEW_DISKS = 0.3  # share of the worlds in which one node gets one in the end
 RARE = ("test/x", "test/y", "test/z")  # streams that are written to now and then, and idle between
 
 
@@ -123,7 +126,8 @@ class SwarmEpisode(Episode):
             self.world.evict_after_ms = self.idle.choice((0, 300, 300, 1500))
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
-        self.lives = Lives(self)
+        self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
+        self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     def _wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000) + WALL_MS - 1_000_000
@@ -139,6 +143,7 @@ class SwarmEpisode(Episode):
             ALL[step.mishap](self)
             self.world.check()
         self.over = True
+        self.loss.strike()
         self.tasks += tails
 
     def _worsen(self) -> None:
@@ -168,6 +173,25 @@ class SwarmEpisode(Episode):
             whole = await world.nodes[1].read(name)
             assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
         await self.lives.finish()
+        await self.shop.finish()
+        self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
+        await self.loss.finish()
+        await self._new_disk()
+
+    async def _new_disk(self) -> None:
+        """In some worlds: a node that begins with an empty disk has everything, too."""
+        random = Random(f"new disk {self.seed}")
+        if random.random() > NEW_DISKS:
+            return
+        world, node = self.world, random.choice(list(self.world.nodes.values()))
+        node.kill(power=0.0)
+        self.note(f"node {node.number} gets an empty disk")
+        node.lose_disk()
+        self._start(node)
+        await world.wait_moving(lambda: node.remembers)
+        await world.wait_equal()
+        for name, content in self.whole.items():
+            assert await node.read(name, local=True) == content, f"{name}: node {node.number} has not all of it on its new disk"
 
     def _start(self, node: Node) -> None:
         """As an operator does: a node that refuses its damaged data comes back without."""
@@ -201,7 +225,7 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare, *self.lives.clients()]
+        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients()]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""
