@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from polynya.raft import Entry, Kind
 from polynya.replica.log import decode_command
-from polynya.replica.member import Bundled, Member, Proposal
+from polynya.replica.member import Bundled, Heard, Member, Proposal
 from polynya.stream.commands import Bundle, Command
 from polynya.stream.replies import Reply
 
@@ -54,4 +54,8 @@ def _taken(entry: Entry) -> tuple[Command, list[Proposal]]:
         command, entry.command = entry.command, None
         if command is not None:
             return command, [entry]
+    elif type(entry) is Heard:
+        command, entry.command = entry.command, None
+        if command is not None:
+            return command, []
     return decode_command(entry.payload), []

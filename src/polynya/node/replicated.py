@@ -20,6 +20,7 @@ from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
 from polynya.node.core import CoreCounters
 from polynya.node.deadlines import Deadlines
+from polynya.node.doubts import Doubts
 from polynya.node.fitness import Fitness
 from polynya.node.leads import Leads
 from polynya.node.outbox import Outbox
@@ -106,7 +107,7 @@ class ReplicatedCore:
         self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
-        self._fitness = Fitness(self.node)
+        self._fitness, self._doubts = Fitness(self.node), Doubts()
         for number, restored in storage.restored.items():
             self._join(number, restored)
         self._writes.begin(self.members.values())
@@ -239,9 +240,7 @@ class ReplicatedCore:
             if refusal is not None:
                 raise Unavailable("too many reads wait for this group; retry")
             if member.raft.role is not Role.LEADER:
-                member.reading = (
-                    waiting  # one question for all reads of a turn; a leader may have a lease by now, that is over for the next
-                )
+                member.reading = waiting  # one question for all reads of a turn; a leader may have a lease now that is over for the next
             self._kick_soon()
         else:
             member.reading.append(future)
@@ -264,9 +263,11 @@ class ReplicatedCore:
                 if sender and message.sender != sender:
                     raise Senseless(f"a message of node {message.sender} came from node {sender}")
                 member = self.members.get(message.group)
-                if type(message) is SnapshotChunk and member is not None:
+                if member is None or not self._doubts.accept(message, now_ms):
+                    continue
+                if type(message) is SnapshotChunk:
                     self.on_chunk(member, message)
-                elif member is not None:
+                else:
                     member.raft.step(message, now_ms)
             except Senseless as fault:
                 senseless = fault

@@ -22,6 +22,12 @@ class Proposal(Entry, gc=False):
     token: Any = None
 
 
+class Heard(Entry, gc=False):
+    """One that a leader sent, with what it says until it is applied."""
+
+    command: Command | None = None
+
+
 class Bundled(Entry, gc=False):
     """Several that were proposed here, as one entry."""
 

@@ -6,7 +6,12 @@ use: 1-19 streams, 20-29 across groups, 30-39 object tier, 40-59 subscriptions, 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class Command(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -29,7 +34,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What came in one append, as it is kept (F8). `lengths` is empty when there is one record, else packed little-endian u32."""
 
     encoding: int
-    records: int
+    records: Count
     payload: bytes
     crc: int  # CRC-32C of the payload
     lengths: bytes = b""  # byte length of each record, separator included
@@ -42,9 +47,9 @@ class Producer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Who appends, for exactly-once (F16). `kind` 0 is HTTP, 1 Kafka."""
 
     id: str
-    epoch: int
-    sequence: int
-    sequence_last: int = -1  # -1: the same as `sequence`
+    epoch: Natural
+    sequence: Natural
+    sequence_last: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1  # -1: the same as `sequence`
     kind: int = 0
 
 

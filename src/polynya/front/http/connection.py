@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from polynya.service.access.meters import Meter
 
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
+REQUESTS_PER_PASS = 64  # of the loop, of one connection: what is answered at once would hold up all others for as long as it goes on
 _LARGE_BODY_BYTES = 64 * 1024  # from here a body counts against the core's budget
 
 
@@ -37,8 +38,8 @@ class Connection(asyncio.Protocol):
     """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
 
     __slots__ = (
-        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_held", "_next", "_read_paused",
-        "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
+        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_in_a_row", "_next",
+        "_read_paused", "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
         "transport", "waiting_task", "write_paused"
     )  # fmt: skip
 
@@ -61,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._appends = 0
         self._ready: dict[int, tuple[bytes, bool]] = {}
         self._appends_alone = True  # all requests in flight are POSTs
+        self._in_a_row = 0  # requests since others were let go
+        self._going_on = False  # what is in `_buffer` will be looked at in the next pass of the loop
         self._held: tuple[Head, bytes] | None = None  # a request that waits for those before it
         self._body_head: Head | None = None  # of the body that is arriving
         self._body: bytearray | ChunkedBody | None = None
@@ -101,21 +104,23 @@ class Connection(asyncio.Protocol):
             self._next -= 1
         if self._body is not None:
             self._feed_body(data)
-        elif self._held is not None:
+        elif self._held is not None or self._going_on:
             self._buffer += data
             if len(self._buffer) > _BUFFER_BYTES_MAX and not self._read_paused:
                 self._read_paused = True
                 self._transport().pause_reading()
-        elif self._buffer:
-            self._advance(self._buffer + data)
         else:
-            self._since = self.front.tick
-            self._advance(data)
+            self._in_a_row = 0
+            if self._buffer:
+                self._advance(self._buffer + data)
+            else:
+                self._since = self.front.tick
+                self._advance(data)
 
     def eof_received(self) -> bool:
         """Keep the transport for answers to what is complete; a reader that waits is taken to be gone."""
         self._ended = True
-        return not (self._sent == self._next or self.on_lost is not None or self.waiting_task is not None)
+        return not ((self._sent == self._next and not self._going_on) or self.on_lost is not None or self.waiting_task is not None)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
@@ -145,10 +150,14 @@ class Connection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------------------------------------
 
     def _advance(self, data: bytes) -> None:
-        """Dispatch every request that is complete in `data`; keep the rest."""
+        """Dispatch every request that is complete in `data`, but not so many that others have to wait; keep the rest."""
         position, size = 0, len(data)
         try:
             while position < size:
+                if self._in_a_row >= REQUESTS_PER_PASS:
+                    self._going_on = True
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    break
                 if data[position] == 13 and data[position : position + 2] == b"\r\n":
                     position += 2  # RFC 9112 2.2: an empty line before a request is ignored
                     continue
@@ -191,12 +200,19 @@ class Connection(asyncio.Protocol):
             self._appends_alone = head.method == "POST"
         number = self._next
         self._next = number + 1
+        self._in_a_row += 1
         if not head.keep_alive or self.front.stopping:
             head.keep_alive = False
             self._finished = True  # what follows on this connection is not read
             self._buffer = b""
         self.front.handle(Exchange(self, number, head, body))
         return True
+
+    def _go_on(self) -> None:
+        """Others had their turn."""
+        self._going_on, self._in_a_row = False, 0
+        self._take_up()
+        self._finish_if_over()
 
     def _resume(self) -> None:
         """Take up what was held, when it may go on."""
@@ -207,6 +223,12 @@ class Connection(asyncio.Protocol):
         if not self._dispatch(*held):
             return
         self._release_body()
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """What came meanwhile."""
+        if self.transport is None or self._going_on:
+            return
         if self._read_paused:
             self._read_paused = False
             self.transport.resume_reading()
@@ -215,6 +237,12 @@ class Connection(asyncio.Protocol):
             self._since = self.front.tick
             if self._body is None:
                 self._advance(buffer)
+
+    def _finish_if_over(self) -> None:
+        """The client has sent all it will, or this front stops, and everything is answered."""
+        over = self._sent == self._next and self._held is None and not self._going_on
+        if over and (self._ended or self.front.stopping) and not self._finished:
+            self.finish()
 
     def appended_again(self, reply: Reply | BaseException) -> None:
         """To an append of the known shape: the oldest request in flight, as nothing else was when it began."""
@@ -329,7 +357,7 @@ class Connection(asyncio.Protocol):
         if self._held is not None:
             self._resume()
         elif (self._ended or self.front.stopping) and self._sent == self._next:
-            self.finish()
+            asyncio.get_running_loop().call_soon(self._finish_if_over)  # a request behind this one may be just being looked at
 
     def refuse(self, code: str, message: str) -> None:
         """Answer to what is no request, after the answers before it; nothing more is read as one."""

@@ -1,0 +1,86 @@
+"""An entry that no node can read does not get into the logs of the others: they elect one of themselves, and the broken leader follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from cluster_stories import A, led, stories
+from service_world import raw_batch
+from sim_cluster import Node, World
+
+from polynya.base.errors import OutcomeUnknown, PolynyaError
+from polynya.node.doubts import Doubts
+from polynya.raft.messages import Append as AppendEntries
+from polynya.raft.messages import Entry
+from polynya.replica import log
+from polynya.stream.commands import Append, Producer
+
+story = stories(led, World.wait_equal)
+NEGATIVE = msgspec.structs.replace(Append(A, 1, "text/plain", raw_batch(b"x")), producer=Producer("p", -1, 0))
+MANY = Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"x"), records=1 << 32))
+NOISE = (
+    log.encode_command(NEGATIVE),
+    log.encode_command(MANY),
+    b"",
+    b"\xc1",
+    b"\x93",
+    b"\x92\x63\x91",
+    b"\x91\xcc\xfe",
+    b"\x94\x01\x02\x03\x04",
+    b"\xd9\x02\xff\xff",
+    b"\x91" * 3000,
+)
+
+
+@pytest.mark.parametrize("noise", NOISE, ids=range(len(NOISE)))
+def test_what_is_no_command_is_refused_when_it_is_read(noise: bytes) -> None:
+    doubts = Doubts()
+    message = AppendEntries(1, 2, 3, 4, 0, 0, 0, [Entry(noise, 1, 4, 1, 3)])
+    assert not doubts.accept(message, 0)
+    sound = AppendEntries(1, 2, 3, 4, 0, 0, 0, [])
+    assert not doubts.accept(sound, 9_999)
+    assert doubts.accept(AppendEntries(1, 2, 3, 5, 0, 0, 0, []), 9_999), "another term"
+    assert doubts.accept(AppendEntries(1, 2, 2, 4, 0, 0, 0, []), 9_999), "another group"
+    assert doubts.accept(AppendEntries(1, 1, 3, 4, 0, 0, 0, []), 9_999), "another node"
+    assert doubts.accept(sound, 10_000)
+
+
+@story
+async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: World, leader: Node) -> None:
+    group = world.group_of(A)
+    await leader.append(A, b"1;")
+    encode = log.encode_command
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("polynya.node.replicated.encode_command", lambda command: b"\xc1" + encode(command))
+        stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
+    other = next(node for node in world.alive() if node is not leader and node.core.leads(group))
+    await other.append(A, b"2;")
+    with pytest.raises(PolynyaError):
+        await stuck
+    assert isinstance(stuck.exception(), OutcomeUnknown)
+    for node in world.alive():
+        assert not node.faults and await node.read(A) == b"1;2;"
+    for node in list(world.alive()):  # nor is it on any disk
+        node.kill()
+        node.start()
+    await world.wait_leaders()
+    assert await leader.read(A) == b"1;2;"
+
+
+@story
+async def test_one_node_that_cannot_read_what_the_others_log_costs_them_nothing(world: World, leader: Node) -> None:
+    old = next(node for node in world.alive() if node is not leader)
+    group = world.group_of(A)
+    term = leader.core.term(group)
+    real = old.core._doubts.accept
+    old.core._doubts.accept = lambda message, now_ms: message.group != group and real(message, now_ms)  # type: ignore[method-assign]
+    for number in range(20):
+        await leader.append(A, b"%d;" % number)
+        await asyncio.sleep(1)
+    assert leader.core.leads(group) and leader.core.term(group) == term and not old.faults
+    old.core._doubts.accept = real  # type: ignore[method-assign]
