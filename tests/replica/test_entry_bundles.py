@@ -9,11 +9,16 @@ from service_world import raw_batch
 from sim_cluster import Node, World
 from sim_loop import run_simulated
 
-from polynya.raft import Entry
-from polynya.replica.log import count_of, decode_command, decode_part, encode_bundle, encode_command
+from polynya.base.errors import Unavailable
+from polynya.base.limits import APPEND_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX, PRODUCER_ID_BYTES_MAX, STREAM_SEQ_BYTES_MAX
+from polynya.raft import Append as AppendMessage
+from polynya.raft import Entry, encode_message
+from polynya.replica.log import ENTRY_BYTES_MAX, count_of, decode_command, decode_part, encode_bundle, encode_command
 from polynya.replica.member import BUNDLE_BYTES, Bundled, Proposal, bundled, parts_of
-from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Bundle, Command, Delete, Producer
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Bundle, Command, Delete, Producer
 from polynya.stream.replies import Code
+from polynya.transport.link import FRAME_BYTES_MAX
+from polynya.wire.json_records import RECORDS_PER_APPEND_MAX
 
 A = "test/a"
 
@@ -50,6 +55,28 @@ def test_what_goes_together() -> None:
     assert [len(parts_of(entry)) for entry in entries] == [BUNDLE_COMMANDS_MAX, 3, 1, 1, 1, 2, 2]
     assert [part for entry in entries for part in parts_of(entry)] == queue, "in their order"
     assert all(len(entry.payload) <= BUNDLE_BYTES + 8 for entry in entries if type(entry) is Bundled)
+
+
+def test_an_entry_that_no_message_carries_is_refused_and_the_group_goes_on() -> None:
+    """In the log it would be sent for ever, and each time the other node would drop the connection of all groups."""
+    largest = Batch(1, RECORDS_PER_APPEND_MAX, bytes(APPEND_BYTES_MAX + 1), 1, bytes(4 * RECORDS_PER_APPEND_MAX))
+    room = PATH_BYTES_MAX + CONTENT_TYPE_BYTES_MAX + PRODUCER_ID_BYTES_MAX + STREAM_SEQ_BYTES_MAX + 256
+    assert len(encode_command(Append("", 1, "", largest))) + room <= ENTRY_BYTES_MAX
+    message = AppendMessage(1, 2, 3, 4, 5, 6, 7, [Entry(b"", 1, 2, 3, 4)])
+    assert ENTRY_BYTES_MAX + len(encode_message(message)) + 64 <= FRAME_BYTES_MAX
+
+    async def story() -> None:
+        world = await World().start()
+        leader = world.leader(world.group_of(A))
+        assert leader is not None
+        await leader.create(A)
+        with pytest.raises(Unavailable):
+            await leader.core.call(world.group_of(A), append_of(0, ENTRY_BYTES_MAX))
+        assert leader.core.inflight_bytes == 0
+        assert (await leader.append(A, b"small")).code == Code.OK
+        await world.stop()
+
+    run_simulated(story())
 
 
 async def _at_once(node: Node, count: int) -> None:

@@ -4,9 +4,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
 from polynya.stream.commands import AnyCommand, Command
 
+ENTRY_BYTES_MAX = (
+    APPEND_BYTES_MAX + 7 * MIB
+)  # the largest append, with the lengths of its records; more is carried by no message between nodes
 _BUNDLE_HEAD = bytes((0x92, 99))  # an array of two, and the tag
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)

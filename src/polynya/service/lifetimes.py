@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.feeds import Feeds
-from polynya.stream.commands import Command, Touch
+from polynya.stream.commands import Command, Create, Touch
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.writes import judge_known
 
 TOUCH_MS_MAX = 60_000  # a read extends a TTL in the log at least this often, or every eighth of it
 END_IS_NEAR_MS = 1000  # the clocks of two cores differ by less
@@ -113,6 +115,15 @@ class Lifetimes:
     def _groups(self) -> Iterator[int]:
         while True:
             yield from tuple(self._machines) or (0,)
+
+
+def found_in_grace(machine: Machine | None, uid: int, command: Create, reply: Reply | BaseException) -> Reply | BaseException | None:
+    """What a create of a stream that was in its grace is answered, when the log has given this `reply` to something that changes nothing. None: it is not
+    the same stream any more, and the log has to say."""
+    if not isinstance(reply, Reply):
+        return Unavailable("it is not known whether this node still leads; retry") if isinstance(reply, OutcomeUnknown) else reply
+    known = None if machine is None else machine.lookup(command.name)
+    return None if known is None or known.uid != uid or known.deleted else judge_known(known, command, over=False)
 
 
 def _patience_ms(ttl_seconds: int) -> int:

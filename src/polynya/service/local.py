@@ -9,14 +9,14 @@ from typing import cast
 
 from msgspec import structs
 
-from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import PackGone
 from polynya.service import times
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span
 from polynya.service.feeds import Feeds
-from polynya.service.lifetimes import Lifetimes
+from polynya.service.lifetimes import Lifetimes, found_in_grace
 from polynya.service.messages import LagQuery
 from polynya.service.names import SortedNames
 from polynya.service.needs import Agreement, ColdReader, ParentReader, Proposer
@@ -30,7 +30,6 @@ from polynya.stream.producers import judge_producer
 from polynya.stream.reading import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
 from polynya.stream.replies import Code, Done, Reply
 from polynya.stream.tables import Lag, Table, lag_of
-from polynya.stream.writes import judge_known
 
 LIST_STEP = 256  # names looked at in one go of the loop
 COPIES_MAX = 3  # of an evicted stream that a read makes, if it comes and goes meanwhile
@@ -311,13 +310,11 @@ class LocalGroups:
         """By itself the log would make it anew. Its answer to something that changes nothing is the moment for which the stream is found."""
 
         def reached(reply: Reply | BaseException) -> None:
-            known = self.machines[group].lookup(command.name) if group in self.machines else None
-            if not isinstance(reply, Reply):
-                done(Unavailable("it is not known whether this node still leads; retry") if isinstance(reply, OutcomeUnknown) else reply)
-            elif known is None or known.uid != stream.uid or known.deleted:
+            found = found_in_grace(self.machines.get(group), stream.uid, command, reply)
+            if found is None:
                 self._propose_again(group, command, done)
             else:
-                done(judge_known(known, command, over=False))
+                done(found)
 
         self._proposer.propose(group, Touch([(stream.uid, stream.activity_ms)], self.now_ms()), reached)
 

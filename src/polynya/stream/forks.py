@@ -160,10 +160,12 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     stream = machine.by_uid.get(command.source_uid)
     if stream is None or not stream.pins or command.attempt not in stream.pins:
         return Reply(Code.OK)
-    del stream.pins[command.attempt]
+    pin = stream.pins.pop(command.attempt)
     machine.changes.streams.add(stream.uid)
     machine.unconfirmed.pop(command.attempt, None)
     reply = tail_reply(Code.OK, stream)
+    if any(_covers(other, pin) for other in reversed(stream.pins.values())):  # the usual case, and a stream may have very many forks
+        return reply
     if not stream.pins:
         stream.pins = None
         if stream.deleted:
@@ -173,6 +175,11 @@ def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
     if stream.first_record and stream.uid in machine.by_uid:
         release_front(machine, stream, command.now_ms)
     return reply
+
+
+def _covers(other: Pin, pin: Pin) -> bool:
+    """Whether all that a pin holds is held by another one."""
+    return other.first_record <= pin.first_record and other.record + (other.prefix > 0) >= pin.record + (pin.prefix > 0)
 
 
 def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:

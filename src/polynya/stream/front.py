@@ -112,11 +112,13 @@ def tidy(stream: Stream) -> None:
 
 def _needed(stream: Stream) -> list[Span]:
     """The records that forks inherit, as disjoint spans in order."""
+    ends: dict[int, int] = {}  # by where they begin: of very many forks nearly all begin with the same record
+    for pin in (stream.pins or {}).values():
+        begin, end = pin.first_record, pin.record + (pin.prefix > 0)
+        if end > ends.get(begin, begin):
+            ends[begin] = end
     spans: list[Span] = []
-    pins = (stream.pins or {}).values()
-    for begin, end in sorted((pin.first_record, pin.record + (pin.prefix > 0)) for pin in pins):
-        if begin >= end:
-            continue
+    for begin, end in sorted(ends.items()):
         if spans and begin <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
         else:
