@@ -92,6 +92,7 @@ class Taker:
         backup = manifests.new_id(began_ms, token_bytes(4))
         await self._look_at_the_shelf()
         await self._agree(about, manifests.folder_of(backup))
+        await self._look_again(about, manifests.folder_of(backup))
         self._progress.doing = "writing the manifest"
         manifest = Manifest(
             id=backup,
@@ -118,6 +119,27 @@ class Taker:
                 for row in manifests.decode_rows(part):
                     if row.key in self._there:
                         self._there[row.key] = row
+
+    async def _look_again(self, about: About, folder: str) -> None:
+        """Whether all is there still: another backup to the same place may have deleted old ones meanwhile, and what this one found of them.
+        Raises Unavailable."""
+        if self._before is None:
+            return
+        self._progress.doing = "looking again at what is there"
+        for _ in range(TRIES):
+            there = {info.key.removeprefix("objects/") async for info in self._before.list("objects/")}
+            gone = self._copied.keys() - there
+            if not gone:
+                break
+            for key in gone:
+                del self._copied[key]
+                self._there.pop(key, None)
+            await self._agree(about, folder)
+        files = {info.key.rpartition("/")[0] async for info in self._before.list(f"{folder}/")}
+        if gone or not files.issuperset(entry.name for entry in self._files.values()):
+            raise Unavailable(
+                "what was written was deleted meanwhile: another backup to the same place deletes old ones (--keep); take it again"
+            )
 
     async def _agree(self, about: About, folder: str) -> None:
         """Until the groups and the objects fit together."""
