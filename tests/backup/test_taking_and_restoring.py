@@ -28,7 +28,7 @@ from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Append, Producer
+from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
 from polynya.stream.replies import Code
 
@@ -298,6 +298,22 @@ async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_pat
     source.before_capture = lambda group: tidy("backups/") if group == GROUPS else None
     with pytest.raises(Unavailable, match="deleted meanwhile"):
         await taken(source, shelf)
+
+
+@run
+async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    tier.world.apply(0, TableCreate("t", "default/", 1))
+    log = "tables/1/main/_delta_log"
+    for key in (
+        f"{log}/00000000000000000001.json",
+        f"{log}/00000000000000000002.json#1",
+        f"{log}/_commit_0a-b.json.tmp",
+        f"{log}/_last_checkpoint",
+    ):
+        await tier.store.put(key, b"{}")
+    await taken(FakeSource(tier), shelf)
+    assert [key for key in sorted(shelf.objects) if "tables" in key] == [f"objects/{log}/00000000000000000001.json"]
 
 
 @run

@@ -7,6 +7,7 @@ group is taken again. Objects that the place has are not copied: what a backup t
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from secrets import token_bytes
@@ -32,6 +33,7 @@ READ_BYTES = 8 << 20
 COPIED_BYTES = 64 << 20  # … of so many bytes together, or one larger one
 TABLES = "tables/"
 HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do without
+_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise, ends of names: what is on its way to its own name
 
 
 class Progress(msgspec.Struct):
@@ -214,7 +216,7 @@ class Taker:
         packs = set().union(*(named.held for named in self._named.values()))
         wanted = {key: size async for key, size in self._source.objects(f"{about.cluster}/packs/") if key in packs}
         if self._named[0].tables:
-            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not key.endswith(HINTS)}
+            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not _passes(key)}
         missing = packs - wanted.keys()
         if missing:
             return missing
@@ -288,6 +290,11 @@ class Taker:
             await self._shelf.put(f"{name}/{number:05d}", part)
             crc, size = int(extend(crc, part)), size + len(part)
         return ListEntry(name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows))
+
+
+def _passes(key: str) -> bool:
+    """Whether a file under tables does not stay as it is, and is no matter of theirs."""
+    return key.endswith(HINTS) or any(found.end() == len(key) for found in _HALF.finditer(key))
 
 
 class _Room:
