@@ -156,7 +156,7 @@ class Assembly:
             self._start, self.service, Behind(tables, mounts, read_object, checks, backups, self._acts), self._health, self._keeper
         )
         await self._doors.open()
-        await self._subscriptions.start()
+        await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:
         """Until this core and all others have reached each other, or patience is over. The last core of a node that starts is met by all
