@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError
-from polynya.node.assembly import SETTLE_EVERY, SWEEP_SECONDS
+from polynya.node.assembly import SETTLE_SECONDS, SWEEP_SECONDS
 from polynya.service.stranded import Stranded
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.subscriptions.webhooks import Outcome
@@ -64,7 +64,7 @@ class House:
         for rounds in count(1):
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
-            if rounds % SETTLE_EVERY == 0:
+            if rounds % round(SETTLE_SECONDS / SWEEP_SECONDS) == 0:
                 await self._engine.settler.sweep()
 
     async def _retain(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import io
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,19 @@ from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
 from cold_world import CLUSTER, GROUPS, no_sleep
 from stream_world import raw_batch
 
-from polynya.backup.manifest import Manifest
+from polynya.backup.manifest import Manifest, began_ms_of, new_id
 from polynya.backup.pruning import prune
 from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
 from polynya.backup.streams import Library, size_of, streams_of
 from polynya.backup.taking import Progress, Taker
 from polynya.backup.verifying import Verifier
-from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.errors import ConfigError, CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
 from polynya.objectstore import MemoryStore
-from polynya.stream.commands import Append, Producer
+from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
 from polynya.stream.replies import Code
 
@@ -276,6 +277,60 @@ async def test_old_backups_go_and_the_rest_stays_whole(tmp_path: Path) -> None:
     assert await verified(shelf) == []
     named = {key.removeprefix("objects/") for key in shelf.objects if key.startswith("objects/")}
     assert len(named) == (await chosen(shelf)).objects.count
+
+
+@run
+async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_path: Path) -> None:
+    """As by another one that ends with `--keep`: it knows nothing of what this one has found there, or written."""
+    tier, shelf = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), shelf)
+    source = FakeSource(tier)
+
+    def tidy(begin: str) -> None:
+        for key in [key for key in shelf.objects if key.startswith(begin) and not key.endswith("/manifest.json")]:
+            del shelf.objects[key]
+
+    source.before_capture = lambda group: tidy("objects/") if group == GROUPS and len(source.captured) == GROUPS else None
+    manifest, done = await taken(source, shelf)
+    assert done.objects == manifest.objects.count > 0, "they were copied again"
+    assert (await Verifier(shelf, manifest).run()).damages == []
+    source = FakeSource(tier)
+    source.before_capture = lambda group: tidy("backups/") if group == GROUPS else None
+    with pytest.raises(Unavailable, match="deleted meanwhile"):
+        await taken(source, shelf)
+
+
+@run
+async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    tier.world.apply(0, TableCreate("t", "default/", 1))
+    log = "tables/1/main/_delta_log"
+    for key in (
+        f"{log}/00000000000000000001.json",
+        f"{log}/00000000000000000002.json#1",
+        f"{log}/_commit_0a-b.json.tmp",
+        f"{log}/_last_checkpoint",
+    ):
+        await tier.store.put(key, b"{}")
+    await taken(FakeSource(tier), shelf)
+    assert [key for key in sorted(shelf.objects) if "tables" in key] == [f"objects/{log}/00000000000000000001.json"]
+
+
+@run
+async def test_what_a_backup_under_way_has_brought_is_not_old(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    now_ms = time.time_ns() // 1_000_000
+    running = new_id(now_ms + 1000, bytes(4))
+    assert abs(began_ms_of(running) - now_ms - 1000) == 0
+    await shelf.put(f"backups/{running}/groups/00000-00/00000", b"state")
+    await shelf.put("objects/c1/packs/new", b"pack")
+    assert manifest.id < running
+    assert await prune(shelf, 1) == []
+    assert "objects/c1/packs/new" in shelf.objects
+    await shelf.delete([f"backups/{running}/groups/00000-00/00000"])
+    assert await prune(shelf, 1) == []
+    assert "objects/c1/packs/new" not in shelf.objects
 
 
 @run

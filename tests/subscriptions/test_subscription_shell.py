@@ -301,3 +301,22 @@ def test_what_a_crash_left_between_groups_is_repaired() -> None:
                 assert (await node.ask("GET", "subscriptions/s"))[0] == 200
 
     asyncio.run(story())
+
+
+def test_whoever_started_it_hears_when_it_comes_to_an_end() -> None:
+    """Else nothing that is due would ever happen again, and nobody would know."""
+
+    async def story() -> None:
+        async with shell() as node:
+            await node.subscriptions.stop()
+            ended: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
+            node.subscriptions._wakes.tend = _broken  # type: ignore[method-assign]
+            await node.subscriptions.start(ended.set_result)
+            async with asyncio.timeout(30):
+                assert isinstance((await ended).exception(), ZeroDivisionError)
+
+    asyncio.run(story())
+
+
+def _broken() -> None:
+    raise ZeroDivisionError

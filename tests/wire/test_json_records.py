@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.base.limits import JSON_DEPTH_MAX
+from polynya.wire import json_records
 from polynya.wire.json_records import RECORDS_PER_APPEND_MAX, BadJson, TooManyRecords, as_array, as_lines, parse_records
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -101,6 +102,40 @@ def test_brackets_count_only_where_they_nest() -> None:
     assert parse_records(b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX)[0] == 1
     assert parse_records(b'"' + b"[{" * 1000 + b'"')[0] == 1
     assert parse_records(b"[" + b",".join([b'{"a":[]}'] * 1000) + b"]")[0] == 1000
+
+
+def depth_of(text: bytes) -> int:
+    """How deep a parser goes that reads byte by byte, until it meets what cannot be."""
+    depth = deepest = 0
+    inside = escaped = False
+    for byte in text:
+        if escaped:
+            escaped = False
+        elif byte == ord("\\"):
+            if not inside:
+                break
+            escaped = True
+        elif byte == ord('"'):
+            inside = not inside
+        elif not inside:
+            depth += (byte in b"[{") - (byte in b"]}")
+            deepest = max(deepest, depth)
+    return deepest
+
+
+@given(st.text(alphabet='[]{}",:\\a', max_size=30).map(str.encode), st.integers(0, 3))
+def test_no_parser_goes_deeper_than_was_counted(text: bytes, most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_records, "JSON_DEPTH_MAX", most)
+        assert json_records._deeper_than_allowed(text) or depth_of(text) <= most
+
+
+@given(VALUES, st.integers(0, 3), st.booleans())
+def test_what_is_json_is_counted_exactly(value: object, most: int, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_records, "JSON_DEPTH_MAX", most)
+        assert json_records._deeper_than_allowed(text) == (depth_of(text) > most)
 
 
 def test_too_many_records_are_refused_before_they_are_made() -> None:

@@ -7,6 +7,7 @@ group is taken again. Objects that the place has are not copied: what a backup t
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from secrets import token_bytes
@@ -32,6 +33,7 @@ READ_BYTES = 8 << 20
 COPIED_BYTES = 64 << 20  # … of so many bytes together, or one larger one
 TABLES = "tables/"
 HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do without
+_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise, ends of names: what is on its way to its own name
 
 
 class Progress(msgspec.Struct):
@@ -92,6 +94,7 @@ class Taker:
         backup = manifests.new_id(began_ms, token_bytes(4))
         await self._look_at_the_shelf()
         await self._agree(about, manifests.folder_of(backup))
+        await self._look_again(about, manifests.folder_of(backup))
         self._progress.doing = "writing the manifest"
         manifest = Manifest(
             id=backup,
@@ -118,6 +121,27 @@ class Taker:
                 for row in manifests.decode_rows(part):
                     if row.key in self._there:
                         self._there[row.key] = row
+
+    async def _look_again(self, about: About, folder: str) -> None:
+        """Whether all is there still: another backup to the same place may have deleted old ones meanwhile, and what this one found of them.
+        Raises Unavailable."""
+        if self._before is None:
+            return
+        self._progress.doing = "looking again at what is there"
+        for _ in range(TRIES):
+            there = {info.key.removeprefix("objects/") async for info in self._before.list("objects/")}
+            gone = self._copied.keys() - there
+            if not gone:
+                break
+            for key in gone:
+                del self._copied[key]
+                self._there.pop(key, None)
+            await self._agree(about, folder)
+        files = {info.key.rpartition("/")[0] async for info in self._before.list(f"{folder}/")}
+        if gone or not files.issuperset(entry.name for entry in self._files.values()):
+            raise Unavailable(
+                "what was written was deleted meanwhile: another backup to the same place deletes old ones (--keep); take it again"
+            )
 
     async def _agree(self, about: About, folder: str) -> None:
         """Until the groups and the objects fit together."""
@@ -192,7 +216,7 @@ class Taker:
         packs = set().union(*(named.held for named in self._named.values()))
         wanted = {key: size async for key, size in self._source.objects(f"{about.cluster}/packs/") if key in packs}
         if self._named[0].tables:
-            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not key.endswith(HINTS)}
+            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not _passes(key)}
         missing = packs - wanted.keys()
         if missing:
             return missing
@@ -266,6 +290,11 @@ class Taker:
             await self._shelf.put(f"{name}/{number:05d}", part)
             crc, size = int(extend(crc, part)), size + len(part)
         return ListEntry(name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows))
+
+
+def _passes(key: str) -> bool:
+    """Whether a file under tables does not stay as it is, and is no matter of theirs."""
+    return key.endswith(HINTS) or any(found.end() == len(key) for found in _HALF.finditer(key))
 
 
 class _Room:

@@ -125,6 +125,10 @@ class Flusher:
                 raise Unavailable("recent bytes could not be moved to the object store now; they are safe in the journal: try again later")
             await self._sleep(BACKOFF_SECONDS * 2**failures)
 
+    async def has_hot(self, prefix: str | None = None) -> bool:
+        """Whether `flush_now` would have anything to do."""
+        return bool(await self._tails(prefix))
+
     # Choosing.
 
     async def _due(self) -> list[Candidate]:

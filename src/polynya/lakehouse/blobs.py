@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -91,8 +92,7 @@ class LocalBlobs:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._made(key)
-        temporary = os.path.join(self.root, ".tmp", secrets.token_hex(16))
-        self._folder(os.path.dirname(temporary))
+        temporary = self._temporary()
         try:
             descriptor = self._files.create(temporary)
             try:
@@ -114,7 +114,7 @@ class LocalBlobs:
         self._files.sync_folder(os.path.dirname(path))
 
     def open_upload(self, key: str) -> Upload:
-        return _LocalUpload(self._made(key), self._files)
+        return _LocalUpload(self._made(key), self._temporary(), self._files)
 
     def list_keys(self, folder: str) -> list[str]:
         found = []
@@ -161,6 +161,12 @@ class LocalBlobs:
             raise StoreUnavailable(f"{path} cannot be written: {fault}") from fault
         return path
 
+    def _temporary(self) -> str:
+        """A path that nobody lists; what is left there the server removes."""
+        path = os.path.join(self.root, ".tmp", secrets.token_hex(16))
+        self._folder(os.path.dirname(path))
+        return path
+
     def _folder(self, path: str) -> None:
         """Every level below the root exists and its name is synced."""
         if path in _FOLDERS and os.path.isdir(path):
@@ -173,12 +179,12 @@ class LocalBlobs:
 
 
 class _LocalUpload:
-    """A file under its own unique name; nobody looks at it before it is named in a commit row."""
+    """A file that has its name when it is whole: a backup takes all that it sees, and for ever."""
 
-    def __init__(self, path: str, files: Files) -> None:
-        self._path = path
+    def __init__(self, path: str, temporary: str, files: Files) -> None:
+        self._path, self._temporary = path, temporary
         self._files = files
-        self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115 (closed by close or abort)
+        self._file = open(temporary, "xb", buffering=1 << 20)  # noqa: SIM115 (closed by close or abort)
 
     def write(self, data: Any) -> int:
         return self._file.write(data)
@@ -187,11 +193,14 @@ class _LocalUpload:
         self._file.flush()
         self._files.sync(self._file.fileno())
         self._file.close()
+        self._files.link(self._temporary, self._path)
+        self._files.unlink(self._temporary)
         self._files.sync_folder(os.path.dirname(self._path))
 
     def abort(self) -> None:
         self._file.close()
-        self._files.unlink(self._path)
+        with suppress(FileNotFoundError):
+            self._files.unlink(self._temporary)
 
 
 class S3Blobs:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ from polynya.wal import JournalFailed
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
 LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
-SETTLE_EVERY = 5  # sweeps
+SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
 MEET_SECONDS = 10.0  # for a core that does not come up
@@ -136,6 +135,7 @@ class Assembly:
         await self._keeper.start()
         self._spawn(self._keeper.run())
         self._register_samples()
+        self._spawn(self._sweep())
         self._spawn(self._settle())
         self._spawn(self._look_at_journal())
         if self._joined is not None:
@@ -156,7 +156,7 @@ class Assembly:
             self._start, self.service, Behind(tables, mounts, read_object, checks, backups, self._acts), self._health, self._keeper
         )
         await self._doors.open()
-        await self._subscriptions.start()
+        await self._subscriptions.start(_ended)
 
     async def meet(self) -> None:
         """Until this core and all others have reached each other, or patience is over. The last core of a node that starts is met by all
@@ -299,14 +299,18 @@ class Assembly:
             await asyncio.sleep(MAP_SECONDS)
 
     async def _settle(self) -> None:
-        """Time passes for quiet streams; what crosses groups is finished."""
-        for rounds in count(1):
+        """What crosses groups is finished. It may wait for other nodes: what must not has a task of its own."""
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            await self._engine.settler.sweep()
+
+    async def _sweep(self) -> None:
+        """Time passes for quiet streams."""
+        while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self._engine.local.sweep()
             if self._joined is not None:
                 self._joined.look_at_memory()
-            if rounds % SETTLE_EVERY == 0:
-                await self._engine.settler.sweep()
 
     async def _look_at_journal(self) -> None:
         """A file that is deleted while it is open takes writes for ever, and says nothing."""

@@ -110,10 +110,11 @@ class Tier:
             log.warning("serving without the object store until it answers")
 
     async def flush_now(self, prefix: str | None = None) -> None:
-        """As the flusher's. Raises Unavailable."""
-        if not self.claim.made.is_set():
+        """As the flusher's: where nothing is hot, the store is not needed. Raises Unavailable."""
+        if self.claim.made.is_set():
+            await self.flusher.flush_now(prefix)
+        elif await self.flusher.has_hot(prefix):
             raise Unavailable("the object store cannot be used yet: try again later")
-        await self.flusher.flush_now(prefix)
 
     async def _claimed(self) -> None:
         assert self._claiming is not None

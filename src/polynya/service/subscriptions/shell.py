@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
@@ -49,9 +50,10 @@ class Subscriptions:
     def counters(self) -> WakeCounters:
         return self._wakes.counters
 
-    async def start(self) -> None:
-        """From now on what is due happens."""
+    async def start(self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None) -> None:
+        """From now on what is due happens. `ended` is called with the task that sees to it, should that come to an end."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task.add_done_callback(ended)
 
     async def stop(self) -> None:
         tasks = [*self._telling.values(), *([self._task] if self._task is not None else [])]
