@@ -168,4 +168,21 @@ FOUND = (
         "read line by line",
         "tests/replica/test_cluster.py",
     ),
+    Found(
+        "A node that stopped was handed back what it had just handed over, as nobody had been told that it stopped: it ended as leader, and the group waited "
+        "for an election",
+        "a reading of how a stop goes, for the gap that it makes",
+        "tests/replica/test_cluster_stops.py",
+    ),
+    Found(
+        "A start with another number of cores took minutes for each 4 MiB of a journal of small records: all that was staged was counted again after each",
+        "chaos, seed 7 of `--s3 --lose-all --pace=0.4 --acts=0.08`, the first with another number of cores among its faults: a node was not back after 120 s",
+        "tests/wal/test_journal.py",
+    ),
+    Found(
+        "A node of a new cluster whose disk failed just when it noted that it had heard all others ended with a traceback, and 1 instead of 74; so did any "
+        "whose disk failed at its start",
+        "chaos, seed 5042 of `--cores 2`",
+        "tests/node/test_supervisor.py",
+    ),
 )

@@ -1,16 +1,19 @@
 """The contract of a core process with its supervisor, from the side of the process."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from polynya.node import bootstrap
 from polynya.node.birth import Birth
 from polynya.node.config import Config
-from polynya.node.start import CoreStart
+from polynya.node.start import EXIT_STORAGE, CoreStart
 
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
@@ -70,3 +73,17 @@ def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_paren
     assert echoed.stdout == b"a b --c\n"
     orphan = subprocess.run([*command, str(os.getppid()), "echo", "x"], check=False, env=environ, capture_output=True, timeout=60)
     assert orphan.returncode == 1 and orphan.stdout == b""
+
+
+def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch, capsys):
+    def fails(start):
+        raise OSError(errno.EIO, "told so")
+
+    log = SimpleNamespace(level="info", format="text")
+    monkeypatch.setattr(bootstrap, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log)))
+    monkeypatch.setattr(bootstrap, "_open", fails)
+    monkeypatch.setattr(bootstrap, "keep_heap_small", lambda: None)
+    monkeypatch.setattr(bootstrap.logs, "setup", lambda *given, **named: None)
+    monkeypatch.setattr(bootstrap.signal, "signal", lambda *given: None)
+    assert bootstrap.main() == EXIT_STORAGE
+    assert "core 3 cannot read or write its journal" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Stories of the supervisor, with a core process that serves nothing (`fake_core.py`)."""
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -31,6 +32,15 @@ for name, value in json.loads(sys.argv[2]).items():
 if "FAKE_LAKE" in os.environ:
     wrapper = supervisor.lake_command
     supervisor.lake_command = lambda *given: [*wrapper(*given)[:5], "-c", os.environ["FAKE_LAKE"]]
+if "SYNC_FAILS" in os.environ:  # with the error that is in this file, while there is one
+    sync, told = os.fsync, os.environ["SYNC_FAILS"]
+
+    def failing(descriptor):
+        if os.path.exists(told):
+            raise OSError(int(open(told).read()), "told so")
+        sync(descriptor)
+
+    os.fsync = failing
 if "NO_KILL" in os.environ:
     supervisor._Node._kill = lambda node: None
 if "STOP_AT_LAKE" in os.environ:
@@ -347,6 +357,38 @@ def test_a_node_without_data_begins_in_the_history_that_it_hears_of_later(tmp_pa
         wait_until(lambda: len(node.lives(0)) == 2, what="its core to live again")
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 0
+
+
+@pytest.mark.parametrize(("error", "code", "said"), [(errno.EIO, 74, "told so"), (errno.ENOSPC, 78, "has no room")])
+def test_a_disk_that_fails_at_the_first_start_is_said(tmp_path, monkeypatch, error, code, said):
+    (tmp_path / "error").write_text(str(error))
+    monkeypatch.setenv("SYNC_FAILS", str(tmp_path / "error"))
+    with running(tmp_path / "data") as node:
+        assert node.wait() == code
+        assert said in node.until("polynya: data: ") and not any("Traceback" in line for line in node.err)
+
+
+def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does_not(tmp_path, monkeypatch):
+    fails, cluster = tmp_path / "error", "00112233445566778899aabbccddeeff"
+    monkeypatch.setenv("SYNC_FAILS", str(fails))
+    own, other = free_ports(2)
+    nodes = f"1=127.0.0.1:{own}=http://127.0.0.1:1,2=127.0.0.1:{other}=http://127.0.0.1:2"
+    flags = {"cluster_id": cluster, "cluster_node": "1", "cluster_nodes": nodes, "cold_backend": "none"}
+    for error in (errno.ENOSPC, errno.EIO):
+        data = tmp_path / f"data-{error}"
+        with running(data, **flags) as node:
+            node.until("listening on")
+            fails.write_text(str(error))
+            birth = settled(data)
+            with cluster_peer(tmp_path / f"peer-{error}", other, cluster=cluster, history=1, groups=birth["groups"]):
+                if error == errno.EIO:
+                    assert node.wait() == 74
+                    assert "told so" in node.until("node.json cannot be written") and not any("Traceback" in line for line in node.err)
+                else:
+                    wait_until(lambda at=data: (at / "node.tmp").exists(), what="it to be tried")
+                    fails.unlink()
+                    wait_until(lambda at=data: not settled(at)["provisional"], what="the node to have heard all")
+        fails.unlink(missing_ok=True)
 
 
 def settled(data: Path) -> dict[str, object]:

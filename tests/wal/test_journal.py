@@ -1,5 +1,6 @@
 """The journal on a healthy disk: what was staged and written comes back, at its place."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,28 @@ def test_entries_come_back_in_order_with_their_places_over_many_segments(tmp_pat
     journal, entries = reopen(tmp_path)
     assert [(e.index, e.payload) for e in entries] == payloads and [e.place for e in entries] == places
     assert journal.cuts == () and journal.take_mark() is None  # the close left a mark
+    journal.close()
+
+
+def test_how_much_is_staged_is_told_without_counting_it(tmp_path: Path) -> None:
+    """A change of the number of cores asks after each of tens of thousands of entries."""
+
+    class Counted(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError("looked through")
+
+    journal, _ = reopen(tmp_path)
+    for turn in range(3):
+        assert journal.pending_bytes == 0
+        for index in range(40):
+            journal.stage(1, 1, 40 * turn + index + 1, 1, b"x" * 200)
+            kept, journal._buffers = journal._buffers, Counted(journal._buffers)
+            told, journal._buffers = journal.pending_bytes, kept
+        batch = journal.take()
+        assert batch is not None and len(batch.parts) > 1
+        journal.write(batch)
+        journal.synced(batch)
+        assert told == sum(part.end - part.offset for part in batch.parts)
     journal.close()
 
 

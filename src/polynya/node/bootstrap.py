@@ -24,7 +24,7 @@ from polynya.node.cluster import Membership
 from polynya.node.ending import Ending
 from polynya.node.heap import keep_heap_small
 from polynya.node.joining import membership_of
-from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, CoreStart, read_start, report_ready, watch_parent
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
 from polynya.wal.errors import is_full
 
@@ -38,7 +38,9 @@ def main() -> int:
     start = read_start()
     logs.setup(start.config.log.level, start.config.log.format, core=start.core)
     try:
-        storage = _open(start)
+        storage = _opened(start)
+        if storage is None:
+            return EXIT_STORAGE
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(start, storage))
     except ConfigError as error:
@@ -47,6 +49,15 @@ def main() -> int:
     except CorruptData as error:
         print(f"polynya: {error}", file=sys.stderr, flush=True)
         return EXIT_CORRUPT
+
+
+def _opened(start: CoreStart) -> Storage | None:
+    """None when the disk fails, which has been said. Raises ConfigError where it has no room, CorruptData."""
+    try:
+        return _open(start)
+    except OSError as error:
+        print(f"polynya: core {start.core} cannot read or write its journal: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _open(start: CoreStart) -> Storage:

@@ -33,8 +33,9 @@ from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, diff
 from polynya.node.open_files import Shares, raise_limit, shares
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
-from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, FATAL, OTHERS_HAVE_IT, READY, CoreStart
+from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, EXIT_STORAGE, FATAL, OTHERS_HAVE_IT, READY, CoreStart
 from polynya.node.tls import prepare as prepare_tls
+from polynya.wal.errors import is_full
 
 ENTRY = "polynya.node.bootstrap"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
@@ -68,6 +69,11 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
     except CorruptData as error:
         print(f"polynya: {error}", file=sys.stderr)
         return EXIT_CORRUPT
+    except OSError as error:  # of the folder: what ports and other files refuse was said above
+        full = is_full(error)
+        what = "has no room; make some" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
+        print(f"polynya: data: {config.data} {what}", file=sys.stderr)
+        return EXIT_CONFIG if full else EXIT_STORAGE
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -234,11 +240,20 @@ class _Node:
             if await differs(config, birth, unheard):
                 self.begins_anew = True
                 self._stopping.set()
-            elif not unheard:
-                write_json(Path(config.data) / FILE, settled(birth))
+            elif not unheard and self._settle():
                 return
             await self._pause(pause)
             pause = min(2 * pause, ASK_SECONDS_MAX)
+
+    def _settle(self) -> bool:
+        """The folder knows that all were heard, or this node ends as its disk fails; False where there is no room yet."""
+        try:
+            write_json(Path(self._start.config.data) / FILE, settled(self._start.birth))
+        except OSError as error:
+            if is_full(error):
+                return False
+            self._fail(EXIT_STORAGE, f"{FILE} cannot be written ({error.strerror}): {FATAL[EXIT_STORAGE]}")
+        return True
 
     def _fail(self, code: int, reason: str) -> None:
         if not self._stopping.is_set():

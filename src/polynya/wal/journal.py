@@ -150,8 +150,10 @@ class Journal:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes staged and not yet taken."""
-        return sum(map(len, self._buffers)) + sum(part.end - part.offset for part in self._parts) if self._staged else 0
+        """Bytes staged and not yet taken. At a cost that does not grow with them: it is asked for after each entry."""
+        if not self._staged:
+            return 0
+        return self._offset - self._part_begin() + sum(part.end - part.offset for part in self._parts)
 
     def entries(self) -> Iterator[JournalEntry]:
         """Everything recovered, oldest first. Before the first `stage`. Raises `CorruptData` at damage."""
@@ -371,9 +373,12 @@ class Journal:
 
     def _end_part(self) -> None:
         """What is staged in this segment becomes a part of the write."""
-        segment = self._segments[self._base >> 32]
-        begin = self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
+        segment, begin = self._segments[self._base >> 32], self._part_begin()
         self._parts.append(Part(segment.number, segment.nonce, segment.previous_end, begin, self._offset, self._buffers, segment.farewell))
+
+    def _part_begin(self) -> int:
+        """Where in its segment begins what is staged there."""
+        return self._begin & OFFSET_MASK if not self._parts else SEGMENT_HEADER_BYTES
 
     def _hand_over(self, *, durable: bool) -> WriteBatch:
         first = self._parts[0]
