@@ -114,12 +114,9 @@ class LocalGroups:
         for name in _live_names(old):
             self._names.discard(name)
         self.cut_readers(group)
-        waiting, self._waiting_creates = self._waiting_creates, []
-        for each in waiting:  # nobody here may ever hear of the outcome that they wait for
-            if each[0] == group:
-                each[2](NotLeader(0))
-            else:
-                self._waiting_creates.append(each)
+        for each in [each for each in self._waiting_creates if each[0] == group]:  # nobody here may ever hear what they wait for
+            self._waiting_creates.remove(each)
+            each[2](NotLeader(0))
         self.turned()
 
     def cut_readers(self, group: int) -> None:
