@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_disk import FakeDisk
+from sim_loop import run_simulated
 
-from polynya.node.arriving import Arriving
+from polynya.node.arriving import ARRIVING_MAX, STALE_SECONDS, Arriving
 from polynya.raft import ChunkArrived, Configuration, Snapshot, SnapshotChunk
 from polynya.wal import OsFiles, SnapshotStore
 
@@ -75,3 +77,28 @@ def test_a_group_that_leaves_while_its_last_chunk_is_written_closes_the_file_onc
 
     asyncio.run(story())
     assert files.open_now == [] and os.listdir(tmp_path) == []
+
+
+def test_what_waits_for_a_lost_chunk_keeps_no_place_when_its_sender_is_gone() -> None:
+    """The next leader may have the entries themselves, and send no snapshot: few such places would be left for other groups, and none in the end."""
+    disk, tasks = FakeDisk(), list[asyncio.Task[None]]()
+
+    async def story() -> None:
+        core = Core()
+        store = SnapshotStore(Path("/snapshots"), files=disk)
+        arriving = core.arriving = Arriving(core, store, lambda work: tasks.append(asyncio.ensure_future(work)))  # type: ignore[arg-type]
+        forgotten: list[int] = []
+        for number in range(ARRIVING_MAX + 1):
+            raft = SimpleNamespace(incoming=None, installing=None, forget_incoming=lambda number=number: forgotten.append(number))
+            member: Any = SimpleNamespace(group=SimpleNamespace(number=number), raft=raft)
+            arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 0, BODY[:1000]))
+            raft.incoming = SNAPSHOT, 1000
+            await asyncio.sleep(0.1)
+            arriving.hear(member, SnapshotChunk(1, 2, number, 1, SNAPSHOT, 2000, BODY[2000:3000]))  # the one before it is lost
+            await asyncio.sleep(2 * STALE_SECONDS if number == ARRIVING_MAX - 1 else 0.1)
+        assert sorted(forgotten) == list(range(ARRIVING_MAX)), "all but the last, which came in their place"
+        assert list(arriving._arrivals) == [ARRIVING_MAX]
+        arriving.close()
+        await asyncio.gather(*tasks)
+
+    run_simulated(story())

@@ -35,8 +35,8 @@ class _Arrival(msgspec.Struct):
     snapshot: Snapshot | None = None
 
     def rests(self, since: float) -> bool:
-        """Nothing has come since then, and nothing is done with what came before."""
-        return self.at <= since and self.idle.is_set() and not self.queue and self.member.raft.installing is None
+        """Nothing has come since then, and nothing is done with what came before: what is queued waits for a chunk that was lost."""
+        return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
 
 
 class Arriving:
