@@ -309,9 +309,11 @@ class Worker:
             facts = await self._node.house.ask(service.attach(name, ear))
         except (Unavailable, OutcomeUnknown):
             return
-        self._looked(name, began, facts)
         if not isinstance(facts, Facts):
+            self._looked(name, began, facts)
             return
+        past.lives(facts.uid, began)  # the rest may be older, and of more than one moment: of those that follow one stream elsewhere
+        past.tail(facts.uid, (facts.record, facts.byte))
         node, life = self._node, self._node.life
         deadline = self._time() + self._random.uniform(0.1, 2.0)
         while not ear.over and node.alive and node.life == life and self._time() < deadline:
