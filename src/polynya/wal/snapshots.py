@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from struct import Struct
@@ -109,6 +109,12 @@ class SnapshotStore:
     def groups(self) -> list[int]:
         """Those of which there is a snapshot."""
         return sorted({group for group, _ in self._found()})
+
+    def missing(self, chains: Mapping[int, Sequence[Link]]) -> list[int]:
+        """The groups of whose chains files are not there any more; makes the folder anew if that is gone. Raises `OSError`."""
+        self._files.make_folder(self._folder)
+        there = set(self._found())
+        return [group for group, links in chains.items() if any((group, link.index) not in there for link in links)]
 
     def links(self, group: int) -> list[Link]:
         """The chain, root first; [] if there is none. Raises `CorruptData` when a part is missing or its header damaged: an older chain
