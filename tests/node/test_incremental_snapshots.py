@@ -61,6 +61,33 @@ async def test_a_round_writes_what_changed(world: World) -> None:
 
 
 @story
+async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) -> None:
+    """All that they said is in memory: a start would find a journal with a hole."""
+    for name in NAMES:
+        await world.create(name)
+    await world.snapshot()
+    for number in range(40):
+        await world.append(NAMES[0], b"%d;" % number * 1000)
+        await world.service.flush("")
+        await world.snapshot()
+    snapshotter = world.engine.snapshotter
+    await snapshotter.look()
+    assert not snapshotter._wanted
+    before = written(world)
+    first, second = ([path for path in world.disk.files if path.name.startswith(f"g0000{group}")] for group in (1, 2))
+    assert len(first) > 1 and second
+    for path in (first[0], *second):  # one part of a chain, and all of another
+        world.disk.unlink(path)
+    await snapshotter.look()
+    assert snapshotter.due()
+    await world.snapshot()
+    assert written(world) > before and not snapshotter.due()
+    state = world.state()
+    world.power_cut()
+    assert world.state() == state
+
+
+@story
 async def test_the_chain_stays_short_and_small(world: World) -> None:
     for name in NAMES:
         await world.create(name)

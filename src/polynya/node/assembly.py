@@ -49,7 +49,7 @@ from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
-LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
+LOOK_AT_FILES_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
 SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
@@ -137,7 +137,7 @@ class Assembly:
         self._register_samples()
         self._spawn(self._sweep())
         self._spawn(self._settle())
-        self._spawn(self._look_at_journal())
+        self._spawn(self._look_at_files())
         if self._joined is not None:
             self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
@@ -312,11 +312,12 @@ class Assembly:
             if self._joined is not None:
                 self._joined.look_at_memory()
 
-    async def _look_at_journal(self) -> None:
+    async def _look_at_files(self) -> None:
         """A file that is deleted while it is open takes writes for ever, and says nothing."""
         while True:
-            await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
+            await asyncio.sleep(LOOK_AT_FILES_SECONDS)
             await asyncio.to_thread(self._engine.core.journal.look)
+            await self._engine.snapshotter.look()
 
     async def _look_after_readers(self, joined: Joined) -> None:
         while True:
@@ -344,9 +345,9 @@ class Assembly:
                     await snapshotter.run(self.service.now_ms())
             except PolynyaError as fault:
                 log.warning("snapshots are tried again", extra={"error": str(fault)})
-            except FileNotFoundError:
-                self._engine.core.journal.look()  # the folder may be gone: then it says so
-                raise
+            except FileNotFoundError as fault:  # somebody deletes files
+                await asyncio.to_thread(self._engine.core.journal.look)
+                log.warning("snapshots are tried again", extra={"error": str(fault)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -97,6 +97,22 @@ class Snapshotter:
         finally:
             self._running = False
 
+    async def look(self) -> None:
+        """What somebody deleted is written anew, with the next round: all that it said is here."""
+        async with self.lock:
+            chains = {number: chain.links for number, chain in self._chains.items()}
+            try:
+                missing = await asyncio.to_thread(self._store.missing, chains)
+            except OSError:  # nobody may look; or the disk fails, which the next write says
+                return
+            for number in missing:
+                del self._chains[number]
+        if missing:
+            log.error(
+                "snapshots are not there any more: they are written anew", extra={"groups": missing, "folder": str(self._store.folder)}
+            )
+            self.want()
+
     async def write_installed(self, group: Group) -> Chain:
         """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
         return await self._write(group, whole=True, unapplied=self._core.journal.settled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -111,6 +111,12 @@ class SnapshotStore:
         """Those of which there is a snapshot."""
         return sorted({group for group, _ in self._found()})
 
+    def missing(self, chains: Mapping[int, Sequence[Link]]) -> list[int]:
+        """The groups of whose chains files are not there any more; makes the folder anew if that is gone. Raises `OSError`."""
+        self._files.make_folder(self._folder)
+        there = set(self._found())
+        return [group for group, links in chains.items() if any((group, link.index) not in there for link in links)]
+
     def links(self, group: int) -> list[Link]:
         """The chain, root first; [] if there is none. Raises `CorruptData` when a part is missing or its header damaged: an older chain
         would not fit the journal."""
@@ -145,9 +151,7 @@ class SnapshotStore:
             raise
         self._files.rename(temporary, path)
         self._files.sync_folder(self._folder)
-        with suppress(
-            OSError
-        ):  # it is written: remnants go with the next one, and whoever asked must not believe that the chain of before is there
+        with suppress(OSError):  # it is written, and counts: what could not be removed goes with the next one
             for group, index in self._found():
                 if group == link.group and index < link.index and (link.root or index > link.base):
                     self._files.unlink(self._path(group, index))
