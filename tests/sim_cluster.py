@@ -381,8 +381,8 @@ class World(Network, Steered):
         self.store = store
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
-        self.receivers: dict[str, Receiver] = {}  # of webhooks, by URL
         self.broken: list[str] = []  # that was promised
+        self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
         self.follow = MANY, MOST  # so many appends, that part of them by one node, and it leads

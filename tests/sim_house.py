@@ -24,11 +24,13 @@ Result = TypeVar("Result")
 
 
 class House:
-    """Of one life of a node."""
+    """Of one life of a node. Does nothing by itself in worlds that keep no house: stories have parts of their own."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._engine = node, node.engine
         service = node.engine.service
+        if not node.world.keeps_house:
+            return
         self.subscriptions = Subscriptions(service, allow_loopback=True)
         self.subscriptions._wakes.webhooks = Post(node)  # type: ignore[assignment]
         self._stranded = Stranded(service, node.forwarding)
@@ -38,6 +40,8 @@ class House:
 
     def end(self) -> None:
         """The node dies."""
+        if not self._node.world.keeps_house:
+            return
         subscriptions = self.subscriptions
         for task in (*subscriptions._telling.values(), *subscriptions._wakes._busy.values(), *subscriptions._wakes._issuing.values()):
             task.cancel()

@@ -15,6 +15,7 @@ import sim_faults as faults
 from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
+from sim_ends import Ends
 from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
@@ -127,6 +128,7 @@ class SwarmEpisode(Episode):
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
+        self.ends = Ends(self, self.shop)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     def _wall_ms(self) -> int:
@@ -174,6 +176,7 @@ class SwarmEpisode(Episode):
             assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
         await self.lives.finish()
         await self.shop.finish()
+        await self.ends.finish()
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
@@ -225,7 +228,7 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients()]
+        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients()]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""

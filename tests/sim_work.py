@@ -105,12 +105,12 @@ class Shop:
         self._count = 0
         self._calm = False
         self.appended: dict[str, int] = dict.fromkeys(STREAMS, 0)  # records, at least
-        self._stamps: Counter[int] = Counter()  # of each group: the latest log time that was applied
+        self.stamps: Counter[int] = Counter()  # of each group: the latest log time that was applied
         self._world.receivers[URL] = self._receive
         applied = self._world.applied
 
         def stamped(group: int, index: tuple[int, int], command: Command, reply: Reply) -> None:
-            self._stamps[group] = max(self._stamps[group], getattr(command, "now_ms", 0))
+            self.stamps[group] = max(self.stamps[group], getattr(command, "now_ms", 0))
             applied(group, index, command, reply)
 
         self._world.applied = stamped  # type: ignore[method-assign]
@@ -211,7 +211,7 @@ class Shop:
             self._refused(shift, value["error"]["code"], appended)
             return
         self.told["claimed"] += 1
-        shift.give(value["generation"], value["wake_id"], Held(worker, self._newest_ms(), oldest_ms + self._lease_ms))
+        shift.give(value["generation"], value["wake_id"], Held(worker, self.newest_ms(), oldest_ms + self._lease_ms))
         tails = shift.show(acked, value["streams"])
         assert any(link["has_pending"] for link in value["streams"]), "whoever gets the lease gets work"
         going_on = True
@@ -252,7 +252,7 @@ class Shop:
         self.told[f"{work.verb} {code}"] += 1
         if code != "ok":
             assert code in ("FENCED", "DISK_FULL"), f"{shift.key}: {work} is answered {answer}"
-            early = held is not None and not held.let_go and self._newest_ms() < held.until_ms
+            early = held is not None and not held.let_go and self.newest_ms() < held.until_ms
             assert code != "FENCED" or not early, f"{shift.key}: the lease of {held} was taken away"
             return False
         for name, at in acks.items():
@@ -298,13 +298,13 @@ class Shop:
         alive = self._world.alive()
         return self._random.choice(alive) if alive else None
 
-    def _newest_ms(self) -> int:
+    def newest_ms(self) -> int:
         """Log time is not later than this in any group."""
-        return max([*self._stamps.values(), *(node.engine.service.now_ms() for node in self._world.alive())])
+        return max([*self.stamps.values(), *(node.engine.service.now_ms() for node in self._world.alive())])
 
     def _oldest_ms(self) -> int:
         """What comes into the home of the pull-wake subscription from now on is not earlier."""
-        return self._stamps[self._world.group_of(HOME_PREFIX + PULL)]
+        return self.stamps[self._world.group_of(HOME_PREFIX + PULL)]
 
 
 def _acks(tails: dict[str, tuple[int, int]]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from sim_cluster import Node, NotThere, World
 from sim_loop import run_simulated
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.service.api import Facts, Page, ReadQuery
+from polynya.service.api import Facts, Page, ReadQuery, Refusal
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.replies import Code
 
@@ -292,6 +292,23 @@ def test_a_leader_that_falls_silent_while_its_group_sleeps_costs_writes_less_tha
         await world.stop()
 
     run_simulated(run())
+
+
+@story_of_a_leader
+async def test_a_follower_goes_by_log_time_though_its_own_clock_is_an_hour_behind(world: World, leader: Node) -> None:
+    """Reads there extend a TTL, and what the leader calls expired is not there, either."""
+    new = next(name for number in range(99) if world.group_of(name := f"test/new{number}") == world.group_of(A))
+    leader.wall_ms = 3_600_000
+    follower = next(node for node in world.alive() if node is not leader)
+    create = Create(new, leader.engine.service.now_ms(), "text/plain", Encoding.BYTES, ttl_seconds=4)
+    assert (await leader.propose(new, create)).code == Code.CREATED
+    for _ in range(20):
+        await asyncio.sleep(0.5)
+        assert isinstance(await follower.engine.service.read(ReadQuery(new)), Page)
+    assert isinstance(await leader.engine.service.facts(new), Facts)
+    await asyncio.sleep(6.0)
+    assert isinstance(await leader.engine.service.facts(new), Refusal)
+    assert isinstance(await follower.engine.service.facts(new), Refusal)
 
 
 @story_of_a_leader

@@ -89,7 +89,7 @@ class ReplicatedCore:
         self.on_made: list[Callable[[int], None]] = []
         self.on_dropped: list[Callable[[int], None]] = []
         self.led: dict[int, Machine] = {}  # of the groups that take proposals here
-        self.floor_ms = 0  # log time of the groups led here is not before this
+        self.floor_ms = 0  # log time is not before this: reads here judge by it what has expired, and touches count from it
         self.inflight_bytes = 0  # of commands proposed here and not answered
         self.node = cluster.membership.node
         self._cluster = cluster
@@ -543,6 +543,7 @@ class ReplicatedCore:
         """What is committed and durable here."""
         self.counters.entries += apply_committed(member, self.on_applied, self._answer)
         member.raft.applied_to(member.group.applied_index)
+        self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
         self._applied = True
 
     def _lead(self, member: Member) -> None:
@@ -551,7 +552,6 @@ class ReplicatedCore:
         if leads != member.leads:
             member.leads = leads
             if leads:
-                self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
                 self.led[number] = member.group.machine
             else:
                 del self.led[number]
