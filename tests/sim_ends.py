@@ -76,7 +76,7 @@ class Life:
 
     async def create(self, node: Node, random: Random) -> str:
         began_ms, known = self._now_ms(), self.uid
-        ttl, at = (random.choice((1, 2)), None) if random.random() < 0.7 else (None, self._shop.newest_ms() + random.choice((500, 2000)))
+        ttl, at = (random.choice((1, 2)), None) if random.random() < 0.7 else (None, began_ms + random.choice((500, 2000)))
         command = Create(self._name, began_ms, "text/plain", Encoding.BYTES, ttl_seconds=ttl, expires_at_ms=at)
         self.uid = 0  # until there is an answer it may be any life
         reply = await node.house.ask(node.propose(self._name, command), 7.0)

@@ -20,7 +20,8 @@ from sim_swarm import run_swarm
 
 from polynya.base.errors import Unavailable
 from polynya.cold import steps
-from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
+from polynya.node import capturing, copying, encoding, engine, exchange, leads, replicated, snapshots
+from polynya.node.from_store import FromStore
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.snapshots import portions
@@ -126,7 +127,19 @@ def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> C
     return subscriptions._claim(subscription, command)
 
 
-async def _nothing(self: Subscriptions) -> None:
+def _no_floor() -> Callable[..., None]:
+    """Log time of others is heard by leaders alone."""
+    sound = ReplicatedCore._apply
+
+    def apply(core: ReplicatedCore, member: Member) -> None:
+        floor_ms = core.floor_ms
+        sound(core, member)
+        core.floor_ms = core.floor_ms if member.leads else floor_ms
+
+    return apply
+
+
+async def _nothing(self: object) -> None:
     """Left out."""
 
 
@@ -214,6 +227,20 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
             "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links]",
             "[(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in await self.links.oldest(subscription)]",
         ),
+    ),
+    # … and the loss of all nodes (sim_loss.py)
+    "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
+    "a copy lacks what changed while it was written": (
+        copying,
+        "captured",
+        _said(capturing.captured, "for key in keys_of(machine.changes):", "for key in ():"),
+    ),
+    # … and streams that end by themselves (sim_ends.py)
+    "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
+    "a stream ends when it was not read for half of its time": (
+        lifetimes.is_expired,
+        "__code__",
+        _said(lifetimes.is_expired, "stream.ttl_seconds * 1000", "stream.ttl_seconds * 500").__code__,
     ),
 }
 MUTANTS |= LIVED
