@@ -52,7 +52,8 @@ class Loss:
                     end = index.end_of(stream.cold, index.count(stream.cold) - 1)
                 else:
                     continue
-                self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
+                if end[0] > stream.first_record:  # that there is a stream without records, only a copy says
+                    self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
 
     async def finish(self) -> None:
         """Recover, and compare."""

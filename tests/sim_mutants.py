@@ -20,7 +20,7 @@ from sim_swarm import run_swarm
 
 from polynya.base.errors import Unavailable
 from polynya.cold import steps
-from polynya.node import capturing, copying, encoding, engine, exchange, leads, replicated, snapshots
+from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
 from polynya.node.from_store import FromStore
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
@@ -134,17 +134,13 @@ def _no_floor() -> Callable[..., None]:
     def apply(core: ReplicatedCore, member: Member) -> None:
         floor_ms = core.floor_ms
         sound(core, member)
-        core.floor_ms = core.floor_ms if member.leads else floor_ms
+        core.floor_ms = core.floor_ms if member.raft.role is Role.LEADER else floor_ms
 
     return apply
 
 
 async def _nothing(self: object) -> None:
     """Left out."""
-
-
-async def _no_look(self: Wakes, subscription: Subscription) -> bool:
-    return False
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by what
@@ -212,13 +208,7 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
         "_TABLE",
         subscriptions._TABLE | {(State.LEASED, subscriptions.PULL_WAKE, subscriptions.Event.CLAIM): _claims_at_once},
     ),
-    "an older wake may acknowledge": (
-        subscriptions,
-        "_UNFENCED",
-        frozenset([*subscriptions._UNFENCED, subscriptions.Event.HEARTBEAT]),
-    ),
     "news that a node had when it died are told by nobody": (Subscriptions, "_sweep", _nothing),
-    "what came while somebody worked wakes nobody": (Wakes, "look", _no_look),
     "a webhook is done with what came after": (
         Wakes,
         "_delivered",
@@ -230,11 +220,6 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
     # … and the loss of all nodes (sim_loss.py)
     "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
-    "a copy lacks what changed while it was written": (
-        copying,
-        "captured",
-        _said(capturing.captured, "for key in keys_of(machine.changes):", "for key in ():"),
-    ),
     # … and streams that end by themselves (sim_ends.py)
     "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
     "a stream ends when it was not read for half of its time": (
@@ -297,6 +282,17 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "a snapshot lacks what changed behind its last slice": ("swarm", Knobs.draw(6)),
     "only the last portion of payload is copied": ("moves", Knobs.draw(4)),
     "a page that ends in the middle says that it is the last": ("plain", Knobs.draw(1)),
+    "an equal Stream-Seq is taken": ("swarm", Knobs.draw(0)),
+    "an older epoch is taken": ("swarm", Knobs.draw(2)),
+    "a list leaves out what is new": ("swarm", Knobs.draw(0)),
+    "a trim cuts at the record before": ("swarm", Knobs.draw(0)),
+    "a deleted source keeps nothing for its forks": ("swarm", Knobs.draw(4)),
+    "a lease is given twice": ("swarm", Knobs.draw(3)),
+    "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
+    "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
+    "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
+    "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
+    "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
 }
 
 
