@@ -75,12 +75,15 @@ class Loss:
                 self._is_as_it_was(stream, b"".join(content))
         self.recovered = len(found)
         for name, (uid, record, byte, is_fork) in self._reached.items():
-            stream, _ = found.get(name, (None, None))
-            if stream is None or stream.uid != uid:
+            here = found.get(name)
+            if here is None or here[0].uid != uid:
                 assert is_fork, f"{name}: life {uid} had reached the store up to record {record}, and is not recovered"
                 continue
+            stream = here[0]
             assert stream.next_record >= record, f"{name}: {record} records had reached the store, {stream.next_record} are recovered"
-            assert stream.next_byte >= byte
+            assert stream.next_byte >= byte, (
+                f"{name}: {(record, byte)} had reached the store, {(stream.next_record, stream.next_byte)} are recovered"
+            )
 
     def _is_as_it_was(self, stream: Any, content: bytes) -> None:
         """Nothing is there that was not."""

@@ -30,9 +30,10 @@ class FromStore:
         self.whole = whole
         self.lost: dict[int, list[Note]] = {}  # by group
         self.warnings: list[str] = []
-        self.packs = 0  # that no copy names and that were looked into
+        self.packs = 0  # that not all of their groups' copies name, and that were looked into
         self._store, self._copies = store, found
         self._pieces: dict[int, dict[int, list[Piece]]] = {}  # group -> uid
+        self._named: dict[str, set[int]] = {}  # pack -> the groups whose copies know of their slices in it
 
     @classmethod
     async def open(cls, store: ObjectStore) -> FromStore:
@@ -69,16 +70,22 @@ class FromStore:
         return decode_image(file.state), file.header.log_ms
 
     async def _look_at_packs(self) -> None:
-        named: set[str] = set()
+        """A pack has slices of several groups, whose copies are of different moments: each of them has to name it, or it is looked into."""
+        holders: dict[str, list[int]] = {}  # by the copies of the packs' home groups: the groups that have slices in it
         for group in range(self.whole.groups + 1):
-            named.update((await self._copied(group))[0].held)
+            image = (await self._copied(group))[0]
+            holders |= {key: pack.groups for key, pack in image.packs.items()}
+            for key in image.held:
+                self._named.setdefault(key, set()).add(group)
+        gone = set(self._named)
         others: list[ObjectInfo] = []
         async for info in self._store.list(f"{self.whole.cluster}/packs/"):
-            if info.key in named:
-                named.discard(info.key)
-            elif home_group_of(info.key) is not None:
+            gone.discard(info.key)
+            needed = holders.get(info.key)
+            known = needed is not None and self._named.get(info.key, set()).issuperset(needed)
+            if not known and home_group_of(info.key) is not None:
                 others.append(info)
-        self.warnings += [f"{key} is gone from the store; the records in it cannot be read" for key in sorted(named)]
+        self.warnings += [f"{key} is gone from the store; the records in it cannot be read" for key in sorted(gone)]
         todo = iter(others)
 
         async def work() -> None:
@@ -97,7 +104,7 @@ class FromStore:
             self.warnings.append(f"{info.key} cannot be read ({fault}); it is left alone")
             return
         for entry in footer.entries:
-            if entry.base_record < 0:
+            if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
                 continue
             cold = ColdSlice(
                 entry.base_record, entry.base_byte, entry.records, entry.length, info.key, entry.offset, entry.stored, entry.crc,
