@@ -358,6 +358,16 @@ def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> N
     assert lost.snapshot.configuration == lost.configuration, "what is written of it"
 
 
+def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> None:
+    lost = new_group().members[1]
+    nobody = Configuration(())
+    lost.live.step(RecallAnswer(1, 3, 1, 4, configurations=((0, nobody),)), lost.now_ms)
+    assert lost.live.unheard == {2} and lost.live.configuration.voters == (1, 2, 3)
+    lost = new_group().members[1]
+    lost.live.step(RecallAnswer(1, 3, 1, 4, members=(1, 3, 4), configurations=((0, nobody), (9, Configuration((1, 3, 4))))), lost.now_ms)
+    assert lost.live.unheard == {2, 4}
+
+
 def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:
     lost = new_group().members[1]
     lost.live.step(RecallAnswer(1, 2, 1, 5, members=(1, 2, 4)), lost.now_ms)

@@ -97,8 +97,8 @@ def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
     committed can be elected by nobody, and may be gone for good. Each configuration was agreed to by a majority of the one before, so that,
     when all of one have been heard, the next is known, if there is one."""
     knows = not answer.blank and not answer.forgetful
-    if knows and answer.configurations and not raft.recall_based:
-        _begin_as(raft, *answer.configurations[0])
+    if knows and answer.configurations and answer.configurations[0][1].voters and not raft.recall_based:
+        _begin_as(raft, *answer.configurations[0])  # who was made anew may know of no members yet
     told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # of a release that does not tell since when
     raft.recall_since = since = max(raft.recall_since, told[0][0])
     for index, configuration in told:
@@ -116,7 +116,7 @@ def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
     """Whom the group began with is known here from the settings alone, and these may be of later: what one says that has data is true."""
     raft.recall_based = True
     raft.recall_known.pop(0, None)
-    if index == raft.snapshot.index == raft.configurations[0][0] == 0 and configuration.voters:
+    if index == raft.snapshot.index == raft.configurations[0][0] == 0:
         raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=configuration)
         raft.configurations[0] = 0, configuration
 
