@@ -79,7 +79,7 @@ MUTANTS = {
     "takes one that has forgotten for one that has found": Mutant("forgetting.py", "        elif not message.forgetful:", "        else:", seeds=0),
     "asks nobody whom a change may put out": Mutant("forgetting.py", "told[0][0])", "told[-1][0])", seeds=0),
     "asks all who ever had a voice": Mutant("forgetting.py", "if index >= since}", "}", seeds=0),
-    "believes its settings, and who has forgotten as it has": Mutant("forgetting.py", "knows and answer.configurations and", "False and", seeds=0),
+    "believes its settings, and who has forgotten as it has": Mutant("forgetting.py", "knows and answer.configurations and answer", "False and answer", seeds=0),
     "asks no leader that it does not know": Mutant("forgetting.py", "raft.strangers.add(message.sender)", "pass", seeds=0),
     "votes for anyone once it has asked what it forgot": Mutant("election.py", "asked.last_term > raft.recalled_term", "True", seeds=0),
     "votes for one of the newest term that it was told of": Mutant("election.py", "asked.last_term > raft.recalled_term", "asked.last_term >= raft.recalled_term", seeds=0),

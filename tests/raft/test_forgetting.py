@@ -294,6 +294,21 @@ def test_who_left_the_group_since_has_no_word_in_it_any_more(steps: tuple[tuple[
     assert lost.configuration.voters == steps[-1]
 
 
+def test_who_has_answered_before_it_knew_what_is_committed_is_asked_again() -> None:
+    """All lose power: who starts again knows no configuration to be committed but the first, in which there is one that is gone."""
+    world = moved((1, 2, 4))
+    lose(world, 1)
+    world.members[1].crash()
+    for number in (2, 4):
+        world.members[number].crash()
+    for number in (1, 2, 4):
+        world.members[number].start()
+    world.pass_time(30 * world.settings.election_ms)
+    leader = world.leader()
+    assert leader is not None and not world.members[1].live.forgetful
+    assert world.members[1].live.configuration.voters == (1, 2, 4)
+
+
 def test_one_that_was_made_anew_where_it_had_a_voice_already_is_taught_by_the_leader_that_counted_on_it() -> None:
     """Its disk was lost before the map said that it votes: the leader takes it to have what is gone."""
     world = moved((1, 2, 4))
@@ -356,6 +371,16 @@ def test_whom_the_group_began_with_says_who_has_data_and_not_the_settings() -> N
     world.pass_time(10 * world.settings.election_ms)
     assert not lost.forgetful and lost.configuration.voters == (1, 2, 3)
     assert lost.snapshot.configuration == lost.configuration, "what is written of it"
+
+
+def test_one_that_was_made_anew_and_knows_no_members_yet_lets_nobody_out() -> None:
+    lost = new_group().members[1]
+    nobody = Configuration(())
+    lost.live.step(RecallAnswer(1, 3, 1, 4, configurations=((0, nobody),)), lost.now_ms)
+    assert lost.live.unheard == {2} and lost.live.configuration.voters == (1, 2, 3)
+    lost = new_group().members[1]
+    lost.live.step(RecallAnswer(1, 3, 1, 4, members=(1, 3, 4), configurations=((0, nobody), (9, Configuration((1, 3, 4))))), lost.now_ms)
+    assert lost.live.unheard == {2, 4}
 
 
 def test_a_release_that_does_not_tell_since_when_lets_nobody_out() -> None:

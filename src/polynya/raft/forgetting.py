@@ -54,6 +54,10 @@ def tick(raft: Raft) -> None:
         raft.recall_ms = raft.now_ms + raft.settings.election_ms
         for node in sorted(asked):
             raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), raft.unborn))
+        for node in sorted(
+            raft.recall_told - asked if raft.unheard else ()
+        ):  # they may know by now that others have gone; as `found`, so that
+            raft.send(Recall(node, raft.node, raft.group, raft.term, is_blank(raft), found=True))  # nobody hands over for it once more
 
 
 def concerns(message: Message) -> bool:
@@ -97,8 +101,10 @@ def _learn_members(raft: Raft, answer: RecallAnswer) -> None:
     committed can be elected by nobody, and may be gone for good. Each configuration was agreed to by a majority of the one before, so that,
     when all of one have been heard, the next is known, if there is one."""
     knows = not answer.blank and not answer.forgetful
-    if knows and answer.configurations and not raft.recall_based:
-        _begin_as(raft, *answer.configurations[0])
+    if knows:
+        raft.recall_told.add(answer.sender)
+    if knows and answer.configurations and answer.configurations[0][1].voters and not raft.recall_based:
+        _begin_as(raft, *answer.configurations[0])  # who was made anew may know of no members yet
     told = answer.configurations or ((raft.recall_since, Configuration(answer.members)),)  # of a release that does not tell since when
     raft.recall_since = since = max(raft.recall_since, told[0][0])
     for index, configuration in told:
@@ -116,7 +122,7 @@ def _begin_as(raft: Raft, index: int, configuration: Configuration) -> None:
     """Whom the group began with is known here from the settings alone, and these may be of later: what one says that has data is true."""
     raft.recall_based = True
     raft.recall_known.pop(0, None)
-    if index == raft.snapshot.index == raft.configurations[0][0] == 0 and configuration.voters:
+    if index == raft.snapshot.index == raft.configurations[0][0] == 0:
         raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=configuration)
         raft.configurations[0] = 0, configuration
 

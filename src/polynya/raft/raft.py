@@ -111,6 +111,7 @@ class Raft:
         "recall_known",  # … and who has a voice, by the index where a configuration begins …
         "recall_ms",
         "recall_since",  # … from the last one on that somebody knows to be committed
+        "recall_told",  # … by these
         "recalled",  # all whose word is needed
         "recalled_term",
         "recount",
@@ -206,6 +207,7 @@ class Raft:
         self.recall_known: dict[int, set[int]] = {}
         self.recall_since = 0
         self.recall_based = False
+        self.recall_told: set[int] = set()
         self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
         forgetting.start(self)
