@@ -269,18 +269,19 @@ def _run(world: str, knobs: Knobs) -> object:
 
 RUN: dict[str, Callable[..., object]] = {"plain": run_episode, "swarm": run_swarm, "moves": run_moves}
 SEEDS = 40  # of each kind
+SLICED = Knobs(1, {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0}, {}, {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096})
 CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are known to catch it, when none of the first few does
     "a lease has no end": ("swarm", Knobs(1)),
     "proposals are taken before the own term's entry": ("moves", Knobs.draw(1)),
-    "segments go that the log needs": ("moves", Knobs(1)),
+    "segments go that the log needs": ("moves", Knobs(3)),
     "a 409 is taken for one's own earlier try": ("swarm", Knobs(4)),
     "packs are deleted that are needed": ("swarm", Knobs(0)),
     "a snapshot leaves out who produced": ("swarm", Knobs(0)),
-    "a vote counts that is none": ("moves", Knobs(2)),
+    "a vote counts that is none": ("moves", Knobs(4)),
     "damage is cut as if it were a torn tail": ("swarm", Knobs(10)),
-    "a snapshot lacks what changed in its last pass": ("swarm", Knobs.draw(6)),
-    "a snapshot lacks what changed behind its last slice": ("swarm", Knobs.draw(6)),
-    "only the last portion of payload is copied": ("moves", Knobs.draw(4)),
+    "a snapshot lacks what changed in its last pass": ("swarm", SLICED),
+    "a snapshot lacks what changed behind its last slice": ("swarm", SLICED),
+    "only the last portion of payload is copied": ("moves", Knobs.draw(6)),
     "a page that ends in the middle says that it is the last": ("plain", Knobs.draw(1)),
     "an equal Stream-Seq is taken": ("swarm", Knobs.draw(1)),
     "an older epoch is taken": ("swarm", Knobs.draw(2)),
