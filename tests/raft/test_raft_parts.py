@@ -337,6 +337,27 @@ def test_who_recalls_leads_no_more() -> None:
     assert raft.deadline_ms < 13 + 3 * Settings().election_ms
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_whose_vote_was_split_asks_again_sooner_than_after_a_silence_and_first_whether_it_may(seed: int) -> None:
+    """Of three, one is gone: the other two have asked for votes at the same moment, and each has its own."""
+    settings = Settings()
+    raft = Raft(Identity(1, 2, seed), Recovery(1).result(BIRTH), settings, now_ms=0, ready=[])
+    raft.campaign(1000)
+    raft.step(VoteAnswer(2, 3, 1, 1, pre=True, granted=True), 1001)
+    raft.persisted(raft.take().ticket, 1002)
+    assert raft.role is Role.CANDIDATE
+    raft.step(Vote(2, 3, 1, 1, 0, 0, pre=False, forced=False), 1003)
+    raft.step(VoteAnswer(2, 3, 1, 1, pre=False, granted=False), 1004)
+    assert 1004 + settings.spread_ms <= raft.deadline_ms <= 1004 + 3 * settings.spread_ms < 1004 + settings.election_ms
+    raft.take()
+    raft.tick(raft.deadline_ms)
+    asked = [message for message in raft.take().messages if isinstance(message, Vote)]
+    assert raft.term == 1 and {(each.to, each.pre) for each in asked} == {(1, True), (3, True)}
+    raft.step(VoteAnswer(2, 3, 1, 1, pre=True, granted=False), 1500)
+    raft.step(VoteAnswer(2, 1, 1, 1, pre=True, granted=False), 1500)
+    assert raft.deadline_ms >= 1004 + settings.election_ms, "who is refused then has time"
+
+
 def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
     """Each answer that asks for the start again leads to a window of chunks, and each of those to such an answer."""
     settings = Settings(chunk_bytes=10, chunk_window_bytes=30)

@@ -51,7 +51,7 @@ async def test_a_lead_that_comes_to_it_all_the_same_goes_on(world: World, leader
     """By an operator's word, or from a node of a release that does not know that it stops."""
     group = world.group_of(A)
     leave(leader)
-    await world.wait(lambda: not leader.core.led)
+    await world.wait(lambda: not leader.core.led and world.leader(group) is not None)
     other, came = world.leader(group), list[int]()
     assert other is not None
     leader.core.on_leadership.append(lambda number: came.extend({number} & set(leader.core.led)))

@@ -144,6 +144,16 @@ def on_vote_answer(raft: Raft, message: VoteAnswer) -> None:
         awaited = raft.role is Role.CANDIDATE
     if awaited:
         count(raft, message.sender, granted=message.granted)
+        if not (message.pre or message.granted) and raft.role is not Role.LEADER:
+            _ask_again_soon(raft)
+
+
+def _ask_again_soon(raft: Raft) -> None:
+    """Who refused us has most likely asked at the same moment, and nobody wins: both ask again sooner than after a leader's silence, and at different
+    moments. By pre-vote, which a leader that was elected all the same, or a log that ours is behind of, answers without harm."""
+    spread_ms = raft.settings.spread_ms
+    raft.timer_ms = raft.now_ms
+    raft.timeout_ms = min(raft.timeout_ms, spread_ms + raft.random(2 * spread_ms))
 
 
 def count(raft: Raft, voter: int, *, granted: bool) -> None:
