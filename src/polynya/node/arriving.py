@@ -35,7 +35,7 @@ class _Arrival(msgspec.Struct):
     snapshot: Snapshot | None = None
 
     def rests(self, since: float) -> bool:
-        """Nothing has come since then, and nothing is done with what came before: what is queued waits for a chunk that was lost."""
+        """Nothing has come since then, and nothing is done with what came before; if something is queued, it waits for a chunk that was lost."""
         return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
 
 
@@ -104,7 +104,7 @@ class Arriving:
         self._arrivals = {}
 
     def _make_room(self, now: float) -> bool:
-        idle = next((number for number, arrival in self._arrivals.items() if arrival.rests(now - IDLE_SECONDS)), None)
+        idle = next((number for number, arrival in self._arrivals.items() if not arrival.queue and arrival.rests(now - IDLE_SECONDS)), None)
         if idle is None:
             return False
         self._drop(self._arrivals.pop(idle))
