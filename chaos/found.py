@@ -197,4 +197,21 @@ FOUND = (
         "chaos, seed 9 of `--only 'as it starts'`, on a busy machine",
         "tests/raft/test_raft_parts.py",
     ),
+    Found(
+        "A node whose newest journal segment was deleted, or whose folder was moved or unmounted, went on into the file that nobody finds, and "
+        "acknowledged; a start after that began with less than was acknowledged, and said nothing",
+        "files taken away under a running node",
+        "tests/wal/test_journal_gone.py",
+    ),
+    Found(
+        "An entry that no command can be read from, logged by a leader, ended every follower, and all members at each start",
+        "a leader made to log noise",
+        "tests/replica/test_senseless_entries.py",
+    ),
+    Found(
+        "TLS connections to the client port that never ended their handshake were counted nowhere: 1,500 of them took all of a core's 400 open files, and "
+        "no client came in any more",
+        "crowds at the ports of a real node",
+        "tests/front/test_handshakes.py",
+    ),
 )

@@ -18,6 +18,11 @@ class PackGone(Unavailable):
     """The object is deleted: the index has changed since the caller looked. Plan again."""
 
 
+def gone(key: str) -> PackGone:
+    """To be raised; said to clients when it is so again."""
+    return PackGone(f"the object {key} is not in the object store; 'polynya store verify' lists what is missing, and for which streams")
+
+
 class Fetches(Generic[Value]):
     """Whoever asks for a place that is being fetched waits for that fetch; it goes on if the one who began it leaves. `cost`: bytes of memory that a
     value takes, of which all that are kept take at most `bytes_max`."""

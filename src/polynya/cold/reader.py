@@ -10,7 +10,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
-from polynya.cold.fetches import Fetches, PackGone
+from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
@@ -72,7 +72,7 @@ class ColdReader:
         try:
             data = await self._store.get_range(cold.pack, cold.offset, cold.stored)
         except NotFound:
-            raise PackGone(cold.pack) from None
+            raise gone(cold.pack) from None
         except StoreUnavailable as fault:
             raise Unavailable(f"the object store cannot be read: {fault}") from fault
         except ValueError as fault:

@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import STATE_CACHE_BYTES
-from polynya.cold.fetches import Fetches, PackGone
+from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
 from polynya.stream.commands import ColdSlice
 
@@ -51,7 +51,7 @@ class StateReader:
             async with asyncio.timeout(LOAD_SECONDS):
                 data = await self._store.get_range(where.pack, where.offset, where.stored)
         except NotFound:
-            raise PackGone(where.pack) from None
+            raise gone(where.pack) from None
         except (StoreUnavailable, TimeoutError) as fault:
             self.counters.failures += 1
             raise Unavailable(
