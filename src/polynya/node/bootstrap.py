@@ -24,6 +24,7 @@ from polynya.node.cluster import Membership
 from polynya.node.ending import Ending
 from polynya.node.heap import keep_heap_small
 from polynya.node.joining import membership_of
+from polynya.node.scheduling import ask_for_whole_turns
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
 from polynya.wal.errors import is_full
@@ -35,6 +36,7 @@ def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     keep_heap_small()
+    ask_for_whole_turns()
     start = read_start()
     logs.setup(start.config.log.level, start.config.log.format, core=start.core)
     try:
