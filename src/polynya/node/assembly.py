@@ -53,6 +53,7 @@ LOOK_AT_FILES_SECONDS = 0.5  # what is acknowledged so long after its file was d
 SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
+ASK_MAP_SECONDS = 2.0  # another node, of those that are known
 MEET_SECONDS = 10.0  # for a core that does not come up
 log = logging.getLogger("polynya.core")
 
@@ -142,6 +143,7 @@ class Assembly:
             self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
             self._spawn(self._follow_map(self._maps))
+            self._spawn(self._ask_others(self._maps))
         if self._levels is not None:
             self._spawn(self._raise_levels(self._levels))
         for each in (self._placing, self._controller):
@@ -297,6 +299,12 @@ class Assembly:
             if self._joined is not None:
                 await self._joined.part(maps.now)
             await asyncio.sleep(MAP_SECONDS)
+
+    async def _ask_others(self, maps: Maps) -> None:
+        """What the log does not say."""
+        while True:
+            await asyncio.sleep(ASK_MAP_SECONDS)
+            await maps.ask_another()
 
     async def _settle(self) -> None:
         """What crosses groups is finished. It may wait for other nodes: what must not has a task of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -11,9 +12,10 @@ from polynya.node.birth import Birth
 from polynya.node.cluster_settings import ClusterConfig
 from polynya.stream.commands import ClusterBorn, NodeRecord
 from polynya.stream.placement import Map, born
-from polynya.transport import Reply, Transport
+from polynya.transport import Reply, Transport, address
 
 KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
+ASK_SECONDS = 2.0  # one that does not answer is passed over
 _DECODER = msgspec.msgpack.Decoder(Map)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -30,6 +32,8 @@ class Maps:
         self.on_map: list[Callable[[Map], None]] = []
         self._transport = transport
         self._core = core
+        self._node = birth.node
+        self._asked = 0  # the node that was asked last
         if transport is not None:
             transport.on(KIND_MAP, self._hear)
 
@@ -53,6 +57,21 @@ class Maps:
             body = await self._transport.call(0, KIND_MAP, _ENCODER.encode(self.now.epoch))
         except PolynyaError:
             return  # asked again soon
+        if body:
+            self.take(_DECODER.decode(body))
+
+    async def ask_another(self) -> None:
+        """Core 0, of one other node after the other. Whoever was away while others came does not know them, and lets none of them in: where one of
+        those leads the meta group, its log says nothing here. A map is of what is committed, so anybody's is as good."""
+        others = [number for number in self.now.members if number != self._node]
+        if self._core or self._transport is None or not others:
+            return
+        self._asked = next((number for number in others if number > self._asked), others[0])
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                body = await self._transport.call(address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch))
+        except (PolynyaError, TimeoutError):
+            return  # the next one, then
         if body:
             self.take(_DECODER.decode(body))
 

@@ -1,0 +1,99 @@
+"""Nodes that were away hear from others who belongs to the cluster now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from polynya.base.errors import Unavailable
+from polynya.node.birth import Birth
+from polynya.node.cluster_settings import ClusterConfig, ClusterNode
+from polynya.node.maps import Maps
+from polynya.stream.placement import Map
+from polynya.transport import node_of
+
+NODES = (1, 2, 3)
+
+
+class Cables:
+    """Calls between the cores 0 of nodes; `down`: who answers nobody."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
+        self.down: set[int] = set()
+        self.asked: list[int] = []
+
+    def of(self, node: int) -> Any:
+        return Cable(self, node)
+
+
+class Cable:
+    others: tuple[int, ...] = ()
+
+    def __init__(self, cables: Cables, node: int) -> None:
+        self._cables, self._node = cables, node
+
+    def on(self, kind: int, handler: Any) -> None:
+        self._cables.handlers[self._node] = handler
+
+    async def call(self, core: int, kind: int, body: bytes) -> bytes:
+        target = node_of(core)
+        self._cables.asked.append(target)
+        if target in self._cables.down:
+            raise Unavailable("it is away")
+        answers: list[bytes] = []
+        self._cables.handlers[target](body, answers.append, core)
+        return answers[0]
+
+
+def nodes_of(cables: Cables) -> dict[int, Maps]:
+    listed = tuple(ClusterNode(number, f"n{number}:1", f"http://n{number}") for number in NODES)
+    found = {}
+    for number in NODES:
+        birth = Birth(cluster_id="c", node=number, nodes=NODES, zones=("", "", ""), replicas=3, groups=2, cores=1, created_ms=0)
+        found[number] = Maps(birth, ClusterConfig(id="0" * 32, node=number, nodes=listed), cables.of(number), core=0)
+    return found
+
+
+def later(known: Map, epoch: int) -> Map:
+    return msgspec.structs.replace(known, epoch=epoch)
+
+
+@pytest.fixture
+def cables() -> Cables:
+    return Cables()
+
+
+@pytest.fixture
+def maps(cables: Cables) -> dict[int, Maps]:
+    return nodes_of(cables)
+
+
+def test_who_was_away_takes_the_newest_map_that_anybody_has(cables: Cables, maps: dict[int, Maps]) -> None:
+    seen: list[int] = []
+    maps[3].on_map.append(lambda now: seen.append(now.epoch))
+    maps[1].take(later(maps[1].now, 7))
+    maps[2].take(later(maps[2].now, 5))
+    for _ in NODES:
+        asyncio.run(maps[3].ask_another())
+    assert cables.asked == [1, 2, 1]  # one after the other
+    assert seen == [7]
+
+
+def test_who_does_not_answer_is_passed_over(cables: Cables, maps: dict[int, Maps]) -> None:
+    cables.down = {1}
+    maps[2].take(later(maps[2].now, 5))
+    asyncio.run(maps[3].ask_another())
+    assert maps[3].now.epoch == 0
+    asyncio.run(maps[3].ask_another())
+    assert maps[3].now.epoch == 5
+
+
+def test_other_cores_ask_their_own_core_0(cables: Cables, maps: dict[int, Maps]) -> None:
+    birth = Birth(cluster_id="c", node=3, nodes=NODES, zones=("", "", ""), replicas=3, groups=2, cores=2, created_ms=0)
+    sibling = Maps(birth, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1)
+    asyncio.run(sibling.ask_another())
+    assert cables.asked == []
