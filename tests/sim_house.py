@@ -56,7 +56,7 @@ class House:
             await asyncio.wait((task,), timeout=seconds)
         finally:
             node.tasks.discard(task)  # type: ignore[arg-type]
-            if not task.done():
+            if not task.done() and not task.get_loop().is_closed():  # an episode that has failed ends in the midst of everything
                 task.cancel()
         if not task.done() or task.cancelled() or node.life != life or not node.alive:
             if task.done() and not task.cancelled():

@@ -37,7 +37,7 @@ class Asked:
 
     def arm(self, node: Node) -> None:
         assert self.world.store is not None
-        store, groups = self.world.store.on(node.number), node.engine.groups
+        store, groups = self.world.store.on(node.number, lambda verb, moment: False), node.engine.groups
         more = {"packs_prefix": "x/", "in_flight": set(), "owns_root": None, "sweep_deletes": False}
         tier: Any = SimpleNamespace(verifier=Verifier(groups, store), collector=Collector(groups, store, COLLECT, **more))
         self.checks[node.number, node.life] = StoreChecks(node.engine.service, tier)
