@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import sim_tier
 from cluster_stories import A, led, stories
 from sim_clock import WALL_MS
 from sim_cluster import GROUPS, Node, World
@@ -20,6 +21,7 @@ from polynya.cli.whole_store import WholeStore, spelled_groups
 from polynya.cold import Collector, Verifier, verifier
 from polynya.front.http.mount import Request
 from polynya.node.checks import StoreChecks
+from polynya.node.store_access import Patience
 
 NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
@@ -83,6 +85,7 @@ async def begun() -> tuple[World, Asked]:
 @pytest.fixture(autouse=True)
 def a_pack_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verifier, "PART_PACKS", 1)
+    monkeypatch.setattr(sim_tier, "PATIENCE", Patience(persists=600.0))  # else who is refused hands over what it leads, and others look
     with chance_of(1):
         yield
 
