@@ -80,10 +80,9 @@ def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch, capsys):
         raise OSError(errno.EIO, "told so")
 
     log = SimpleNamespace(level="info", format="text")
-    monkeypatch.setattr(bootstrap, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log)))
+    monkeypatch.setattr(bootstrap, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")))
     monkeypatch.setattr(bootstrap, "_open", fails)
     monkeypatch.setattr(bootstrap, "keep_heap_small", lambda: None)
-    monkeypatch.setattr(bootstrap, "ask_for_whole_turns", lambda: None)
     monkeypatch.setattr(bootstrap.logs, "setup", lambda *given, **named: None)
     monkeypatch.setattr(bootstrap.signal, "signal", lambda *given: None)
     assert bootstrap.main() == EXIT_STORAGE

@@ -36,8 +36,9 @@ def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     keep_heap_small()
-    ask_for_whole_turns()
     start = read_start()
+    if start.config.scheduling == "batch":
+        ask_for_whole_turns()
     logs.setup(start.config.log.level, start.config.log.format, core=start.core)
     try:
         storage = _opened(start)

@@ -102,6 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     data: str = "./polynya-data"
     cores: int | None = None
     groups: int | None = None
+    scheduling: str = "batch"
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
     unsafe_no_auth: bool = False
     admin_listen: str = ""

@@ -159,6 +159,14 @@ SETTINGS = (
         high=GROUPS_MAX,
     ),
     Setting(
+        "scheduling",
+        parse_text,
+        "batch",
+        "How Linux shares CPUs with the cores: 'batch' does not interrupt their turns, which saves a tenth; 'normal' is answered sooner where other "
+        "programs keep all CPUs busy.",
+        ("batch", "normal"),
+    ),
+    Setting(
         "long_poll_timeout",
         parse_seconds,
         LONG_POLL_SECONDS_DEFAULT,
