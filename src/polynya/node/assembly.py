@@ -49,7 +49,8 @@ from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
 SWEEP_SECONDS = 1.0
-LOOK_AT_FILES_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
+LOOK_AT_JOURNAL_SECONDS = 0.5  # what is acknowledged so long after its file was deleted is lost with it
+LOOK_AT_SNAPSHOTS_SECONDS = 10.0
 SETTLE_SECONDS = 5.0
 SNAPSHOT_SECONDS = 0.2
 MAP_SECONDS = 0.5
@@ -138,7 +139,8 @@ class Assembly:
         self._register_samples()
         self._spawn(self._sweep())
         self._spawn(self._settle())
-        self._spawn(self._look_at_files())
+        self._spawn(self._look_at_journal())
+        self._spawn(self._look_at_snapshots())
         if self._joined is not None:
             self._spawn(self._look_after_readers(self._joined))
         if self._maps is not None:
@@ -320,11 +322,16 @@ class Assembly:
             if self._joined is not None:
                 self._joined.look_at_memory()
 
-    async def _look_at_files(self) -> None:
+    async def _look_at_journal(self) -> None:
         """A file that is deleted while it is open takes writes for ever, and says nothing."""
         while True:
-            await asyncio.sleep(LOOK_AT_FILES_SECONDS)
+            await asyncio.sleep(LOOK_AT_JOURNAL_SECONDS)
             await asyncio.to_thread(self._engine.core.journal.look)
+
+    async def _look_at_snapshots(self) -> None:
+        """They are of no use before the next start: seldom, as there are files for each of a thousand groups perhaps."""
+        while True:
+            await asyncio.sleep(LOOK_AT_SNAPSHOTS_SECONDS)
             await self._engine.snapshotter.look()
 
     async def _look_after_readers(self, joined: Joined) -> None:
