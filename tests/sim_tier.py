@@ -44,7 +44,7 @@ from polynya.transport import address
 CLUSTER = "c" * 32
 FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, age_ms_max=2000, interval_ms=300)
 MERGE = MergeSettings(interval_ms=1500)
-PATIENCE = Patience(persists=6.0, failures=3, probe=2.0, look=0.5)
+PATIENCE = Patience(persists=6.0, failures=3, probe=0.5, look=0.25)
 COLLECT = CollectorSettings(
     interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=60_000, sweep_every_ms=5000
 )

@@ -93,7 +93,7 @@ async def test_nothing_moves_when_all_are_refused(world: World, leader: Node) ->
 
 @story
 async def test_a_store_that_fails_now_and_then_moves_nothing(world: World, leader: Node) -> None:
-    store_of(world).weather = Weather(away=0.3)
+    store_of(world).weather = Weather(away=0.5)
     terms = dict(world.leaders)
     for _ in range(30):
         await leader.append(A, b"x" * 100)

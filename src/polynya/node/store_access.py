@@ -15,11 +15,12 @@ from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_pass
 
 class Patience(msgspec.Struct, frozen=True):
     """Seconds. `persists`: what has failed for so long, and `failures` times in a row, is told. `probe`: so long after the last write that failed
-    another is tried. `recent`: what failed longer ago says nothing of now; only reads are not tried again by themselves."""
+    another is tried: ten times meanwhile, so that a store which refuses every other write is not taken for one that refuses all. `recent`: what
+    failed longer ago says nothing of now; only reads are not tried again by themselves."""
 
     persists: float = 20.0
     failures: int = 3
-    probe: float = 5.0
+    probe: float = 2.0
     look: float = 1.0
     recent: float = 60.0
 
