@@ -200,17 +200,21 @@ def test_what_the_client_is_told_when_a_step_fails(step: int, fault: PolynyaErro
     asyncio.run(run())
 
 
-def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> None:
-    from polynya.service.forks import create_fork
+async def put_that_waits() -> tuple[World, asyncio.Future[Reply]]:
+    """Of a source that was deleted while an attempt at a fork had pinned it, and gave up."""
+    world = World().start()
+    await world.create(SOURCE)
+    with pytest.raises(asyncio.CancelledError):
+        await forks.create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
+    await world.delete(SOURCE)
+    put = world.send(world.create_of(SOURCE))
+    await world.engine.core.drain()
+    return world, put
 
+
+def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> None:
     async def run() -> None:
-        world = World().start()
-        await world.create(SOURCE)
-        with pytest.raises(asyncio.CancelledError):
-            await create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
-        await world.delete(SOURCE)
-        put = world.send(world.create_of(SOURCE))
-        await world.engine.core.drain()
+        world, put = await put_that_waits()
         assert not put.done()
         world.clock.ms += 61_000
         await world.engine.settler.sweep()
@@ -222,16 +226,9 @@ def test_a_put_on_the_deleted_source_waits_for_the_outcome_of_an_attempt() -> No
 
 def test_a_put_that_waits_for_an_attempt_is_asked_elsewhere_when_its_group_leaves() -> None:
     """Or goes on from another node's state, in which the outcome may be: no command that is applied here tells it."""
-    from polynya.service.forks import create_fork
 
     async def run() -> None:
-        world = World().start()
-        await world.create(SOURCE)
-        with pytest.raises(asyncio.CancelledError):
-            await create_fork(CutService(world, 1, after=True), world.create_of(CHILD), SOURCE, (-1, 0, 0))  # type: ignore[arg-type]
-        await world.delete(SOURCE)
-        put = world.send(world.create_of(SOURCE))
-        await world.engine.core.drain()
+        world, put = await put_that_waits()
         group = world.service.group_of(SOURCE)
         world.local.put(group % world.groups + 1, world.local.machines[group % world.groups + 1])
         assert not put.done(), "that is another group"
