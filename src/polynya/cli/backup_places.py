@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 
@@ -17,6 +18,16 @@ from polynya.cli import exits
 if TYPE_CHECKING:
     from polynya.backup.shelf import Reading, Shelf, TarWriter
     from polynya.objectstore import ObjectStore, StoreSettings
+
+
+def path_of(place: str) -> str:
+    """A folder or file that is given as a URL is meant, and not one whose name is `file:`. Raises `exits.Misused` for other kinds of places."""
+    scheme, mark, rest = place.partition("://")
+    if not mark or scheme == "s3":
+        return place
+    if scheme == "file" and rest.startswith("/"):
+        return unquote(rest)
+    raise exits.Misused(f"{place} is no place for backups: give a folder, s3://BUCKET/PREFIX, or a file whose name ends in .tar")
 
 
 def is_file(place: str) -> bool:
@@ -45,6 +56,7 @@ def store_settings(url: str, file: str | None) -> StoreSettings:
 @asynccontextmanager
 async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, ObjectStore | None]]:
     """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
+    place = path_of(place)
     if not is_file(place):
         if not place.startswith("s3://"):
             _make(place)
@@ -98,6 +110,7 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
 
     if place == "-":
         raise exits.Misused("a backup is not read from standard input: put it into a file first")
+    place = path_of(place)
     if not place.startswith("s3://") and not os.path.exists(place):
         raise exits.Refused(f"there is no {place}")
     if is_file(place):

@@ -1,0 +1,41 @@
+"""Where backups are, as it is spelled on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from polynya.cli import backup_places, exits
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("backups", "backups"),
+        ("-", "-"),
+        ("s3://bucket/a", "s3://bucket/a"),
+        ("file:///backups/of%20us", "/backups/of us"),
+        ("file:///one.tar", "/one.tar"),
+    ],
+)
+def test_a_folder_may_be_given_as_a_url(place: str, path: str) -> None:
+    assert backup_places.path_of(place) == path
+
+
+@pytest.mark.parametrize("place", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"])
+def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def write() -> None:
+        async with backup_places.to_write(place, None):
+            raise AssertionError("there is no such place")
+
+    async def read() -> None:
+        async with backup_places.to_read(place, None):
+            raise AssertionError("there is no such place")
+
+    monkeypatch.chdir(tmp_path)
+    for attempt in (write, read):
+        with pytest.raises(exits.Misused, match="is no place for backups"):
+            asyncio.run(attempt())
+    assert not list(tmp_path.iterdir())
