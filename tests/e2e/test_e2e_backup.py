@@ -95,7 +95,14 @@ def started(*arguments: str, server: str = "") -> subprocess.Popen[bytes]:
 
 def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
     """SIGKILL as soon as there is such a file, or at the end."""
-    wait_until(lambda: next(folder.glob(pattern), None) or process.poll() is not None, what=pattern, pause=0.001)
+
+    def there() -> bool:
+        try:
+            return any(folder.glob(pattern))
+        except FileNotFoundError:  # a folder of what was killed before was taken away while it was listed
+            return False
+
+    wait_until(lambda: there() or process.poll() is not None, what=pattern, pause=0.001)
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
