@@ -107,6 +107,11 @@ class FakeDisk:
             inode.cached = bytearray(inode.durable)
         self.files, self.durable_files = names, dict(names)
 
+    def flip(self, path: Path, at: int) -> None:
+        """A bit of that byte is another, on the platter and for whoever reads it."""
+        for content in (self.files[path].durable, self.files[path].cached):
+            content[at] ^= 1
+
     def rot(self, random: Random) -> str:
         """A synced byte in the first half of a journal's newest segment is another; where. Nothing when there is none."""
         segments = sorted(path for path in self.files if path.suffix == ".journal")

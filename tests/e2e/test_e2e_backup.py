@@ -96,13 +96,13 @@ def started(*arguments: str, server: str = "") -> subprocess.Popen[bytes]:
 def killed_when(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
     """SIGKILL as soon as there is such a file, or at the end."""
 
-    def there() -> bool:
+    def is_time() -> bool:
         try:
-            return any(folder.glob(pattern))
-        except FileNotFoundError:  # a folder of what was killed before was taken away while it was listed
+            return next(folder.glob(pattern), None) is not None or process.poll() is not None
+        except FileNotFoundError:  # a folder that a restore takes away while it is listed: one before had begun it
             return False
 
-    wait_until(lambda: there() or process.poll() is not None, what=pattern, pause=0.001)
+    wait_until(is_time, what=pattern, pause=0.001)
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -138,6 +138,37 @@ def test_a_backup_and_a_restore_that_are_killed_are_given_again(world: World, tm
     assert ran.code == 0, ran
     with running_node(new) as node:
         check(node.url, before)
+
+
+def test_an_older_copy_of_a_data_folder_is_refused_and_what_came_later_is_in_the_store(world: World, tmp_path: Path) -> None:
+    """As of a machine that is put back."""
+    settings = {"POLYNYA_COLD_ROOT": str(tmp_path / "objects"), "POLYNYA_COLD_DELETE_GRACE_MS": "1000"}
+
+    def copied() -> set[str]:
+        return {path.name for path in tmp_path.glob("objects/*/copies/*/*/*")}
+
+    world.start("--cores", "2", **settings)
+    for name in NAMES:
+        post(world.url, name, None)
+    assert world.stop() == 0
+    shutil.copytree(world.data, tmp_path / "older", ignore=lambda *_: ["run"])
+    world.start(**settings)
+    for name in NAMES:
+        post(world.url, name, b"0")
+    assert world.flush().status == 200
+    before = copied()
+    post(world.url, NAMES[0], b"1")
+    assert world.flush().status == 200
+    wait_until(lambda: copied() - before, what="a copy of what came later")
+    world.kill_all()
+    shutil.rmtree(world.data)
+    (tmp_path / "older").rename(world.data)
+    code, said = world.refused(**settings)
+    assert (code, "older copy of itself" in said) == (78, True), said
+    ran = polynya("restore", "--from-store", "--take-over", "--data", str(tmp_path / "new"), **settings)
+    assert ran.code == 0, ran
+    with running_node(tmp_path / "new", **settings) as node:
+        assert records(node.url, NAMES[0]) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["local", "s3"])

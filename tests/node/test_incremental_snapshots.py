@@ -88,6 +88,25 @@ async def test_snapshots_that_somebody_deleted_are_written_anew(world: World) ->
 
 
 @story
+async def test_snapshots_that_are_damaged_are_written_anew(world: World) -> None:
+    """Which is seen when they are to be merged; no start would go on from them."""
+    for name in NAMES:
+        await world.create(name)
+    await world.snapshot()
+    await world.append(NAMES[0], b"x")
+    await world.snapshot()
+    first, last = links(world)
+    world.disk.flip(Path(f"/core-0/snapshots/g00001-{first.index:020d}.snap"), -1)
+    for number in range(20):
+        await world.append(NAMES[number % 10 * 2], b"y")
+        await world.snapshot()
+    assert links(world)[0].index > last.index
+    state = world.state()
+    world.power_cut()
+    assert world.state() == state
+
+
+@story
 async def test_the_chain_stays_short_and_small(world: World) -> None:
     for name in NAMES:
         await world.create(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from pathlib import Path
 
 from cluster_stories import A, led, outrun, stories
 from msgspec import structs
@@ -216,3 +217,42 @@ async def test_one_that_has_come_to_rest_makes_room_for_another(world: World, le
         await world.wait_equal()
     finally:
         arriving.ARRIVING_MAX = 4
+
+
+@story
+async def test_a_damaged_snapshot_is_written_anew_and_sent(world: World, leader: Node, behind: Node) -> None:
+    """What it said is in memory. As it was it could be sent to nobody, and no start would read it."""
+    snapshotter, group = leader.engine.snapshotter, world.group_of(A)
+    snapshotter._small_streams, snapshotter._every_bytes = -1, 1 << 30
+    for name in [name for n in range(99) if world.group_of(name := f"test/n{n}") == group][:9]:
+        await leader.create(name)
+    await leader.snapshot()
+    await leader.append(A, b"z")
+    await leader.snapshot()
+    files = sorted(path for path in leader.disk.files if path.name.startswith(f"g{group:05d}"))
+    assert len(files) == 2 and not snapshotter.due(), "what changed since the first"
+    leader.disk.flip(files[0], -1)
+    behind.start()
+    await world.wait(snapshotter.due)
+    await leader.snapshot()
+    await world.wait_equal()
+    leader.kill()
+    leader.start()
+
+
+@story
+async def test_appends_that_the_journal_has_no_more_as_they_were_are_written_again_and_sent(
+    world: World, leader: Node, behind: Node
+) -> None:
+    snapshotter, group = leader.engine.snapshotter, world.group_of(A)
+    await leader.snapshot()
+    snapshotter._every_bytes = 1 << 30
+    hot = next(hot for _, hot in leader.engine.local.machines[group].flush_candidates())
+    place = hot[0].place
+    leader.disk.flip(Path(f"/core-0/journal/{place >> 32:010d}.journal"), (place & 0xFFFFFFFF) + 500)
+    assert not snapshotter.due()
+    behind.start()
+    await world.wait(snapshotter.due)
+    assert hot[0].place > place
+    await leader.snapshot()
+    await world.wait_equal()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -61,6 +62,16 @@ async def forget_older(store: ObjectStore, place: tuple[str, int], header: Heade
     folder = f"{folder_of(*place)}{header.group:05d}/"
     old = [info.key async for info in store.list(folder) if int(info.key.removeprefix(folder)[:20]) < header.index]
     await store.delete(old)
+
+
+async def ahead(store: ObjectStore, place: tuple[str, int], indexes: Mapping[int, int]) -> Copy | None:
+    """One of a later index than these of its group, if there is any. Raises StoreUnavailable."""
+    root = f"{place[0]}/copies/"
+    async for info in store.list(folder_of(*place)):
+        match = _KEY.fullmatch(info.key.removeprefix(root))
+        if match is not None and int(match[3]) > indexes.get(int(match[2]), sys.maxsize):
+            return Copy(int(match[2]), int(match[3]), int(match[4]), info.key, info.size)
+    return None
 
 
 async def newest(store: ObjectStore, cluster: str) -> tuple[Whole, dict[int, Copy]]:

@@ -112,7 +112,7 @@ class Assembly:
         return self._engine.service
 
     async def start(self) -> None:
-        self._tier = await open_tier(self._start, self._engine.groups)
+        self._tier = await open_tier(self._start, self._engine.groups, self._engine.indexes)
         if self._tier is not None:
             self._engine.local.cold = self._tier.reader
             self._engine.local.recalls.states = self._tier.states

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from polynya.backup import copies
 from polynya.base.errors import ConfigError
 from polynya.node.birth import write_json
 from polynya.node.start import CoreStart
@@ -47,12 +49,14 @@ def held_by(start: CoreStart) -> Held:
 class Claim:
     """Of one core. `made` is set once the root is claimed."""
 
-    def __init__(self, start: CoreStart, store: ObjectStore) -> None:
+    def __init__(self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]) -> None:
+        """`indexes`: how far the groups here are."""
         self.made = asyncio.Event()
         self.root: RootClaim | None = None
         self._trouble = "it has not been asked yet"
         self._start = start
         self._store = store
+        self._indexes = indexes
         self._path = Path(start.config.data) / FILE
         self.is_known = was_held(start)
 
@@ -88,10 +92,24 @@ class Claim:
         start = self._start
         if start.core == 0:
             await prove_conditional_writes(self._store)
+        if not start.birth.node:
+            await self._refuse_older()
         owner = MEMBERS if start.birth.node else start.start_id
         self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
         if start.core == 0 and not self.is_known:
             write_json(self._path, held_by(start))
+
+    async def _refuse_older(self) -> None:
+        """What is acknowledged is in the folder, and only then in a copy. A folder that has less would take what came later for orphans."""
+        birth = self._start.birth
+        later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
+        if later is not None:
+            raise ConfigError(
+                f"data: {self._start.config.data} is an older copy of itself, has lost its end, or was restored once more: the object store has the "
+                f"state of group {later.group} at entry {later.index}, and here it ends at {self._indexes()[later.group]}. Nothing was changed. Start "
+                "on the newer folder, or begin with what is in the object store ('polynya restore --from-store --take-over' into a new folder); "
+                f"to go on from here, and lose what came later, remove {copies.folder_of(birth.cluster_id, birth.history)} from the store"
+            )
 
 
 def was_held(start: CoreStart) -> bool:

@@ -72,6 +72,10 @@ class Engine:
         self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
         self.core.on_turn = self._turned
 
+    def indexes(self) -> dict[int, int]:
+        """How far the groups are."""
+        return {number: group.applied_index for number, group in self.storage.shard.groups.items()}
+
     async def stop(self) -> None:
         """Before `close`: what works beside the turns ends."""
         self.local.recalls.close()

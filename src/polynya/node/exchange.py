@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import CorruptData, PolynyaError
+from polynya.base.errors import CorruptData, PolynyaError, Unavailable
 from polynya.node.arriving import Arriving
 from polynya.node.chains import identity_of
 from polynya.node.replicated import ReplicatedCore
@@ -133,6 +133,8 @@ class Exchange:
             for wanted in packed.asked if self._is_here(member) else ():
                 member.raft.chunk_missing(wanted, self._core.now_ms())
             self._core.kick()
+            if isinstance(fault, OSError | CorruptData):
+                await self._snapshotter.doubt(key[0])
             return
         except BaseException:
             if file is not None:
@@ -145,9 +147,9 @@ class Exchange:
     def _fill(self, file: Scratch, number: int, snapshot: Snapshot) -> None:
         links = self._store.links(number)
         if not links or (links[-1].index, links[-1].term) != (snapshot.index, snapshot.term):
-            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
+            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} is not the newest any more")
         if identity_of(links) != snapshot.identity:  # merged, or its payload lies elsewhere
-            raise CorruptData(f"the snapshot of group {number} at {snapshot.index} was written anew")
+            raise Unavailable(f"the snapshot of group {number} at {snapshot.index} was written anew")
         pack_transfer(links, self._store, self._core.journal, file)
         if file.size != snapshot.size:
             raise CorruptData(f"the snapshot of group {number} at {snapshot.index} has {file.size} bytes instead of {snapshot.size}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -13,9 +14,11 @@ from polynya.node.core import Core
 from polynya.node.encoding import encode_delta, lowest_place
 from polynya.node.folding import Job, due, fold_beside
 from polynya.node.replicated import ReplicatedCore
+from polynya.node.transfer import payload_at
 from polynya.replica import Group
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
+from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
 from polynya.wal.snapshots import Link, SnapshotStore
 
@@ -25,6 +28,7 @@ COPY_BYTES = 1 << 20  # of payload in one turn
 PATIENCE = 25  # questions whether a round is due that a failed round puts the next one off
 SMALL_STREAMS = 256  # a group of so few, whose snapshots …
 SMALL_BYTES = 64 << 10  # … have so few bytes, is written as a base: nothing to merge, nothing that takes long
+_LOST = frozenset((errno.EIO, errno.ENOENT))
 log = logging.getLogger("polynya.snapshots")
 
 
@@ -113,6 +117,13 @@ class Snapshotter:
             )
             self.want()
 
+    async def doubt(self, number: int) -> None:
+        """What the disk has of a group could not be read: what is damaged is written anew, with the next round."""
+        async with self.lock:
+            group = self._core.shard.groups.get(number)
+            if group is not None and number in self._chains and not await self._is_damaged(number):
+                await self._copy_damaged(group)
+
     async def write_installed(self, group: Group) -> Chain:
         """A snapshot of a machine that is to take the place of the group's: `group` is not the one that is at work. With the lock held."""
         return await self._write(group, whole=True, unapplied=self._core.journal.settled)
@@ -194,6 +205,7 @@ class Snapshotter:
             await self.fold(self._store, jobs)
         except (OSError, DiskFull, CorruptData) as fault:
             log.warning("snapshots could not be merged; tried again later: %s", fault)
+            jobs = [(number, count) for number, count in jobs if not await self._is_damaged(number)]
         for number, _ in jobs:
             chain = self._chains[number]
             links = tuple(await asyncio.to_thread(self._store.links, number))
@@ -201,6 +213,30 @@ class Snapshotter:
             chain.links = links
             if self._replicated is not None:
                 self._replicated.snapshotted(number, chain.index, chain.transfer, keep_from=self._written_at)
+
+    async def _is_damaged(self, number: int) -> bool:
+        """Whether the group's chain cannot be read: then it begins anew, since no start would go on from it."""
+        try:
+            await asyncio.to_thread(self._store.check, number)
+        except (CorruptData, OSError) as fault:
+            if isinstance(fault, OSError) and fault.errno not in _LOST:
+                return False
+            del self._chains[number]
+            log.error("a snapshot cannot be read any more: it is written anew", extra={"group": number, "error": str(fault)})
+            self.want()
+            return True
+        return False
+
+    async def _copy_damaged(self, group: Group) -> None:
+        """Hot batches that the journal has no more as they were."""
+        hot = [(batch, stream.uid) for stream, batches in group.machine.flush_candidates() for batch in batches]
+        lost = await asyncio.to_thread(lambda: [(batch, uid) for batch, uid in hot if not is_there(self._core.journal, batch.place, uid)])
+        if lost:
+            log.error("appends cannot be read from the journal any more: they are written again", extra={"group": group.number})
+            group.machine.changes.streams.update(uid for _, uid in lost)
+            for some in portions([batch for batch, _ in lost]):
+                await self._core.copy_forward(group.number, some)
+            self.want()
 
     async def _copy_forward(self) -> None:
         """Hot batches of quiet streams must not hold the whole journal."""
@@ -231,6 +267,17 @@ class Snapshotter:
             if kept > self._keep_bytes:
                 return number
         return 0
+
+
+def is_there(journal: Journal, place: int, uid: int) -> bool:
+    """Whether a hot batch of the stream can be read at the place."""
+    try:
+        payload_at(journal, place, uid)
+    except CorruptData:
+        return False
+    except OSError as fault:
+        return fault.errno not in _LOST
+    return True
 
 
 def portions(batches: list[HotBatch]) -> Iterator[list[HotBatch]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from polynya.base import limits
@@ -145,7 +145,7 @@ class Tier:
         await self.store.close()
 
 
-async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
+async def open_tier(start: CoreStart, groups: CoreGroups, indexes: Callable[[], Mapping[int, int]]) -> Tier | None:
     """Open the store, prove that it honours conditions, and take its root, now or later. Raises ConfigError when it cannot work."""
     try:
         store = open_store(start.config.store, late=was_held(start))
@@ -154,6 +154,6 @@ async def open_tier(start: CoreStart, groups: CoreGroups) -> Tier | None:
     if store is None:
         return None
     watched = WatchedStore(store, asyncio.get_running_loop().time)
-    tier = Tier(watched, start, groups, Claim(start, watched))
+    tier = Tier(watched, start, groups, Claim(start, watched, indexes))
     await tier.begin()
     return tier

@@ -27,6 +27,7 @@ _HEADER = Struct("<8sIHHIIQQQQI")
 SUFFIX = ".snap"
 _NAME = re.compile(r"g(\d{5})-(\d{20})\.snap", re.ASCII)
 _TEMPORARY = ".tmp"
+_PIECE_BYTES = 1 << 20
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +136,15 @@ class SnapshotStore:
     def chain(self, group: int) -> list[Snapshot]:
         """The same with the bodies. Raises `CorruptData`, and `OSError`."""
         return [self._read(link) for link in self.links(group)]
+
+    def check(self, group: int) -> None:
+        """Reads all of the chain, some at a time. Raises as `chain`."""
+        for link in self.links(group):
+            crc = 0
+            for offset in range(0, link.length, _PIECE_BYTES):
+                crc = extend(crc, self.read(link, offset, _PIECE_BYTES))
+            if crc != link.crc:
+                raise _corrupt(self._path(group, link.index), "the checksum of its body is wrong")
 
     def read(self, link: Link, offset: int, length: int) -> bytes:
         """Some of a body. Raises `OSError` when the file is gone."""
