@@ -76,6 +76,18 @@ def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_
     assert toy.map.nodes[4].state == NodeState.REMOVED
 
 
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("state", [NodeState.EMPTYING, NodeState.LEAVING])
+def test_nodes_that_are_told_to_go_at_the_same_time_keep_what_nobody_can_take_over(replicas: int, state: int) -> None:
+    """Each was allowed to, as the others were to stay."""
+    for going in range(1, 6):
+        toy = Toy([""] * 5, replicas=replicas)
+        for number in range(1, going + 1):
+            toy.apply(NodeSet(number, state))
+        toy.settle()
+        assert all(len(configuration.voters) >= replicas for configuration in toy.configurations.values())
+
+
 def test_three_nodes_do_not_become_two_by_themselves_when_one_is_away() -> None:
     toy = Toy([""] * 3)
     toy.down.add(2)
@@ -352,7 +364,7 @@ def _act(toy: Toy, act: str, number: int) -> None:
         toy.apply(ReaderAdd(node(max(toy.map.nodes) + 1)))
     elif act == "promote" and toy.map.readers:
         toy.apply(NodePromote(min(toy.map.readers), balance=number % 2 == 0))
-    elif act in states and (act == "active" or len(able) > 3 or toy.map.nodes[target].reader):
+    elif act in states:
         toy.apply(NodeSet(target, states[act]))
     elif act == "zone":
         toy.apply(zoned(toy, target, "abc"[toy.random.randrange(3)]))
