@@ -35,10 +35,12 @@ def node(number: int, zone: str = "", cores: int = 0) -> NodeRecord:
 
 
 class Toy:
-    """Groups that do what they are told. A learner is caught up a round after it was made; a down node answers nothing."""
+    """Groups that do what they are told. A learner is caught up a round after it was made; a down node answers nothing. `slow`: the share of
+    changes of voters that take both majorities until after the next look."""
 
-    def __init__(self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0) -> None:
+    def __init__(self, zones: list[str], groups: int = 8, replicas: int = 3, seed: int = 0, slow: float = 0.0) -> None:
         self.random = Random(seed)
+        self.slow = slow
         self.machine = Machine(META_GROUP, groups)
         self.machine.apply(born([node(number, zone) for number, zone in enumerate(zones, 1)], groups, replicas))
         self.down: set[int] = set()
@@ -48,6 +50,7 @@ class Toy:
         }
         self.caught_up = {group: set(self.map.replicas_of(group)) for group in self.map.groups}
         self.leaders = {group: self.map.first_of(group) for group in self.map.groups}
+        self.leaving: dict[int, Configuration] = {}  # groups between two majorities, and what they come to
 
     @property
     def map(self) -> Map:
@@ -63,11 +66,13 @@ class Toy:
 
     def observe(self) -> Observed:
         for group, configuration in self.configurations.items():
-            there = [each for each in configuration.voters if each in self.up and each in self.caught_up[group]]
+            there = [each for each in configuration.members if configuration.votes(each) and each in self.up & self.caught_up[group]]
+            sides = [side for side in (configuration.voters, configuration.outgoing) if side]
             if self.leaders[group] not in there:
-                self.leaders[group] = self.random.choice(there) if len(there) > len(configuration.voters) // 2 else 0
+                led = all(len(set(side) & set(there)) > len(side) // 2 for side in sides)
+                self.leaders[group] = self.random.choice(there) if led else 0
         seen = {
-            group: Seen(self.leaders[group], configuration, True, frozenset(self.caught_up[group] & self.up))
+            group: Seen(self.leaders[group], configuration, not configuration.joint, frozenset(self.caught_up[group] & self.up))
             for group, configuration in self.configurations.items()
             if self.leaders[group]
         }
@@ -89,6 +94,8 @@ class Toy:
                 assert leader == self.leaders[group] and to in self.configurations[group].voters and to in self.up
                 self.leaders[group] = to
             case Remove(number):
+                voting = [group for group, configuration in self.configurations.items() if configuration.votes(number)]
+                assert not voting, "nobody counts on a node that goes"
                 self.apply(NodeSet(number, NodeState.REMOVED))
             case Balanced():
                 self.apply(SetBalancing(False))
@@ -107,15 +114,25 @@ class Toy:
         assert silent.isdisjoint({*target.voters, *target.learners}), "a read replica never votes"
         came = set(target.readers) - set(before.members)
         assert group == META_GROUP or came <= self.map.readers & self.up, "nothing reads that is not to, or is not there"
+        if target.voters != before.voters and self.random.random() < self.slow:
+            self.configurations[group] = Configuration(target.voters, before.voters, target.learners, target.readers)
+            self.leaving[group] = target
+        else:
+            self._arrive(group, target)
+
+    def _arrive(self, group: int, target: Configuration) -> None:
         self.configurations[group] = target
         self.caught_up[group] &= set(target.members)
-        if leader not in target.voters:
+        if self.leaders[group] not in target.voters:
             self.leaders[group] = 0
 
     def catch_up(self) -> None:
         for group, configuration in self.configurations.items():
             if self.leaders[group]:
                 self.caught_up[group] |= set(configuration.members) & self.up
+                target = self.leaving.get(group)
+                if target is not None and self.random.random() < 0.5:
+                    self._arrive(group, self.leaving.pop(group))
 
     def round(self, share: float = 1.0) -> list[Step]:
         """`share` of the steps are taken; the others are lost, as when who carries them out dies."""
@@ -137,7 +154,8 @@ class Toy:
     def settle(self, share: float = 1.0) -> None:
         """Until there is nothing more to do."""
         for _ in range(ROUNDS_MAX):
-            if not self.round(share) and not plan(self.map, self.observe()):  # who has just caught up may be waited for
+            done = not self.round(share) and not self.leaving
+            if done and not plan(self.map, self.observe()):  # who has just caught up may be waited for
                 return
         raise AssertionError(f"it does not end: {plan(self.map, self.observe())}")
 

@@ -115,6 +115,26 @@ def test_a_node_comes_and_another_goes_whatever_is_lost_on_the_way(trouble):
     world.toy.check_rest()
 
 
+def test_a_node_that_is_to_stay_after_all_is_not_removed_by_a_plan_of_before():
+    world = World()
+    world.toy.apply(NodeAdd(node(4)))
+    asyncio.run(world.settle())
+    world.toy.apply(NodeSet(4, NodeState.LEAVING))
+    world.maps.take(world.toy.machine.map)
+    look = world.gather
+
+    async def gather() -> ByCore:
+        """It takes as long as a node does not answer, and operators go on meanwhile."""
+        told = await look()
+        world.toy.apply(NodeSet(4, NodeState.ACTIVE))
+        world.maps.take(world.toy.machine.map)
+        return told
+
+    world.gather = gather
+    asyncio.run(world.controller._round())
+    assert world.toy.map.nodes[4].state == NodeState.ACTIVE
+
+
 def test_read_replicas_of_the_birth_are_let_in_once_all_nodes_know_what_they_are():
     world = World(readers=(4, 5))
     world.level = 1

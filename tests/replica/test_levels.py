@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from sim_cluster import Node, World
+from sim_cluster import GROUPS, Node, World
 from sim_loop import run_simulated
 
 from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.node.levels import Levels
 from polynya.node.storage import open_storage
+from polynya.stream.commands import Touch
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 
@@ -39,12 +40,21 @@ def story(tell: Callable[[World, dict[int, int]], Awaitable[None]]) -> Callable[
     return test
 
 
-def looked(world: World, announced: dict[int, int]) -> list[int]:
-    """All nodes look once; the levels that they say they work at."""
+def looked(world: World, announced: dict[int, int], known: Sequence[int] | None = None) -> list[int]:
+    """All nodes look once; the levels that they say they work at. `known`: the nodes of the cluster, as far as they have heard."""
     works_at: list[int] = []
     for node in world.alive():
-        Levels(node.core, lambda: world.voters, announced.__getitem__, works_at.append).look()
+        Levels(node.core, lambda: world.voters if known is None else known, announced.__getitem__, works_at.append).look()
     return works_at
+
+
+async def wait_said(world: World) -> None:
+    """Until all have applied what anybody has proposed so far."""
+    for group in range(GROUPS + 1):
+        leader = world.leader(group)
+        assert leader is not None
+        await leader.core.call(group, Touch([], 0))
+    await world.wait_equal()
 
 
 def levels_of(node: Node) -> set[int]:
@@ -70,9 +80,21 @@ async def test_what_is_new_waits_for_the_last_node(world: World, announced: dict
 @story
 async def test_a_node_that_has_not_said_is_waited_for(world: World, announced: dict[int, int]) -> None:
     announced |= {1: 2, 2: 2, 3: 0}
+    await world.wait_leaders()
     looked(world, announced)
-    await world.wait_equal()
+    await wait_said(world)
     assert all(levels_of(node) == {1} for node in world.alive())
+
+
+@story
+async def test_a_core_that_has_not_heard_of_its_cluster_yet_raises_nothing(world: World, announced: dict[int, int]) -> None:
+    """One that begins to lead before it has the map, or has one from before the others came."""
+    announced |= {1: 2, 2: 2, 3: 1}
+    await world.wait_leaders()
+    for known in ((), (1,), (1, 2)):
+        looked(world, announced, known)
+        await wait_said(world)
+        assert all(levels_of(node) == {1} for node in world.alive())
 
 
 @story

@@ -59,6 +59,35 @@ def test_a_node_is_removed_when_its_last_replica_is_gone() -> None:
     toy.check_rest()
 
 
+def test_a_node_stays_until_no_group_has_it_any_more_also_one_that_was_about_to_get_a_vote() -> None:
+    """Where its goal changes while both majorities count, the map does not name the node any more and the group still does."""
+    toy = Toy([""] * 3, groups=1, replicas=1, slow=1.0)
+    toy.apply(NodeAdd(node(4)))
+    toy.settle()
+    toy.apply(PlaceGroup(1, (4,), 4, toy.map.groups[1].epoch))
+    while 4 not in toy.configurations[1].voters:
+        toy.round()
+    assert toy.configurations[1].joint
+    toy.apply(NodeSet(4, NodeState.LEAVING))
+    toy.settle()
+    toy.down.add(4)
+    toy.settle()
+    toy.check_rest()
+    assert toy.map.nodes[4].state == NodeState.REMOVED
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("state", [NodeState.EMPTYING, NodeState.LEAVING])
+def test_nodes_that_are_told_to_go_at_the_same_time_keep_what_nobody_can_take_over(replicas: int, state: int) -> None:
+    """Each was allowed to, as the others were to stay."""
+    for going in range(1, 6):
+        toy = Toy([""] * 5, replicas=replicas)
+        for number in range(1, going + 1):
+            toy.apply(NodeSet(number, state))
+        toy.settle()
+        assert all(len(configuration.voters) >= replicas for configuration in toy.configurations.values())
+
+
 def test_three_nodes_do_not_become_two_by_themselves_when_one_is_away() -> None:
     toy = Toy([""] * 3)
     toy.down.add(2)
@@ -300,15 +329,16 @@ ACTS = st.lists(
 @pytest.mark.timeout(120)
 @given(
     named=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=3, max_size=6) | st.lists(st.sampled_from("abc"), min_size=3, max_size=6),
-    replicas=st.sampled_from([3, 5]),
+    replicas=st.sampled_from([1, 3, 5]),
     acts=ACTS,
     share=st.sampled_from([1.0, 0.6, 0.3]),
+    slow=st.sampled_from([0.0, 0.7]),
     seed=st.integers(0, 1000),
 )
 def test_whatever_is_asked_for_it_ends_and_no_step_takes_a_quorum(
-    named: list[str], replicas: int, acts: list[tuple[str, int]], share: float, seed: int
+    named: list[str], replicas: int, acts: list[tuple[str, int]], share: float, slow: float, seed: int
 ) -> None:
-    toy = Toy(named, groups=6, replicas=replicas, seed=seed)
+    toy = Toy(named, groups=6, replicas=replicas, seed=seed, slow=slow)
     for act, number in acts:
         _act(toy, act, number)
         for _ in range(toy.random.randint(0, 3)):
@@ -334,7 +364,7 @@ def _act(toy: Toy, act: str, number: int) -> None:
         toy.apply(ReaderAdd(node(max(toy.map.nodes) + 1)))
     elif act == "promote" and toy.map.readers:
         toy.apply(NodePromote(min(toy.map.readers), balance=number % 2 == 0))
-    elif act in states and (act == "active" or len(able) > 3 or toy.map.nodes[target].reader):
+    elif act in states:
         toy.apply(NodeSet(target, states[act]))
     elif act == "zone":
         toy.apply(zoned(toy, target, "abc"[toy.random.randrange(3)]))

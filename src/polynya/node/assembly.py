@@ -254,7 +254,7 @@ class Assembly:
         self._health.warn("certificate", joined.certificate_trouble)
         self._view.certificate = joined.certificate_trouble
         self._view.lost = lambda: sorted(placing.missing)
-        self._levels = joined.levels(lambda: maps.now.members)
+        self._levels = joined.levels(lambda: maps.now.members if maps.now.epoch else ())
         self._view.works_at = self._levels.lowest
         self._reader_lag = joined.reader_lag(lambda: maps.now.readers)
         self._view.lags = self._reader_lag.lags

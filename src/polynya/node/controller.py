@@ -156,7 +156,7 @@ class Controller:
                 refused(step, await self._steering.change(group, configuration))
             case Transfer(group, _, to):
                 refused(step, await self._steering.transfer(group, to))
-            case Remove(node):
+            case Remove(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # else it is to stay after all
                 log.info("a node has nothing any more, and is removed", extra={"removed": node})
                 await self._propose(NodeSet(node, NodeState.REMOVED))
             case Balanced():

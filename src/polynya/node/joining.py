@@ -145,7 +145,7 @@ class Joined:
                 await self._transport.remove_node(number)
 
     def levels(self, members: Callable[[], Iterable[int]]) -> Levels:
-        """Who raises the levels of the groups here. `members`: the nodes of the cluster."""
+        """Who raises the levels of the groups here. `members`: the nodes of the cluster; none before they are known."""
         return Levels(self._core, members, self._raft.level_of, self._transport.work_at)
 
     def reader_lag(self, readers: Callable[[], Collection[int]]) -> ReaderLag:

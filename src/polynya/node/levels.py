@@ -15,8 +15,8 @@ log = logging.getLogger("polynya.levels")
 
 
 class Levels:
-    """Of one core. `known_by` says what a node has announced, 0: nothing yet. `works_at` is told of the highest level of a group here, so that a
-    node that does not know it is not let in any more."""
+    """Of one core. `members`: the nodes of the cluster, none before they are known. `known_by` says what a node has announced, 0: nothing yet.
+    `works_at` is told of the highest level of a group here, so that a node that does not know it is not let in any more."""
 
     def __init__(
         self,
@@ -32,16 +32,17 @@ class Levels:
         """Every now and then."""
         core = self._core
         self._works_at(max((group.machine.level for group in core.shard.groups.values()), default=1))
-        target = self.target()
         for number, machine in core.led.items():
+            target = self.target(core.members[number].raft.configuration.members) if machine.level < levels.LEVEL else 0
             if machine.level < target and self._asked.get(number) != target:
                 self._asked[number] = target
                 core.propose(number, SetLevel(target), lambda reply, number=number: self._answered(number, reply))  # type: ignore[misc]
 
-    def target(self) -> int:
-        """What all know: 0 while a node has not said."""
-        others = [self._known_by(node) for node in self._members() if node != self._core.node]
-        return min([levels.LEVEL, *others])
+    def target(self, replicas: Iterable[int]) -> int:
+        """What all know: 0 while a node has not said. Those that apply the group's log count, too: what this core knows of the cluster may be old."""
+        members = set(self._members())
+        others = [self._known_by(node) for node in members.union(replicas) if node != self._core.node]
+        return min([levels.LEVEL, *others]) if members else 0
 
     def lowest(self) -> int:
         """Of the groups led here: a replica that is only being made has not heard of its group's."""

@@ -188,13 +188,17 @@ class _Readers:
         return tuple(sorted(stay - set(voters)))
 
     def is_free(self, node: int) -> bool:
-        """Whether nothing is placed on it; and of a read replica, whether no group of users has it any more."""
-        now, seen = self._now, self._observed.groups
-        if any(node in now.placed_on(group) for group in now.groups):
+        """Whether nothing is placed on it, and no group has it any more: where a goal has changed on the way to it, the map does not name who has
+        got a vote there. The meta group's readers are all nodes."""
+        now = self._now
+        return not any(node in now.placed_on(group) for group in now.groups) and all(self._is_without(group, node) for group in now.groups)
+
+    def _is_without(self, group: int, node: int) -> bool:
+        seen = self._observed.groups.get(group)
+        if seen is None or not seen.settled:
             return False
-        if not now.nodes[node].reader:
-            return True
-        return all(group == META_GROUP or (group in seen and node not in seen[group].configuration.members) for group in self._now.groups)
+        has = seen.configuration
+        return node not in (has.readers if group != META_GROUP else ()) and node not in has.voters and node not in has.learners
 
     def _is_awaiting_its_share(self, node: int) -> bool:
         """A read replica that was promoted keeps what it has until it is known which groups it votes in."""
@@ -234,8 +238,10 @@ class _Goals:
 
     def found(self) -> list[Step]:
         for group in self.ordered:
-            if group in self.observed.groups and group not in self.busy:
-                self._mend(group)
+            seen = self.observed.groups.get(group)
+            if seen is not None and group not in self.busy:
+                if seen.settled:  # else what it comes to is its goal of now
+                    self._mend(group)
                 self._mend_first(group)
         settled = not self.moving and not self.busy
         for group in () if self.now.balancing else self.ordered:

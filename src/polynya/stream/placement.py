@@ -102,10 +102,13 @@ class Map(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return [group for group in self.groups if node in self.replicas_of(group)]
 
     def wanted(self, group: int) -> int:
-        """How many voters the group should have, as many nodes as there are that may hold some: an even number of more than two is no better
-        than one less."""
+        """How many voters the group should have, as many nodes as there are: an even number of more than two is no better than one less. A node that
+        is to hold nothing goes on with what nobody can take over. The meta group may become smaller than it was, but not than the others."""
+        wanted = voters_wanted(self.replicas, len(self.voting))
+        if group != META_GROUP:
+            return wanted
         able = sum(node.state <= NodeState.DRAINING and not node.reader for node in self.nodes.values())
-        return voters_wanted(META_VOTERS_MAX if group == META_GROUP else self.replicas, able)
+        return max(voters_wanted(META_VOTERS_MAX, able), wanted)
 
     def holds(self, node: int) -> int:
         """How many groups it is to have as a voter."""
