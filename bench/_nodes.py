@@ -160,6 +160,40 @@ class Ursula(ThreeNodes):
                     time.sleep(0.3)
 
 
+class Floor(ThreeNodes):
+    """What three nodes cost at least (`bench._floor`), with the cores' scheduling."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        super().__init__("bench-floor-", directory)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._start(self.port + 10, "follower")
+        self._start(self.port + 20, "follower")
+        self._start(self.port, str(self.port + 10), str(self.port + 20))
+        self.nodes = [[psutil.Process(process.pid)] for process in (self._processes[2], *self._processes[:2])]
+
+    def _start(self, port: int, *others: str) -> None:
+        command = [sys.executable, "-m", "bench._floor", str(port), str(self.folder / f"journal-{port}"), *others]
+        process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        self._processes.append(process)
+        os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+        deadline = time.monotonic() + START_SECONDS
+        while not is_listening(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                sys.exit("a node of the floor did not come up")
+            time.sleep(0.05)
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def cpu_of(nodes: list[list[psutil.Process]]) -> list[float]:
     """Seconds of each node so far."""
     return [sum(sum(process.cpu_times()[:2]) for process in node) for node in nodes]

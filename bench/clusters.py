@@ -12,13 +12,19 @@ import os
 import re
 import subprocess
 
-from bench._nodes import Cluster, Ursula, machine
+from bench._nodes import Cluster, Floor, Ursula, machine
 from bench._rounds import Figures, in_turn, table
+
+
+def _started(server: str, directory: str | None) -> Cluster | Ursula | Floor:
+    if server == "polynya":
+        return Cluster(directory=directory)
+    return Ursula(directory) if server == "ursula" else Floor(directory)
 
 
 def run_once(server: str, arguments: argparse.Namespace) -> Figures:
     """One fresh cluster, one load, its figures."""
-    with Ursula(arguments.directory) if server == "ursula" else Cluster(directory=arguments.directory) as cluster:
+    with _started(server, arguments.directory) as cluster:
         style = "ursula" if server == "ursula" else "durable"
         command = ["ursula-bench", "multi-stream", "--target", cluster.urls[0], "--api-style", style, "--streams", str(arguments.streams)]
         command += ["--duration-secs", str(arguments.seconds), "--payload-bytes", "256"]
@@ -38,7 +44,7 @@ def run_once(server: str, arguments: argparse.Namespace) -> Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--servers", default="polynya,ursula")
+    parser.add_argument("--servers", default="polynya,ursula", help="of these, and floor: three nodes in Python that do the least")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--streams", type=int, default=500)
