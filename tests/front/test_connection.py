@@ -240,6 +240,11 @@ def test_expect_100_continue() -> None:
         other = await world.wire()
         other.send(SMUGGLED + b"Content-Length: 5\r\nExpect: a-pony\r\n\r\n")
         assert (await other.answer()).error == "EXPECTATION"
+        old = await world.wire()
+        old.send(SMUGGLED.replace(b"1.1", b"1.0") + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+        await world.until(lambda: any(each._body is not None for each in world.front.connections))
+        old.send(b"hello")
+        assert (await old.answer()).status == 204, "HTTP/1.0 knows no 100"
 
     play(story)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from polynya.front.http.cors import Cors
 from polynya.front.http.entrance import Entrance
 from polynya.front.http.mount import Request, Response
 from polynya.front.http.server import Protection
-from polynya.service.access import Access, Limits
+from polynya.service.access import Access, KeysUnknown, Limits, Principal
 from polynya.service.access.issuer import Issuer
 from polynya.service.access.store import TokenFile, Wanted
 
@@ -529,3 +531,35 @@ def test_what_needs_a_token_is_kept_by_no_shared_cache(tmp_path: Path) -> None:
         assert denied.headers["cache-control"] == "no-store"
 
     guarded(tmp_path, story, setup=both)
+
+
+def test_who_went_away_while_the_keys_were_read_is_counted_and_answered_no_more(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        assert (await world.put("orders/a", **gate.bearer("few"))).status == 201
+        identify, refresh = gate.access.identify, gate.access.refresh
+        asked, read = asyncio.Event(), asyncio.Event()
+
+        def unknown(credential: str) -> Principal:
+            if read.is_set():
+                return identify(credential)
+            raise KeysUnknown("no key yet")
+
+        async def slowly() -> bool:
+            asked.set()
+            await read.wait()
+            return await refresh()
+
+        gate.access.identify, gate.access.refresh = unknown, slowly  # type: ignore[method-assign]
+        wire = await world.wire()
+        wire.send(request("GET", "/v1/stream/orders/a?offset=-1&live=sse", **gate.bearer("few")))
+        await asked.wait()
+        reset = struct.pack("ii", 1, 0)
+        wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        wire.close()
+        await world.until(lambda: not world.front.connections)
+        read.set()
+        await world.until(lambda: not world.front._tasks)
+        assert identify(gate._texts["few"]).meter.connections == 0, "they would count against its limit for ever"  # type: ignore[union-attr]
+        assert not world.front.live, "nobody reads"
+
+    guarded(tmp_path, story, setup=lambda gate: gate.token("few", "all", connections=2))

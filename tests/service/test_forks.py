@@ -73,6 +73,18 @@ def test_sub_offsets_cut_raw_records_and_count_json_ones(cold: bool) -> None:
 
 
 @story_on_one_and_two_cores
+async def test_a_fork_whose_body_was_read_as_what_its_source_was_before_is_refused(world: World) -> None:
+    """Without a content type of its own it has its source's, which may be created anew with another one in between."""
+    await world.create(SOURCE, json=True)
+    with pytest.raises(Unavailable, match="another content type"):
+        await world.fork(CHILD, SOURCE, content_type="", batch=raw_batch(b"no JSON"))
+    assert await world.code_of(CHILD) == Code.NOT_FOUND
+    assert (await world.fork(CHILD, SOURCE, content_type="", batch=json_batch(b"1"))).code == Code.CREATED
+    await world.settle()
+    assert await world.read(CHILD) == b"1,"
+
+
+@story_on_one_and_two_cores
 async def test_refused_forks_leave_nothing_and_repeats_are_the_same(world: World) -> None:
     await world.create(SOURCE)
     await world.append(SOURCE, b"x")

@@ -94,3 +94,28 @@ async def test_a_forwarded_append_is_stamped_by_its_owner(node: Node) -> None:
     await here.send(msgspec.structs.replace(here.append_of(THERE, b"x"), now_ms=here.clock.ms - 5000))
     stream = there.local.machines[there.service.group_of(THERE)].streams[THERE]
     assert stream.hot is not None and stream.hot[0].time_ms == stream.activity_ms == there.clock.ms
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_changes_something_on_a_core_that_dies_is_not_called_refused(changes: bool) -> None:
+    kind = 99
+
+    @node_story
+    async def story(node: Node) -> None:
+        here, there = node.worlds
+        asked = asyncio.Event()
+
+        async def hang(question: int) -> int:
+            asked.set()
+            await asyncio.Event().wait()
+            return question
+
+        for world in node.worlds:
+            world.service.serve(kind, int, int, hang)
+        waiting = asyncio.create_task(here.service.at_home(there.service.group_of(THERE), kind, 1, hang, changes=changes))
+        await asked.wait()
+        await node.kill_core(1)
+        with pytest.raises(OutcomeUnknown if changes else Unavailable):
+            await waiting
+
+    story()

@@ -311,8 +311,8 @@ def test_a_wake_that_ends_while_it_is_put_together_is_not_posted(monkeypatch: py
             subscriptions = node.subscriptions._wakes
             oldest = subscriptions.links.oldest
 
-            async def meanwhile(subscription: Subscription, *more: Any) -> list[LinkInfo]:
-                found = await oldest(subscription, *more)
+            async def meanwhile(subscription: Subscription, *more: Any, **options: Any) -> list[LinkInfo]:
+                found = await oldest(subscription, *more, **options)
                 if not ended.is_set():
                     ended.set()
                     await subscriptions.event(subscription, Event.DONE, (subscription.generation, subscription.wake_id))

@@ -20,7 +20,7 @@ from polynya.service.api import Page, Position, ReadQuery, Refusal
 from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
 from polynya.stream.replies import Code, Reply
 
-_PREFIX = 7  # of what `PinSource` answers
+_ENCODING, _PREFIX = 3, 7  # of what `PinSource` answers
 
 
 class ForkService(Protocol):
@@ -52,6 +52,9 @@ async def create_fork(service: ForkService, create: Create, source: str, point: 
             raise Unavailable("the source of the fork was deleted and created anew meanwhile; retry")
     if pinned.code >= Code.NOT_FOUND:
         return pinned
+    if create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]:  # it was read as what the source was before
+        await _unpin(service, source_group, pinned.uid, attempt)
+        raise Unavailable("the source of the fork was deleted and created anew with another content type meanwhile; retry")
     if prefix:
         pinned.detail[_PREFIX] = prefix
     cut = pinned.detail[_PREFIX]

@@ -238,19 +238,25 @@ class NodeService:
         """The node that leads a group, as far as is known; 0: nobody, or there are no nodes."""
         return 0 if self._forwarding is None else self._forwarding.leader_of(group)
 
+    def leaderless(self, groups: Iterable[int]) -> list[int]:
+        """Those that have no leader just now, as far as is known here; none of a node by itself."""
+        forwarding = self._forwarding
+        return [] if forwarding is None else [group for group in groups if not forwarding.leader_of(group)]
+
     def voters_of(self, group: int) -> dict[int, bool]:
         """The nodes that have a voice in the group, and whether this one hears them. None of a node by itself."""
         return {} if self._forwarding is None else self._forwarding.voters_of(group)
 
-    async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def at_home(self, group: int, kind: int, question: Any, handle: Callable[[Any], Awaitable[Any]], *, changes: bool = False) -> Any:
         """The answer of the core that acts for a group: from `handle`, or as it is served there. Waits for an election; `handle` raises
-        NotLeader only if it has done nothing."""
+        NotLeader only if it has done nothing. `changes`: something is done there; when it is not known whether it was, OutcomeUnknown is
+        raised."""
         patience = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
             place = -1
             try:
                 place = self.home_of(group, through=True)
-                return await (handle(question) if place == self._core else self._ask_at(place, kind, question, group))
+                return await (handle(question) if place == self._core else self._ask_at(place, kind, question, group, changes=changes))
             except NotLeader as fault:
                 if self._forwarding is not None and place >= 0:
                     self._forwarding.learn(group, place, fault.node)
@@ -290,12 +296,16 @@ class NodeService:
         handle: Callable[[Any], Awaitable[Any]],
         *,
         local: bool = False,
+        missing: list[int] | None = None,
     ) -> list[Any]:
         """What `question` of many groups is answered with, in parts: by `handle` for those with a replica on this core, and as it is served
-        elsewhere for the others. Each group is in one part. Raises Unavailable."""
-        return await self._places.ask_all(
-            groups, lambda some: handle(question(some)), lambda place, some: self._ask_at(place, kind, question(some)), local=local
-        )
+        elsewhere for the others. Each group is in one part. Raises Unavailable, unless groups that nobody answers for are to be put into
+        `missing`."""
+
+        def there(place: int, some: list[int]) -> Awaitable[Any]:
+            return self._ask_at(place, kind, question(some))
+
+        return await self._places.ask_all(groups, lambda some: handle(question(some)), there, local=local, missing=missing)
 
     # --- between cores ---------------------------------------------------------------------------------------------------------
 
@@ -305,13 +315,13 @@ class NodeService:
         """The answer of a replica: from `handle` if there is one here, or as it is served elsewhere."""
         return await self._places.ask(group, lambda: handle(question), lambda place: self._ask_at(place, kind, question), local=local)
 
-    async def _ask_at(self, place: int, kind: int, question: Any, group: int = 0) -> Any:
-        """`group`: whose leader is asked, where that is through another core."""
+    async def _ask_at(self, place: int, kind: int, question: Any, group: int = 0, *, changes: bool = False) -> Any:
+        """`group`: whose leader is asked, where that is through another core. `changes`: as for `at_home`."""
         assert self._transport is not None
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(body: bytes | BaseException) -> None:
-            if isinstance(body, OutcomeUnknown):
+            if isinstance(body, OutcomeUnknown) and not changes:
                 body = Unavailable(f"{body}; ask again")  # a question changes nothing
             settle(future, body if isinstance(body, BaseException) else messages.decode(kind, body))
 

@@ -54,17 +54,22 @@ class Places:
         there: Callable[[int, list[int]], Awaitable[Answer]],
         *,
         local: bool = False,
+        missing: list[int] | None = None,
     ) -> list[Answer]:
         """The answers of so many places as it takes, each for some of the groups, and each group in one. Raises Unavailable when a group has
-        nobody who answers for it."""
+        nobody who answers for it, unless such groups are to be put into `missing`."""
         candidates = {group: self._of(group, local=local) for group in groups}
         answers: list[Answer] = []
         while candidates:
             shares: dict[int, list[int]] = {}
             for group, places in candidates.items():
-                if not places:
+                if places:
+                    shares.setdefault(places[0], []).append(group)
+                elif missing is None:
                     raise Unavailable(f"no node answers for group {group}; retry")
-                shares.setdefault(places[0], []).append(group)
+                else:
+                    missing.append(group)
+            candidates = {group: places for group, places in candidates.items() if places}
             asked = [here(some) if place == HERE else there(place, some) for place, some in shares.items()]
             for some, answer in zip(shares.values(), await asyncio.gather(*asked, return_exceptions=True), strict=True):
                 if isinstance(answer, Unavailable) and self._forwarding is not None:

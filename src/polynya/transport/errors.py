@@ -13,7 +13,7 @@ def encode_error(error: BaseException) -> tuple[int, bytes]:
     """Number and text. What is none of ours becomes OutcomeUnknown: it happened somewhere inside."""
     if type(error) is NotLeader:
         return _NOT_LEADER, b"%d" % error.node
-    number = _NUMBERS.get(type(error))  # type: ignore[arg-type]
+    number = next((_NUMBERS[kind] for kind in type(error).__mro__ if kind in _NUMBERS), None)
     if number is None:
         return 2, f"{type(error).__name__}: {error}".encode()
     return number, str(error).encode()

@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
 
     def _expectation_met(self, head: Head, first: bytes) -> bool:
         expectation = head.headers.get("expect")
-        if expectation is None:
+        if expectation is None or not head.minor:  # HTTP/1.0 has none (RFC 9110 10.1.1)
             return True
         if expectation.lower() != "100-continue":
             self.refuse("EXPECTATION", "")

@@ -119,7 +119,8 @@ class Entrance:
 
     async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
         await self._access.refresh()
-        front.handle(exchange)
+        if exchange.connection.transport is not None:  # nobody tells any more that it is gone
+            front.handle(exchange)
 
     async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
         if await self._quotas.has_room(front.service, principal, exchange.route.name):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from msgspec import structs
 
-from polynya.base.errors import Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
 from polynya.base.names import spelled_name
 from polynya.base.offsets import parse_token
@@ -55,15 +56,26 @@ class Links:
         if all(reply.code == Code.OK for reply in replies):
             await service.call(home, SubscriptionLinked(key, uid, 0))
 
-    async def oldest(self, subscription: Subscription, limit: int = SUBSCRIPTION_LINKS_SHOWN) -> list[LinkInfo]:
-        """Pending links first, the longest waiting of each group, then others; at most `limit`."""
-        found = await self._ask(LinksQuestion(subscription.id, subscription.uid, limit))
+    async def oldest(self, subscription: Subscription, limit: int = SUBSCRIPTION_LINKS_SHOWN, *, whole: bool = True) -> list[LinkInfo]:
+        """Pending links first, the longest waiting of each group, then others; at most `limit`. Where groups have pending ones, those that
+        nobody leads just now are left out: they have their turn when they are led again. So they are where nobody has pending ones, if not
+        `whole`; else Unavailable is raised."""
+        question, groups = LinksQuestion(subscription.id, subscription.uid, limit), self._groups
+        leaderless = self._service.leaderless(groups)
+        missing: list[int] = []
+        found = await self._ask(question, [group for group in groups if group not in leaderless], missing)
+        if whole and not any(info.pending for info in found):
+            if missing:
+                raise Unavailable(f"no node answers for group {missing[0]}; retry")
+            found += await self._ask(question, leaderless)
         found.sort(key=lambda info: not info.pending)
         return found[:limit]
 
-    async def page(self, subscription: Subscription, after: str, limit: int) -> list[LinkInfo]:
-        """By spelled name, those after `after`."""
-        found = await self._ask(LinksQuestion(subscription.id, subscription.uid, limit, after=after))
+    async def page(self, subscription: Subscription, after: str, limit: int, *, whole: bool = True) -> list[LinkInfo]:
+        """By spelled name, those after `after`. Not `whole`: without those of groups that nobody answers for just now."""
+        question, groups = LinksQuestion(subscription.id, subscription.uid, limit, after=after), self._groups
+        leaderless = [] if whole else self._service.leaderless(groups)
+        found = await self._ask(question, [group for group in groups if group not in leaderless], None if whole else [])
         found.sort(key=lambda info: spelled_name(info.name))
         return found[:limit]
 
@@ -72,29 +84,38 @@ class Links:
         if not acks:
             return
         names = list({name for name, _ in acks})
-        found = await self._ask(LinksQuestion(subscription.id, subscription.uid, len(names), names=names))
+        question = LinksQuestion(subscription.id, subscription.uid, len(names), names=names)
+        found = await self._ask(question, sorted(set(map(self._service.group_of, names))))
         links = {info.name: info for info in found}
         await self.advance(subscription, [_judged(links.get(name), name, offset) for name, offset in acks])
 
     async def advance(self, subscription: Subscription, acks: list[tuple[str, int, int, int]]) -> None:
-        """`acks`: (name, uid of the stream, record, byte). Links that went meanwhile are passed over."""
+        """`acks`: (name, uid of the stream, record, byte). Links that went meanwhile are passed over. Raises Unavailable when no cursor has
+        moved, else OutcomeUnknown."""
         service = self._service
         groups: dict[int, list[tuple[str, int, int, int]]] = {}
         for ack in acks:
             if ack[1]:
                 groups.setdefault(service.group_of(ack[0]), []).append(ack)
         commands = ((group, AckLinks(subscription.id, subscription.uid, part)) for group, part in groups.items())
-        for reply in await asyncio.gather(*(service.call(group, command) for group, command in commands)):
-            if reply.code == Code.DISK_FULL:
-                raise Unavailable("the disk has no room for the acknowledgement; retry")
+        outcomes = await asyncio.gather(*(service.call(group, command) for group, command in commands), return_exceptions=True)
+        faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if faults and len(faults) < len(outcomes):
+            raise OutcomeUnknown(f"some of the cursors have moved, and others have not ({faults[0]}); acknowledge them again")
+        if faults:
+            raise faults[0]
 
-    async def _ask(self, question: LinksQuestion) -> list[LinkInfo]:
-        service = self._service
+    @property
+    def _groups(self) -> range:
+        return range(1, self._service.groups + 1)
+
+    async def _ask(self, question: LinksQuestion, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
+        """Of some groups; `missing` as for `of_groups`."""
 
         def of(groups: list[int]) -> LinksQuestion:
             return structs.replace(question, groups=tuple(groups))
 
-        parts = await service.of_groups(range(1, service.groups + 1), messages.LINKS, of, self._answer)
+        parts = await self._service.of_groups(groups, messages.LINKS, of, self._answer, missing=missing)
         return [info for part in parts for info in part]
 
     async def _answer(self, question: LinksQuestion) -> list[LinkInfo]:

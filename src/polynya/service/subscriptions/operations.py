@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_STREAMS_MAX, SUBSCRIPTIONS_PER_GROUP_MAX
 from polynya.base.names import spelled_name
 from polynya.service.subscriptions.links import BadAck
@@ -17,6 +19,7 @@ from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, Subscri
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
 from polynya.stream.subscriptions_model import Subscription
+from polynya.wal import DiskFull
 
 _NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
 _FENCED = refuse(409, "FENCED", "this wake is over: its generation or its wake_id is not the current one")
@@ -41,7 +44,10 @@ class Operations:
         }
 
     async def run(self, operation: AnyOperation) -> Answer:
-        return await self._handlers[type(operation)](operation)
+        try:
+            return await self._handlers[type(operation)](operation)
+        except DiskFull:
+            return _FULL
 
     async def _put(self, asked: Put) -> Answer:
         if asked.config.kind == WEBHOOK:
@@ -57,20 +63,21 @@ class Operations:
             return refuse(
                 429, "TOO_MANY_SUBSCRIPTIONS", f"there are {SUBSCRIPTIONS_PER_GROUP_MAX} subscriptions in this id's group already"
             )
-        if reply.code == Code.DISK_FULL:
-            return _FULL
-        subscription = self._wakes.find(asked.id, reply.uid)
-        if subscription is None or not await self._wakes.complete(subscription):
-            return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription was deleted while it was created; repeat the request")
-        return await self._shown(201 if reply.code == Code.CREATED else 200, subscription, Get(asked.id, asked.base_url))
+        with _begun():
+            subscription = self._wakes.find(asked.id, reply.uid)
+            if subscription is None or not await self._wakes.complete(subscription):
+                return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription was deleted while it was created; repeat the request")
+            status = 201 if reply.code == Code.CREATED else 200
+            return await self._shown(status, subscription, Get(asked.id, asked.base_url), whole=False)
 
     async def _get(self, asked: Get) -> Answer:
         subscription = self._wakes.find(asked.id)
         return _NOT_FOUND if subscription is None else await self._shown(200, subscription, asked)
 
-    async def _shown(self, status: int, subscription: Subscription, asked: Get) -> Answer:
+    async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> Answer:
+        """`whole`: with the links of all groups, or not at all."""
         limit = min(asked.limit or SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_LINKS_SHOWN)
-        links = await self._links.page(subscription, asked.after, limit + 1)
+        links = await self._links.page(subscription, asked.after, limit + 1, whole=whole)
         kid = (await self._wakes.keys.signer()).kid if subscription.config.kind == WEBHOOK else ""
         value = subscription_shape(subscription, asked.base_url, links[:limit], kid)
         if len(links) > limit:
@@ -79,10 +86,9 @@ class Operations:
 
     async def _delete(self, asked: Delete) -> Answer:
         reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
-        if reply.code == Code.DISK_FULL:
-            return _FULL
         if reply.code == Code.OK:
-            await self._wakes.bury(asked.id, reply.uid)
+            with suppress(Unavailable, OutcomeUnknown):  # the sweep tells the groups that this could not reach
+                await self._wakes.bury(asked.id, reply.uid)
         return Answer(204)
 
     async def _members(self, asked: Members) -> Answer:
@@ -92,15 +98,14 @@ class Operations:
         reply = await self._call(asked.id, SubscriptionStreams(asked.id, asked.add, asked.remove, self._service.now_ms()))
         if reply.code == Code.TOO_MANY:
             return refuse(429, "TOO_MANY_STREAMS", f"a subscription has at most {SUBSCRIPTION_STREAMS_MAX} explicit streams; use a pattern")
-        if reply.code == Code.DISK_FULL:
-            return _FULL
         subscription = self._wakes.find(asked.id, reply.uid)
-        if subscription is None or not await self._wakes.complete(subscription):
-            return _NOT_FOUND
+        with _begun():
+            if subscription is None or not await self._wakes.complete(subscription):
+                return _NOT_FOUND
         return Answer(204)
 
     async def _claim(self, asked: Claim) -> Answer:
-        """The links are asked first: whoever gets the lease gets work."""
+        """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it."""
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
@@ -112,15 +117,13 @@ class Operations:
         if not any(info.pending for info in links):
             await self._wakes.nothing_pending(subscription)
             return refuse(409, "NO_PENDING_WORK", "the subscription has no pending work")
+        signer = await self._wakes.keys.signer()
         reply = await self._wakes.event(subscription, Event.CLAIM, wake_id=_wake_id(), text=asked.worker)
         if reply.code == Code.NOT_FOUND:
             return _NOT_FOUND
-        if reply.code == Code.DISK_FULL:
-            return _FULL
         generation, wake_id, holder = reply.detail
         if reply.code != Code.OK:
             return _held(holder, generation)
-        signer = await self._wakes.keys.signer()
         value = {
             "wake_id": wake_id,
             "generation": generation,
@@ -158,10 +161,13 @@ class Operations:
                 return refuse(409, "INVALID_OFFSET", str(reason))
         if asked.verb != "release" and not asked.done:
             return Answer(200, {"ok": True, "next_wake": False})
-        reply = await self._wakes.event(subscription, Event.DONE, fence)
+        with _begun() if asked.acks else nullcontext():
+            reply = await self._wakes.event(subscription, Event.DONE, fence)
         if reply.code != Code.OK:
             return _refused(reply)
-        next_wake = await self._wakes.look(subscription)
+        next_wake = False
+        with suppress(Unavailable, OutcomeUnknown):  # the sweep finds what is pending
+            next_wake = await self._wakes.look(subscription)
         return Answer(204) if asked.verb == "release" else Answer(200, {"ok": True, "next_wake": next_wake})
 
     async def _judge_token(self, subscription: Subscription, asked: Work) -> Answer | None:
@@ -178,8 +184,18 @@ class Operations:
     async def _call(self, key: str, command: Any) -> Reply:
         home = self._wakes.home_of(key)
         reply = await self._service.call(home, command)
-        await self._service.local.linearize(home)  # it may have been applied elsewhere: what is looked at here must know of it
+        with _begun():
+            await self._service.local.linearize(home)  # it may have been applied elsewhere: what is looked at here must know of it
         return reply
+
+
+@contextmanager
+def _begun() -> Iterator[None]:
+    """Something was done already: it is not true any more that nothing was."""
+    try:
+        yield
+    except Unavailable as fault:
+        raise OutcomeUnknown(f"a part of it was done ({fault}); ask again") from None
 
 
 def _held(holder: str, generation: int) -> Answer:
@@ -187,8 +203,6 @@ def _held(holder: str, generation: int) -> Answer:
 
 
 def _refused(reply: Reply) -> Answer:
-    if reply.code == Code.DISK_FULL:
-        return _FULL
     return _NOT_FOUND if reply.code == Code.NOT_FOUND else _FENCED
 
 

@@ -13,7 +13,7 @@ from polynya.service.node import NodeService
 from polynya.service.subscriptions import messages
 from polynya.service.subscriptions.keys import Keys
 from polynya.service.subscriptions.links import Links
-from polynya.service.subscriptions.messages import Answer, AnyOperation, ListQuestion, News, Shapes
+from polynya.service.subscriptions.messages import Answer, AnyOperation, Get, ListQuestion, News, Shapes
 from polynya.service.subscriptions.operations import Operations
 from polynya.service.subscriptions.shapes import listed_shape
 from polynya.service.subscriptions.wakes import WakeCounters, Wakes
@@ -64,8 +64,8 @@ class Subscriptions:
 
     async def operate(self, operation: AnyOperation) -> Answer:
         """On the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
-        home = self._wakes.home_of(operation.id)
-        answer: Answer = await self._service.at_home(home, messages.OPERATE, operation, self._operate)
+        home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
+        answer: Answer = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
         return answer
 
     async def _operate(self, operation: AnyOperation) -> Answer:
@@ -75,7 +75,7 @@ class Subscriptions:
         try:
             await self._service.local.linearize(home)
             return await self._operations.run(operation)
-        except NotLeader as fault:  # a step of it was refused, perhaps not the first
+        except Unavailable as fault:  # of a step; NotLeader would have it asked for again elsewhere
             raise Unavailable(str(fault)) from None
 
     async def jwks(self) -> dict[str, Any]:

@@ -112,10 +112,11 @@ class Wakes:
         return True
 
     async def look(self, subscription: Subscription) -> bool:
-        """The subscription went to IDLE: is there pending work that came meanwhile? True when a wake is in flight."""
+        """The subscription went to IDLE: is there pending work that came meanwhile? True when a wake is in flight. Groups that nobody leads
+        just now tell of theirs by themselves when they are led again."""
         if self.find(subscription.id, subscription.uid) is None:
             return False
-        found = await self.links.oldest(subscription, 1)
+        found = await self.links.oldest(subscription, 1, whole=False)
         if not any(info.pending for info in found):
             return False
         return await self._issue(subscription, found[0].name)

@@ -1,0 +1,124 @@
+"""What a subscription was asked for and could be done in part alone is not called refused, which would say that nothing was done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from shell_world import Shell, shell
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.names import group_of
+from polynya.stream.commands import AckLinks, Command, LinkSubscription, MetaSet, SubscriptionEvent, UnlinkSubscription
+from polynya.stream.replies import Reply
+from polynya.stream.subscriptions import Event
+from polynya.wal import DiskFull
+
+FIRST, SECOND = (next(f"test/{n}" for n in range(99) if group_of(f"test/{n}", 4) == group) for group in (1, 2))
+TAIL = "0000000000000001_0000000000000003"
+
+
+def refuse(node: Shell, unless: Callable[[int, Command], bool], fault: type[Exception] = Unavailable) -> Callable[[], None]:
+    """What the groups are told is refused from now on, for want of a leader. Returns what ends that."""
+    service: Any = node.world.service
+    call = service.call
+
+    async def told(group: int, command: Command) -> Reply:
+        if unless(group, command):
+            return await call(group, command)  # type: ignore[no-any-return]
+        raise fault("not now")
+
+    def end() -> None:
+        service.call = call
+
+    service.call = told
+    return end
+
+
+async def pulled(node: Shell) -> None:
+    """A pull-wake subscription with pending records in two groups."""
+    await node.put("s", type="pull-wake", streams=[FIRST, SECOND], wake_stream="wake/pool")
+    for name in (FIRST, SECOND):
+        await node.world.create(name)
+        await node.world.append(name, b"one")
+
+
+def story(tell: Callable[[Shell], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def run() -> None:
+            async with shell() as node:
+                await tell(node)
+
+        asyncio.run(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+@story
+async def test_one_that_not_all_groups_know_of_yet(node: Shell) -> None:
+    end = refuse(node, lambda group, command: not isinstance(command, LinkSubscription) or group != 2)
+    config = {"type": "pull-wake", "pattern": "test/*", "wake_stream": "wake/pool"}
+    with pytest.raises(OutcomeUnknown, match="a part of it was done"):
+        await node.put("s", **config)
+    end()
+    assert (await node.put("s", **config))[0] == 200, "it was made"
+    end = refuse(node, lambda group, command: not isinstance(command, LinkSubscription))
+    with pytest.raises(OutcomeUnknown):
+        await node.ask("POST", "subscriptions/s/streams", {"streams": ["other"]})
+    end()
+    await node.subscriptions._sweep()
+    shown = (await node.ask("GET", "subscriptions/s"))[1]
+    assert [link["path"] for link in shown["streams"]] == ["other"]
+
+
+@story
+async def test_a_deleted_one_is_gone_although_not_all_groups_could_be_told(node: Shell) -> None:
+    await pulled(node)
+    end = refuse(node, lambda group, command: not isinstance(command, UnlinkSubscription))
+    assert (await node.ask("DELETE", "subscriptions/s"))[0] == 204
+    end()
+    assert (await node.ask("GET", "subscriptions/s"))[0] == 404
+    await node.subscriptions._sweep()
+    assert not any(machine.subscriptions.graves for machine in node.world.local.machines.values())
+
+
+@story
+async def test_a_claim_that_cannot_be_answered_takes_no_lease(node: Shell) -> None:
+    await pulled(node)
+    end = refuse(node, lambda group, command: not isinstance(command, MetaSet))
+    with pytest.raises(Unavailable):
+        await node.ask("POST", "subscriptions/s/claim", {"worker": "w"})
+    end()
+    assert (await node.ask("POST", "subscriptions/s/claim", {"worker": "w"}))[0] == 200
+
+
+@story
+async def test_cursors_of_which_some_moved(node: Shell) -> None:
+    await pulled(node)
+    claim = (await node.ask("POST", "subscriptions/s/claim", {"worker": "w"}))[1]
+    acks = [{"stream": name, "offset": TAIL} for name in (FIRST, SECOND)]
+    done = {"wake_id": claim["wake_id"], "generation": claim["generation"], "acks": acks, "done": True}
+    end = refuse(node, lambda group, command: not isinstance(command, AckLinks))
+    with pytest.raises(Unavailable):
+        await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
+    end()
+    end = refuse(node, lambda group, command: not isinstance(command, AckLinks) or group == 1)
+    with pytest.raises(OutcomeUnknown, match="some of the cursors have moved"):
+        await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
+    end()
+    end = refuse(node, lambda group, command: not (isinstance(command, SubscriptionEvent) and command.event == Event.DONE))
+    with pytest.raises(OutcomeUnknown, match="a part of it was done"):
+        await node.ask("POST", "subscriptions/s/ack", done, claim["token"])
+    end()
+    assert (await node.ask("POST", "subscriptions/s/ack", done, claim["token"]))[0] == 200
+
+
+@story
+async def test_a_full_disk_is_named(node: Shell) -> None:
+    end = refuse(node, lambda group, command: False, DiskFull)
+    status, answer = await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+    assert (status, answer["error"]["code"]) == (507, "DISK_FULL")
+    end()
