@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from polynya.wal import JournalLocked
+from polynya.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader, find_marks, parse_segment_header
 
 SECTOR = 512
 
@@ -113,15 +114,21 @@ class FakeDisk:
             content[at] ^= 1
 
     def rot(self, random: Random) -> str:
-        """A synced byte in the first half of a journal's newest segment is another; where. Nothing when there is none."""
+        """A byte of a journal's newest segment that a later mark says to be synced is another; where. Nothing when there is none: what is behind the
+        last mark cannot be told from a torn write."""
         segments = sorted(path for path in self.files if path.suffix == ".journal")
         if not segments:
             return "none"
         inode = self.files[segments[-1]]
-        used = len(bytes(inode.durable).rstrip(b"\0")) // 2
-        if used < 200:
+        durable = bytes(inode.durable)
+        header = parse_segment_header(durable)
+        if not isinstance(header, SegmentHeader):
             return "none"
-        at = random.randrange(64, used)
+        marks = find_marks(durable, SEGMENT_HEADER_BYTES, seed=header.seed(), segment=header.number)
+        synced = max(marks, default=0) - (header.number << 32)
+        if synced <= SEGMENT_HEADER_BYTES:
+            return "none"
+        at = random.randrange(SEGMENT_HEADER_BYTES, synced)
         for content in (inode.durable, inode.cached):
             content[at] ^= 1 << random.randrange(8) if content is inode.durable else 0
         inode.cached[at] = inode.durable[at]

@@ -4,6 +4,7 @@ answered must be true."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable
 from random import Random
@@ -163,8 +164,13 @@ class Episode:
         self.histories[name].finish(content)
 
     async def _create(self, name: str) -> None:
-        leader = self.world.leader(self.world.group_of(name))
-        assert leader is not None and (await leader.create(name)).code == Code.CREATED
+        """Ways that hold little may lose even these: then it is asked again."""
+        while True:
+            leader = self.world.leader(self.world.group_of(name))
+            assert leader is not None
+            with contextlib.suppress(OutcomeUnknown):
+                assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)
+                return
 
     async def _heal(self) -> None:
         world = self.world

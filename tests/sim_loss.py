@@ -11,7 +11,7 @@ from sim_store import SimStore
 from sim_tier import CLUSTER
 
 from polynya.backup.copies import MARK
-from polynya.backup.streams import Library, streams_of
+from polynya.backup.streams import Library, Piece, streams_of
 from polynya.node.from_store import FromStore
 from polynya.node.restoring import Restorer
 from polynya.objectstore import MemoryStore, claim_root
@@ -70,28 +70,28 @@ class Loss:
         found = {}
         for machine in target.machines.values():
             for stream in streams_of(machine):
-                content = [piece.payload async for piece in library.pieces(machine, stream)]
-                found[stream.name] = (stream, content)
-                self._is_as_it_was(stream, b"".join(content))
+                pieces = [piece async for piece in library.pieces(machine, stream)]
+                found[stream.name] = stream
+                self._is_as_it_was(stream, pieces)
         self.recovered = len(found)
         for name, (uid, record, byte, is_fork) in self._reached.items():
             here = found.get(name)
-            if here is None or here[0].uid != uid:
+            if here is None or here.uid != uid:
                 assert is_fork, f"{name}: life {uid} had reached the store up to record {record}, and is not recovered"
                 continue
-            stream = here[0]
-            assert stream.next_record >= record, f"{name}: {record} records had reached the store, {stream.next_record} are recovered"
-            assert stream.next_byte >= byte, (
-                f"{name}: {(record, byte)} had reached the store, {(stream.next_record, stream.next_byte)} are recovered"
+            assert here.next_record >= record, f"{name}: {record} records had reached the store, {here.next_record} are recovered"
+            assert here.next_byte >= byte, (
+                f"{name}: {(record, byte)} had reached the store, {(here.next_record, here.next_byte)} are recovered"
             )
 
-    def _is_as_it_was(self, stream: Any, content: bytes) -> None:
-        """Nothing is there that was not."""
+    def _is_as_it_was(self, stream: Any, pieces: list[Piece]) -> None:
+        """Nothing is there that was not. A fork may lack what it inherits."""
         episode = self._episode
         if stream.name in episode.whole:
+            content = b"".join(piece.payload for piece in pieces)
             assert episode.whole[stream.name].startswith(content), f"{stream.name}: the recovery has what was never there"
-        elif stream.name in episode.lives.pasts:
-            episode.lives.pasts[stream.name].saw(stream.uid, (stream.first_record, stream.first_byte), content)
+        for piece in pieces if stream.name in episode.lives.pasts else ():
+            episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
 
 
 class Target:

@@ -25,8 +25,10 @@ MACHINES_MAX = 2  # in memory: a fork's group and that of its source
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """What came in one append, or as much of it as is kept. Of JSON each record has its comma."""
+    """What came in one append, or as much of it as is kept. Of JSON each record has its comma. `record` and `byte`: where it begins."""
 
+    record: int
+    byte: int
     records: int
     payload: bytes
 
@@ -111,8 +113,9 @@ def _cut(batches: list[HotBatch] | tuple[HotBatch, ...], begin: int, end: int) -
         if first >= last:
             continue
         if last - first == batch.records:
-            yield Piece(batch.records, bytes(batch.payload))
+            yield Piece(batch.record, batch.byte, batch.records, bytes(batch.payload))
         else:
             lengths = record_lengths(batch)
             at = sum(lengths[: first - batch.record])
-            yield Piece(last - first, bytes(batch.payload[at : at + sum(lengths[first - batch.record : last - batch.record])]))
+            size = sum(lengths[first - batch.record : last - batch.record])
+            yield Piece(first, batch.byte + at, last - first, bytes(batch.payload[at : at + size]))
