@@ -25,7 +25,7 @@ class Life(NamedTuple):
     soft: bool = False  # deleted while forks may need it: it is gone, or not there any more
     forked: bool = False  # something may hold it
     sequence: str | None = None
-    source: tuple[str, int] | None = None
+    source: tuple[str, int, int] | None = None
     producers: tuple[tuple[str, int, int], ...] = ()  # id, epoch, last sequence
     closed_by: tuple[str, int, int] | None = None
 
@@ -36,7 +36,7 @@ State = Life | None
 class Created(msgspec.Struct, frozen=True):
     payload: bytes | None = None
     closed: bool = False
-    source: tuple[str, int] | None = None  # of a fork: its name, and the record there
+    source: tuple[str, int, int] | None = None  # of a fork: its name, and the token there: a PUT is the same with the same one
 
 
 class Appended(msgspec.Struct, frozen=True):

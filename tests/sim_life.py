@@ -230,7 +230,7 @@ class Worker:
             self._note(source, began, Pinned(record), told if of_source else None)
             return
         self._note(source, began, Pinned(record), None if told is None or told.code in (Code.DISK_FULL, Code.ATTEMPT_REFUSED) else True)
-        self._note(name, began, Created(source=(source, record)), told)
+        self._note(name, began, Created(source=(source, record, byte)), told)
 
     async def look(self, name: str) -> None:
         began = self._time()
