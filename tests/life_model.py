@@ -147,7 +147,7 @@ class Model:
             return judged or Code.SEQ_REGRESSION, state
         if judged:
             return judged, state
-        after: State = state if asked.payload is None else self._put(state, asked.payload)
+        after: State = state if asked.payload is None else self._put(state, asked.payload, again=producer is not None)
         if after is None:
             return Code.REFUSED, None
         if producer is not None:
@@ -159,11 +159,14 @@ class Model:
             after = after._replace(closed=True, closed_by=producer)
         return Code.OK, after
 
-    def _put(self, life: Life | None, payload: bytes) -> State:
-        """The life with the payload at its tail; None if that is known to be otherwise."""
+    def _put(self, life: Life | None, payload: bytes, *, again: bool = False) -> State:
+        """The life with the payload at its tail; None if that is known to be otherwise. `again`: a producer sends it until it is answered, so that
+        another life of the name may have it, too."""
         if life is None:
             return None
-        seen = self._places.get(payload)
+        seen = self._places.get(payload, set())
+        if again:
+            seen = {(uid, record) for uid, record in seen if uid == life.uid}
         if life.uid == 0 and seen:
             life = next((life._replace(uid=uid) for uid, record in seen if record == life.tail), None)
             if life is None:

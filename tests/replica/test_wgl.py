@@ -95,6 +95,16 @@ def test_a_place_that_was_seen_says_what_was_appended_there() -> None:
         assert Search(operations, None, Model(known).step).run() is can_be
 
 
+def test_a_producer_that_was_not_answered_puts_the_same_into_the_next_life() -> None:
+    """It was seen there alone: the life before is gone."""
+    sent = Appended(b"a", None, ("p", 0, 0))
+    again = Reply(Code.CREATED, 8, 0, 0), Reply(Code.OK, 8, 1, 8)
+    steps = [MADE, (sent, None), (Appended(b"b"), ok(2)), (Deleted(), ok(2)), (Created(), again[0]), (sent, again[1])]
+    operations = [Operation(at, at + 0.5 if told is not None else FOREVER, What(asked, told)) for at, (asked, told) in enumerate(steps)]
+    for known, can_be in (({(8, 0): b"a"}, True), ({(7, 1): b"a"}, False)):
+        assert Search(operations, None, Model(known).step).run() is can_be
+
+
 def test_a_lease_has_one_holder_at_a_time() -> None:
     shift = Shift("pull")
     shift.give(1, "w1", Held("a", 100, 1100))
