@@ -22,6 +22,7 @@ from polynya.cold import Collector, Verifier, verifier
 from polynya.front.http.mount import Request
 from polynya.node.checks import StoreChecks
 from polynya.node.store_access import Patience
+from polynya.stream.commands import PackWritten, ReleasePack
 
 NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 
@@ -180,6 +181,33 @@ async def test_a_store_that_refuses_one_node_is_said_with_the_node(world: World,
     heard, _, unseen = await look(asked)
     assert unseen == [([world.group_of(A)], f"node {leader.number}: the object store cannot be read: 403 Forbidden")]
     assert sum(part["slices"] for part in heard) > 0
+
+
+@story
+async def test_a_pack_that_a_group_led_elsewhere_never_got_is_let_go_of(world: World, asked: Asked) -> None:
+    """Its publication was lost in a crash, and the two groups are led by different nodes now."""
+    home, other = (world.group_of(name) for name in (A, next(name for name in NAMES if world.group_of(name) != world.group_of(A))))
+    first = world.leader(home)
+    assert first is not None
+    await world.wait(lambda: world.leader(other))
+    if world.leader(other) is first:
+        first.core.transfer(other, first.number % 3 + 1)
+        await world.wait(lambda: world.leader(other) not in (None, first))
+    service, key = first.engine.service, f"x/packs/h/{home}-{'0' * 32}"
+    held = needed_by(world, next(name for name in NAMES if world.group_of(name) == other))
+    for pack in (key, held):
+        await service.call(home, PackWritten(pack, [other], service.now_ms()))
+    await asyncio.sleep(COLLECT.settle_after_ms / 1000 + 1)
+    collector = asked.checks[first.number, first.life]._tier.collector  # type: ignore[union-attr]
+    await collector._settle_elsewhere()
+    led = world.leader(other)
+    assert led is not None
+    machine = led.core.led[other]
+    assert list(machine.released) == [key], "what it holds it keeps"
+    assert [(group, command) for group, command in machine.outbox.values() if isinstance(command, ReleasePack)] == [
+        (home, ReleasePack(key, other, machine.log_ms))
+    ]
+    assert collector.counters.failures == 0
 
 
 def test_groups_are_spelled_in_runs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -78,6 +78,7 @@ class Collector:
         self._in_flight = in_flight
         self._owns_root = owns_root
         self._sweep_deletes = sweep_deletes
+        self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` of whoever leads a group
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
 
@@ -96,21 +97,51 @@ class Collector:
                 self.counters.failures += 1
                 log.warning("collecting packs stopped, to go on later: %s", fault)
 
+    async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
+        """A group that is led here says so where it has nothing of these packs of that home, and never will. Raises Unavailable,
+        OutcomeUnknown."""
+        machine = self._groups.machines()[group]
+        for key in packs:
+            if key not in machine.held and key not in machine.released and key not in self._in_flight:
+                await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()))
+                self.counters.settled += 1
+
     async def _settle(self) -> None:
         """A pack was logged but a group neither holds nor released it: its publish was lost in a crash. Ask the group to say so."""
-        now_ms = self._groups.now_ms()
         machines = self._groups.machines()
         open_questions = [
-            (group, key, home)
-            for home, machine in machines.items()
-            for key, pack in machine.packs.items()
-            if key not in self._in_flight and pack.written_ms + self._settings.settle_after_ms <= now_ms
-            for group in pack.groups
+            (group, home, key)
+            for home, key, group in self._unsettled()
             if group in machines and key not in machines[group].held and key not in machines[group].released
         ]
-        for group, key, home in open_questions[:SETTLE_MAX]:
-            await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], now_ms))
-            self.counters.settled += 1
+        for group, home, key in open_questions[:SETTLE_MAX]:
+            if group in machines:
+                await self.settle(group, home, [key])
+
+    async def _settle_elsewhere(self) -> None:
+        """The same of groups that are led elsewhere: what they have is not known here."""
+        if self.elsewhere is None:
+            return
+        machines, asked = self._groups.machines(), dict[tuple[int, int], list[str]]()
+        for home, key, group in self._unsettled():
+            if group not in machines:
+                asked.setdefault((group, home), []).append(key)
+        for (group, home), keys in asked.items():
+            try:
+                for begin in range(0, len(keys), SETTLE_MAX):
+                    await self.elsewhere(group, home, keys[begin : begin + SETTLE_MAX])
+            except (Unavailable, OutcomeUnknown) as fault:
+                self.counters.failures += 1
+                log.warning("group %d could not be asked for packs that it may not need; asked again later: %s", group, fault)
+
+    def _unsettled(self) -> Iterator[tuple[int, str, int]]:
+        """(home, pack, group) of those that are not released, and long written."""
+        before_ms = self._groups.now_ms() - self._settings.settle_after_ms
+        for home, machine in self._groups.machines().items():
+            for key, pack in machine.packs.items():
+                if pack.written_ms <= before_ms and key not in self._in_flight:
+                    for group in pack.groups:
+                        yield home, key, group
 
     async def _delete(self) -> None:
         """Objects first, then the log: a crash between the two repeats the deletion."""
@@ -137,6 +168,7 @@ class Collector:
     async def _sweep_now_and_then(self) -> None:
         now_ms = self._groups.now_ms()
         if now_ms >= self._next_sweep_ms:
+            await self._settle_elsewhere()
             await self.sweep()
             self._next_sweep_ms = now_ms + self._settings.sweep_every_ms
 

@@ -25,6 +25,7 @@ from polynya.stream.machine import Machine
 
 VERIFY = 54  # message kinds between cores
 SWEEP = 55
+SETTLE = 56
 GRACE_SECONDS_MIN = 600  # a put of a node that died may still arrive, and one that is slow be logged (`polynya.cold.steps`)
 ORPHANS_SHOWN = 1000
 
@@ -53,6 +54,14 @@ class SweepQuestion(msgspec.Struct, forbid_unknown_fields=True):
     grace_seconds: Annotated[int, msgspec.Meta(ge=GRACE_SECONDS_MIN)] | None = None
 
 
+class SettleQuestion(msgspec.Struct):
+    """Packs of the group `home` that `group` has not let go of, as far as is known there."""
+
+    group: int
+    home: int
+    packs: list[str]
+
+
 class StoreChecks:
     """One per core; any core answers for any."""
 
@@ -61,6 +70,9 @@ class StoreChecks:
         self._tier = tier
         service.serve(VERIFY, VerifyQuestion, Part, self._verify)
         service.serve(SWEEP, SweepQuestion, Swept, self._sweep)
+        service.serve(SETTLE, SettleQuestion, None, self._settle)
+        if tier is not None:
+            tier.collector.elsewhere = self._ask_to_settle
 
     @property
     def read_object(self) -> ReadObject | None:
@@ -143,6 +155,12 @@ class StoreChecks:
             raise Unavailable(f"the object store cannot be listed: {fault}") from None
         left = self._moved(question.groups, before)
         return Swept([], left=left) if left and not swept.deleted else swept
+
+    async def _ask_to_settle(self, group: int, home: int, packs: list[str]) -> None:
+        await self._service.at_home(group, SETTLE, SettleQuestion(group, home, packs), self._settle)
+
+    async def _settle(self, question: SettleQuestion) -> None:
+        await self._of([question.group]).collector.settle(question.group, question.home, question.packs)
 
     def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:
         """Those of the groups that are not led here, or were not all the time since what was led was `before`."""
