@@ -376,3 +376,26 @@ def test_a_member_that_keeps_nothing_is_not_sent_ever_more_chunks() -> None:
     assert [answered(0), answered(0), answered(0)] == [[], [], []], "so soon after the last time nothing is sent again"
     leader.now_ms += settings.heartbeat_ms
     assert answered(0) == [0]
+
+
+@pytest.mark.parametrize("chunk_ms", [200, 1000, 4000])
+def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -> None:
+    """One chunk after the other leaves a queue, each after so long. What is asked for again while it waits there is behind all of that, and were the
+    window asked for again and again, nothing new would ever come through."""
+    settings = Settings(chunk_bytes=10, chunk_window_bytes=80)
+    peer, queue, kept, sent = Progress(1, 0), list[int](), 0, 0
+    peer.send_snapshot(Snapshot(5, 1, Configuration((1, 2)), 600, 7), 0)
+    leader: Any = SimpleNamespace(role=Role.LEADER, peers={2: peer}, now_ms=0, settings=settings, chunks_wanted=[])
+    for now_ms in range(0, 120 * chunk_ms, 100):
+        leader.now_ms = now_ms
+        snapshots.beat(leader)
+        snapshots.want(leader, 2, peer)
+        queue += [wanted.offset for wanted in leader.chunks_wanted]
+        leader.chunks_wanted.clear()
+        if queue and now_ms % chunk_ms == 0:
+            kept += 10 * (queue.pop(0) == kept)
+            sent += 1
+            snapshots.on_answer(leader, SnapshotAnswer(1, 2, 1, 1, 7, kept))
+        if peer.chunk_acked == 600:
+            break
+    assert peer.chunk_acked == 600 and sent <= 80

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from cluster_stories import A, led, outrun, stories
 from msgspec import structs
@@ -13,6 +15,7 @@ from sim_parts import settings_of
 
 from polynya.node import arriving, exchange
 from polynya.raft import ChunkWanted, Configuration, Snapshot, SnapshotChunk, decode_message
+from polynya.wal.scratch import Scratch
 
 CHUNK = 1000
 WINDOW = 4000
@@ -75,6 +78,23 @@ async def test_a_break_is_gone_on_from(world: World, leader: Node, behind: Node)
     world.heal()
     await world.wait_equal()
     assert seen[:at].count(0) == 1 and min(seen[at:]) > 0, "it did not begin anew"
+
+
+@story
+async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, leader: Node, behind: Node) -> None:
+    """What was asked for and not read yet is asked for again after a while: were that kept beside the first time, ever more would wait to be read
+    before what the receiver needs next."""
+    seen, in_thread = chunks(world, behind), asyncio.to_thread
+
+    async def slowly(work: Any, /, *about: Any) -> Any:
+        if isinstance(getattr(work, "__self__", None), Scratch) and work.__name__ == "read":
+            await asyncio.sleep(1.0)
+        return await in_thread(work, *about)
+
+    with patch.object(asyncio, "to_thread", slowly):
+        behind.start()
+        await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 120.0)
+    assert len(set(seen)) > 5 and len(seen) <= len(set(seen)) + 1
 
 
 @story

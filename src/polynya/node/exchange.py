@@ -103,6 +103,8 @@ class Exchange:
             self._spawn(self._pack(member, key, packed, wanted.snapshot))
             return
         packed.at, packed.reads = now, packed.reads and reads
+        if wanted in packed.asked:  # it is read as soon as those before it; were it read twice, ever more would wait where the disk is slow
+            return
         packed.asked.append(wanted)
         if len(packed.asked) == 1 and packed.file is not None:
             self._spawn(self._give(member, packed, packed.file))

@@ -24,8 +24,10 @@ class Progress:
         "beat_next",
         "chunk_acked",
         "chunk_back_ms",
+        "chunk_heard_ms",
         "chunk_ms",
         "chunk_next",
+        "chunk_patience_ms",
         "context",
         "heard_ms",
         "inflight",
@@ -59,6 +61,8 @@ class Progress:
         self.beat_context = self.beat_next = self.beat_ms = 0  # the regular heartbeat that is waited for, and what had been sent before it
         self.snapshot: Snapshot | None = None
         self.chunk_acked = self.chunk_next = self.chunk_ms = self.chunk_back_ms = 0
+        self.chunk_heard_ms = 0  # the last answer to one …
+        self.chunk_patience_ms = 0  # … and how long the next may take
 
     def sent(self, last: int, size: int) -> None:
         self.inflight.append((last, size))
@@ -96,8 +100,13 @@ class Progress:
     def send_snapshot(self, snapshot: Snapshot, now_ms: int) -> None:
         self._enter(Mode.SNAPSHOT)
         self.snapshot = snapshot
-        self.chunk_acked = self.chunk_next = 0
-        self.chunk_ms = now_ms
+        self.chunk_acked = self.chunk_next = self.chunk_patience_ms = 0
+        self.chunk_ms = self.chunk_heard_ms = now_ms
+
+    def hear_of_chunk(self, now_ms: int) -> None:
+        """Of any, also of one that came twice: what was sent is still arriving, one after so long."""
+        self.chunk_patience_ms = 2 * (now_ms - self.chunk_heard_ms)
+        self.chunk_ms = self.chunk_heard_ms = now_ms
 
     def _enter(self, mode: Mode) -> None:
         self.mode = mode

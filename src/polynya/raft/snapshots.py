@@ -14,6 +14,8 @@ from polynya.raft.progress import Mode, Progress
 if TYPE_CHECKING:
     from polynya.raft.raft import Raft
 
+PATIENCE_MAX = 16  # election times
+
 
 def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
     if snapshot.index < raft.snapshot.index:
@@ -56,24 +58,32 @@ def on_answer(raft: Raft, message: SnapshotAnswer) -> None:
     if peer.snapshot is not None and peer.snapshot.identity == message.identity and message.received > peer.snapshot.size:
         raise Senseless(f"node {message.sender} has more of a snapshot of group {raft.group} than there is")
     peer.heard_ms = raft.now_ms
-    if peer.snapshot is None or peer.snapshot.identity != message.identity or message.received == peer.chunk_acked:
+    if peer.snapshot is None or peer.snapshot.identity != message.identity:
+        return
+    peer.hear_of_chunk(raft.now_ms)
+    if message.received == peer.chunk_acked:
         return
     lost = message.received < peer.chunk_acked
     if lost:  # a chunk is missing, could not be kept, or this answer was overtaken by one to a later chunk: then going back leads to more
         if raft.now_ms - peer.chunk_back_ms < raft.settings.heartbeat_ms:
             return
         peer.chunk_back_ms = raft.now_ms
-    peer.chunk_acked, peer.chunk_ms = message.received, raft.now_ms
+    peer.chunk_acked = message.received
     peer.chunk_next = message.received if lost else max(peer.chunk_next, message.received)
 
 
 def beat(raft: Raft) -> None:
-    """What is not acknowledged for an election time is sent again; a member that has all and does not say so is asked from the start."""
+    """When nothing is heard of chunks for an election time they are sent again; where it takes longer, after twice as long, as on a slow way they would
+    be behind those that were sent before. The first chunk may wait for a place, and is said again. A member that has all and does not say so is asked
+    from the start."""
+    election_ms = raft.settings.election_ms
     for peer in raft.peers.values():
-        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= raft.settings.election_ms:
+        patience_ms = min(max(peer.chunk_patience_ms, election_ms), PATIENCE_MAX * election_ms) if peer.chunk_acked else election_ms
+        if peer.snapshot is not None and raft.now_ms - peer.chunk_ms >= patience_ms:
             if peer.chunk_acked == peer.snapshot.size:
                 peer.chunk_acked = 0
             peer.chunk_next, peer.chunk_ms = peer.chunk_acked, raft.now_ms
+            peer.chunk_patience_ms = 2 * patience_ms
 
 
 def _is_sending(raft: Raft, wanted: ChunkWanted) -> bool:
