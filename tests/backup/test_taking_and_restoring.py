@@ -27,7 +27,8 @@ from polynya.base.names import group_of
 from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
-from polynya.objectstore import MemoryStore
+from polynya.node.restoring import check_root
+from polynya.objectstore import MemoryStore, claim_root, release_root
 from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
 from polynya.stream.replies import Code
@@ -361,6 +362,20 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
     assert not (tmp_path / "new" / birth.FILE).exists()
     await shelf.put(part, data)
     await check_restored(tier, tmp_path / "new", shelf, manifest)
+
+
+@run
+async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(tmp_path: Path) -> None:
+    """It would be the same history: offsets would be given out twice. Of a cluster other nodes may be restored yet."""
+    store = MemoryStore()
+    await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
+    for node, history, is_refused in ((0, 7, True), (0, 6, True), (0, 8, False), (2, 7, False), (2, 6, True)):
+        new = birth.Birth(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
+        if is_refused:
+            with pytest.raises(ConfigError, match="before"):
+                await check_root(store, new, take_over=True)
+        else:
+            await check_root(store, new, take_over=False)
 
 
 @run

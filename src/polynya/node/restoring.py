@@ -289,6 +289,11 @@ async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> No
         return
     if found.cluster_id != birth.cluster_id:
         raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
+    if found.history == birth.history and not birth.node:  # of a cluster other nodes may have been restored, and started
+        raise ConfigError(
+            "cold: what would be restored has been restored with this object store before, and went on from there: what came since would be taken "
+            "for what comes now. Choose another root or bucket, or take a new backup"
+        )
     if found.history > birth.history:
         raise ConfigError(
             f"cold: the object store's root is used by a later history ({found.history}) than what would be restored ({birth.history}): it was restored "
