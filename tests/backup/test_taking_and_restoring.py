@@ -31,6 +31,7 @@ from polynya.node.restoring import check_root
 from polynya.objectstore import MemoryStore, claim_root, release_root
 from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
+from polynya.stream.rebirth import UID_JUMP
 from polynya.stream.replies import Code
 
 Test = Callable[..., Coroutine[Any, Any, None]]
@@ -397,7 +398,7 @@ async def test_the_new_history_goes_on_behind_a_hole_and_knows_its_producers(tmp
     after = tier.world.apply(group, Append(name, tier.world.now, "text/plain", raw_batch(b"later"), Producer("p", 0, 1)))
     assert (after.code, after.record) == (Code.OK, tail + JUMP + 1)
     assert manifest.next_history > manifest.history
-    assert tier.world.machines()[group].uid_counter > JUMP
+    assert tier.world.machines()[group].uid_counter > UID_JUMP
     for storage in storages:
         storage.journal.close()
 

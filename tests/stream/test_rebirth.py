@@ -24,7 +24,7 @@ from polynya.stream.commands import (
     UnlinkSubscription,
 )
 from polynya.stream.holes import JUMP
-from polynya.stream.rebirth import Note, Survey, reborn
+from polynya.stream.rebirth import UID_JUMP, Note, Survey, reborn
 from polynya.stream.replies import Code
 from polynya.stream.snapshots import decode_image, write_image
 from polynya.stream.subscriptions import Event
@@ -209,8 +209,19 @@ def test_a_table_begins_anew_under_another_uid() -> None:
     world, _ = copied.reborn()
     (table,) = world.machines[0].tables.values()
     assert (table.name, table.prefix, table.job, table.main) == ("t", "docs/", 0, "")
-    assert table.uid == uid + JUMP + 1
-    assert world.apply(0, TableCreate("u", "other/", 1)).uid == uid + JUMP + 2
+    assert table.uid == uid + UID_JUMP + 1
+    assert world.apply(0, TableCreate("u", "other/", 1)).uid == uid + UID_JUMP + 2
+
+
+def test_of_restores_one_after_the_other_no_uid_tells_of_another_group() -> None:
+    """Each of a backup of the one before."""
+    copied = Copied()
+    for _ in range(1000):
+        image = decode_image(copied.copies[1])
+        reborn(image, Survey(), now_ms=99)
+        copied.copies[1] = write_image(image)
+    world, _ = copied.reborn()
+    assert world.machines[1].next_uid() >> 48 == 1
 
 
 def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None:
@@ -222,4 +233,4 @@ def test_a_closed_stream_ends_where_it_ended_and_new_uids_are_far_away() -> None
     stream = world.machines[1].streams[SOURCE]
     assert (stream.closed, stream.next_record) == (True, 3)
     world.apply(1, Delete(SOURCE, 100))
-    assert world.apply(1, Create(SOURCE, 101, "text/plain", Encoding.BYTES)).uid == stream.uid + JUMP + 1
+    assert world.apply(1, Create(SOURCE, 101, "text/plain", Encoding.BYTES)).uid == stream.uid + UID_JUMP + 1

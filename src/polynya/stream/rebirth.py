@@ -17,6 +17,8 @@ from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import State
 from polynya.stream.tables import Table
 
+UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the counter has 48 bits, for 65,000 histories one after the other
+
 
 class Note(msgspec.Struct, frozen=True):
     """What a stream has lost: the records from `record` to before `end`."""
@@ -96,7 +98,7 @@ def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
     image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
     image.released = []
     image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
-    image.uid_counter += JUMP
+    image.uid_counter += UID_JUMP
     image.map = None  # of nodes that are other ones now
     image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
     image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
