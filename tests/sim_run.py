@@ -16,6 +16,7 @@ from time import perf_counter
 import msgspec
 from sim_chaos import Episode
 from sim_moves import Moves
+from sim_planned import Planned
 from sim_readers import Readers
 from sim_returns import Returns
 from sim_shrink import as_test, shrunk
@@ -69,6 +70,7 @@ def main() -> int:
     parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
     parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
     parser.add_argument("--returns", action="store_true", help="groups move, and nodes lose their disks and come back under their numbers")
+    parser.add_argument("--planned", action="store_true", help="the product's planner moves groups, while nodes come, are removed and lost")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
     parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
@@ -89,12 +91,14 @@ def main() -> int:
 
 def _flag(options: argparse.Namespace) -> str:
     """Of the kinds that have more nodes than replicas."""
-    return next((name for name in ("readers", "returns", "moves") if getattr(options, name)), "")
+    return next((name for name in ("readers", "returns", "moves", "planned") if getattr(options, name)), "")
 
 
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     flag = _flag(options)
-    kind = {"readers": Readers, "returns": Returns, "moves": Moves}.get(flag, Episode if options.plain else SwarmEpisode)
+    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "planned": Planned}.get(
+        flag, Episode if options.plain else SwarmEpisode
+    )
     episode = kind(seed, options.mishaps)
     began = perf_counter()
     try:

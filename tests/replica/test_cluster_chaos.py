@@ -11,6 +11,7 @@ import pytest
 from sim_chaos import run_episode
 from sim_knobs import Knobs
 from sim_moves import run_moves
+from sim_planned import run_planned
 from sim_readers import run_readers
 from sim_returns import run_returns
 
@@ -62,8 +63,21 @@ def test_nothing_is_lost_while_groups_move_and_nodes_lose_their_disks(seed: int)
     run_returns(seed)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1,
+        5,
+        30,  # a node was removed while the only replica of a group had just come to it
+        93,  # three members far behind were never sent their snapshot, as what was not sent yet was asked for again and again
+    ],
+)
+def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go(seed: int) -> None:
+    run_planned(seed)
+
+
 def test_moves_of_a_seed_are_the_same_run_again() -> None:
-    assert run_moves(5, 10) == run_moves(5, 10)
+    assert run_moves(5, 10) == run_moves(5, 10) and run_planned(5, 10) == run_planned(5, 10)
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:

@@ -1,0 +1,238 @@
+"""Episodes in which the product's planner brings the groups to where its map wants them, while operators ask for more, nodes come, are removed and
+lost, and all else goes wrong. A node that hears that it was removed never comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+from sim_chaos import MISHAPS, Episode
+from sim_cluster import GROUPS, Node, World
+from sim_knobs import Knobs
+from sim_moves import NODES_MAX, Moves
+from sim_process import NOBODY
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.node.cluster_view import ByCore, Told, observed, replica_of
+from polynya.replica import refusals
+from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, plan
+from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP, Map, born
+from polynya.stream.replies import Code
+
+ROUNDS_MAX = 3000  # until all that was asked for is there
+
+
+def record(number: int, replaces: int = 0) -> NodeRecord:
+    return NodeRecord(number, f"n{number}:1", f"http://n{number}", "", replaces=replaces)
+
+
+class KnownMap:
+    """The product's map, as the other parts of the simulation ask for it (`SimMap`)."""
+
+    def __init__(self, now: Map) -> None:
+        self.now = now
+        self.epoch, self.members, self.nodes, self.readers = now.epoch, now.members, now.nodes, tuple(now.readers)
+        self.voters = {group: each.voters for group, each in now.groups.items()}
+        self.goals = {group: each.goal for group, each in now.groups.items()}
+        self.placed_on, self.replicas_of, self.readers_of = now.placed_on, now.replicas_of, now.readers_of
+        self.learners_of, self.first_of = now.learners_of, now.first_of
+
+
+class PlannedWorld(World):
+    """Whose map is kept by the rules of the meta group's machine."""
+
+    def __init__(self, seed: int, count: int, replicas: int) -> None:
+        super().__init__(seed, count=count, replicas=replicas)
+        self.meta = Machine(META_GROUP, GROUPS)
+        command = born([record(number) for number in self.born], GROUPS, replicas)
+        self.placed = {group: each.voters for group, each in enumerate(command.placements)}
+        self.write(command)
+
+    @property
+    def now(self) -> Map:
+        assert self.meta.map is not None
+        return self.meta.map
+
+    def write(self, command: Command) -> int:
+        """Into the map; the code of the reply."""
+        code = self.meta.apply(command).code
+        self.map = KnownMap(self.now)  # type: ignore[assignment]
+        for node in self.alive() if hasattr(self, "nodes") else ():
+            self.tell(node)
+        return code
+
+    def tell(self, node: Node) -> None:
+        newest, life = self.now, node.life
+
+        def hear() -> None:
+            if not node.alive or node.life != life:
+                return
+            own = newest.nodes.get(node.number)
+            if own is not None and own.state == NodeState.REMOVED:
+                node.kill(power=0.0)
+                node.gone = True
+            else:
+                node.process.hand(lambda: node.placing.adopt(newest))
+
+        asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
+
+    def come(self, *, replaces: int = 0, balance: bool = False) -> Node:
+        number = max(self.nodes) + 1
+        node = self.nodes[number] = Node(self, number)
+        node.start()
+        assert self.write(NodeAdd(record(number, replaces), balance)) == Code.CREATED
+        return node
+
+
+class Planned(Moves):
+    """Three to six nodes at first, and one to five replicas of each group."""
+
+    world: PlannedWorld
+
+    def __init__(self, seed: int, mishaps: int = 25, knobs: Knobs | None = None) -> None:
+        super().__init__(seed, mishaps, knobs)
+        draw = Random(f"planned {seed}")
+        count = draw.choice((3, 4, 5, 6))
+        self.world = PlannedWorld(seed, count, draw.choice([each for each in (1, 1, 3, 3, 5) if each <= count]))
+        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS))
+        self.removed = 0
+
+    def told(self) -> str:
+        return f"{super().told()}, {self.removed} removed"
+
+    def look(self, random: Random | None = None) -> Observed:
+        """What a controller sees; with `random` perhaps not all of it."""
+        told: ByCore = {}
+        for node in self.world.alive():
+            if random is None or random.random() > 0.05:
+                statuses = node.core.statuses().items()
+                told[node.number, 0] = Told("", [replica_of(group, status, node.number) for group, status in statuses])
+        return observed(told)
+
+    async def settle(self) -> None:
+        random = Random(f"end {self.seed}")
+        for _ in range(ROUNDS_MAX):
+            steps = await self._round(random, calm=True)
+            if not steps and self._rests():
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"it does not end: {plan(self.world.now, self.look())} {self.world.now}")
+
+    def _rests(self) -> bool:
+        seen = self.look().groups
+        return all(
+            group in seen and seen[group].settled and seen[group].configuration.voters == each.voters == each.goal
+            for group, each in self.world.now.groups.items()
+        )
+
+    async def _control(self, number: int) -> None:
+        random = Random(f"controller {self.seed} {number}")
+        while not self.over:
+            await asyncio.sleep(random.expovariate(1 / (0.1, 2.0)[number]))
+            await self._round(random)
+
+    async def _round(self, random: Random, *, calm: bool = False) -> list[Step]:
+        now = self.world.now
+        seen = self.look(None if calm else random)
+        if not calm:
+            await asyncio.sleep(random.expovariate(1 / 0.02))
+        steps = plan(now, seen)
+        for step in steps:
+            if not calm and random.random() < 0.1:
+                break  # another leads the meta group now
+            with suppress(Unavailable, OutcomeUnknown, TimeoutError):
+                async with asyncio.timeout(5):
+                    await self._take(step, random)
+        return steps
+
+    async def _take(self, step: Step, random: Random) -> None:
+        world = self.world
+        match step:
+            case Place(group, goal, first, epoch):
+                world.write(PlaceGroup(group, goal, first, epoch))
+            case Placed(group, voters, epoch):
+                world.write(GroupPlaced(group, voters, epoch))
+            case Change() | Transfer() if not world.alive():
+                pass
+            case Change(group, _, configuration):
+                node = random.choice(world.alive())
+                await node.process.drive(node.steering.change(group, configuration))
+            case Transfer(group, _, to):
+                node = random.choice(world.alive())
+                await node.process.drive(node.steering.transfer(group, to))
+            case Remove(number) if world.now.nodes[number].state == NodeState.LEAVING:
+                self.note(f"node {number} is removed")
+                self.removed += 1
+                assert world.write(NodeSet(number, NodeState.REMOVED)) == Code.OK
+            case Balanced():
+                world.write(SetBalancing(False))
+
+    def _bury(self) -> None:
+        """The planner does."""
+
+    # --- what operators ask for
+
+    def able(self) -> list[int]:
+        return [number for number in self.world.now.members if not self.world.nodes[number].gone]
+
+    def aim(self) -> None:
+        world, now = self.world, self.world.now
+        group = self.draw.randrange(GROUPS + 1)
+        source, target = self.draw.choice(now.groups[group].voters), self.draw.choice(self.able())
+        if not refusals.moving(now, self.look(), group, source, target):
+            goal = tuple(sorted({*now.groups[group].voters, target} - {source}))
+            self.note(f"group {group} goes to {goal}")
+            self.moved += 1
+            world.write(PlaceGroup(group, goal, goal[0], now.groups[group].epoch))
+
+    def come(self) -> None:
+        if len(self.world.nodes) < NODES_MAX + 2:
+            self.note(f"node {self.world.come(balance=self.draw.random() < 0.5).number} is new")
+
+    def go(self) -> None:
+        """Two at once, perhaps."""
+        now, seen, able = self.world.now, self.look(), self.able()
+        for number in self.draw.sample(able, min(len(able), self.draw.choice((1, 1, 2)))):
+            state = self.draw.choice((NodeState.LEAVING, NodeState.LEAVING, NodeState.EMPTYING))
+            if not refusals.emptying(now, seen, number) and self.world.write(NodeSet(number, state)) == Code.OK:
+                self.note(f"node {number} is to be {NodeState.NAMES[state]}")
+
+    def stay(self) -> None:
+        number = self.draw.choice(self.able())
+        if self.world.now.nodes[number].state != NodeState.ACTIVE and self.world.write(NodeSet(number, NodeState.ACTIVE)) == Code.OK:
+            self.note(f"node {number} stays")
+
+    def balance(self) -> None:
+        replicas = self.draw.choice((0, 0, 1, 3, 5))
+        if not refusals.balancing(self.world.now, replicas):
+            self.note(f"balance, {replicas} replicas")
+            self.world.write(SetBalancing(True, replicas))
+
+    def lose(self) -> None:
+        """A disk is lost, and another node takes the place of its own."""
+        world, now, seen = self.world, self.world.now, self.look()
+        whole = self._rests() and all(len(each.voters) > 2 for each in now.groups.values())
+        if not whole or any(world.nodes[number].gone for number in now.members) or len(world.nodes) >= NODES_MAX + 2:
+            return
+        node = world.nodes[self.draw.choice(self.able())]
+        if refusals.replacing(now, seen, node.number, 0, "elsewhere:1"):
+            return
+        if node.alive:
+            node.kill(power=0.0)
+        node.gone = True
+        self.note(f"node {node.number} is lost for good, node {world.come(replaces=node.number).number} is its heir")
+
+
+ACTS: tuple[Callable[[Planned], None], ...] = (
+    Planned.aim, Planned.aim, Planned.aim, Planned.come, Planned.come, Planned.go, Planned.go, Planned.go, Planned.stay, Planned.balance,
+    Planned.balance, Planned.lose,
+)  # fmt: skip
+
+
+def run_planned(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:
+    """The same seed gives the same checksum. Raises AssertionError with what was not true."""
+    return Planned(seed, mishaps, knobs).play()
