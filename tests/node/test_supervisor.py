@@ -21,6 +21,8 @@ from cluster_peer import cluster_peer
 from free_ports import free_ports
 from polling import wait_until
 
+from polynya.node.supervisor import how_it_ended
+
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SERVE = """
@@ -393,3 +395,8 @@ def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does
 
 def settled(data: Path) -> dict[str, object]:
     return json.loads((data / "node.json").read_bytes())
+
+
+@pytest.mark.parametrize(("code", "said"), [(70, "exit code 70"), (-15, "killed by SIGTERM"), (-9, "memory was short: see dmesg")])
+def test_how_a_process_ended_is_said_and_what_may_have_killed_it(code: int, said: str) -> None:
+    assert said in how_it_ended(code)
