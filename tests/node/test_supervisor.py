@@ -183,7 +183,7 @@ def test_a_core_that_dies_is_started_again(tmp_path):
         (first,) = node.lives(1)
         os.kill(first, signal.SIGKILL)
         line = json.loads(node.until("starting it again"))
-            assert line["died"] == 1 and line["how"].startswith("killed by SIGKILL")
+        assert line["died"] == 1 and line["how"].startswith("killed by SIGKILL")
         deadline = time.monotonic() + 30
         while len(node.lives(1)) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
