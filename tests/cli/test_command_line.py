@@ -64,6 +64,11 @@ def test_every_verb_has_help_with_an_example(command: str) -> None:
     assert text.count(f"polynya {command}") >= 2, text  # once in the usage line
 
 
+def test_the_help_of_a_group_has_whole_sentences() -> None:
+    told = " ".join(CliRunner().invoke(cli, ["cluster", "--help"], prog_name="polynya").output.split())
+    assert "Let a node into the cluster, and print the settings to start it with." in told and "..." not in told.partition("Commands:")[2]
+
+
 def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
     ran = polynya("crate", "x")
     assert ran.code == 2 and "Did you mean 'create'?" in ran.err
@@ -85,6 +90,10 @@ def test_no_server_is_exit_code_3_and_says_what_to_do() -> None:
         (["read", "x", "--offset", "12"], "start"),
         (["create", "x", "--ttl", "soon"], "15min"),
         (["info", "x", "--server", "ftp://x"], "http://127.0.0.1:4437"),
+        (["--server", "http://x", "ls"], "'--server' goes behind the command: 'polynya ls --server …'"),
+        (["--server=http://x", "cluster", "status"], "'polynya cluster status --server …'"),
+        (["cluster", "--server", "http://x", "status"], "'polynya cluster status --server …'"),
+        (["--servr", "http://x", "cluster", "status"], "No such option '--servr'"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(arguments: list[str], told: str) -> None:

@@ -110,6 +110,19 @@ def test_an_old_server_and_a_wrong_clock_are_told() -> None:
     assert "core 1 journal: no room" in found["health"].said
 
 
+def test_of_a_cluster_s_node_the_doctor_says_what_the_nodes_say_of_each_other() -> None:
+    node = b'{"version":"0.0.1","cores":2,"nodes":{"1":"http://a","2":"http://b"},"ports":{"http":1,"admin":2}}'
+    health = b'{"status":"pass","failed":[],"unsafe":[]}'
+    ill = b'{"healthy":false,"nodes":2,"problems":["node 2 does not answer"],"notes":[]}'
+    with scripted((200, {}, node), (200, {}, health), (503, {}, ill)) as server:
+        found = findings("--server", server.url)["cluster"]
+    assert (found.status, found.said) == (WARN, "node 2 does not answer") and "cluster status" in found.step
+    well = b'{"healthy":true,"nodes":2,"problems":[],"notes":[]}'
+    with scripted((200, {}, node), (200, {}, health), (200, {}, well)) as server:
+        found = findings("--server", server.url)["cluster"]
+    assert (found.status, found.said) == (OK, "all is well with its 2 nodes")
+
+
 @pytest.mark.parametrize(
     ("version", "conditions", "good"),
     [

@@ -71,6 +71,7 @@ backend = "none"
     [
         ("per = 'x:1'", "cluster.nodes: node 1: per: unknown; did you mean peer?"),
         ("", "node 1: peer is missing"),
+        ("peer = 'h:1'\nid = 4\nlisten = 'h:2'", "node 4: listen: unknown; a node has id, peer, http, zone, role, and settings"),
         ("peer = 'nowhere'", "'nowhere': expected the HOST:PORT of its peer port"),
         ("peer = 'h:1'\nid = 251", "'251': a node's id is a number from 1 to 250"),
         ("peer = 'a=b:1'", "no value has ',' or '=' in it"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.node.cluster_view import (
@@ -14,6 +15,7 @@ from polynya.node.cluster_view import (
     ClusterView,
     Replica,
     Told,
+    clock_notes,
     described,
     disk_notes,
     problems,
@@ -63,6 +65,7 @@ def test_a_cluster_that_is_well_has_no_problems():
         "behind_entries": 0,
         "behind_seconds": 0.0,
         "store": "",
+        "unheard_by": [],
         "disk": "",
         "condition": "active",
     }
@@ -221,6 +224,58 @@ def test_a_node_that_is_there_is_asked_again_and_one_that_is_away_is_not():
     start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
     told = asyncio.run(ClusterView(start, transport, list, None).gather())
     assert sorted(told) == [(1, 0), (2, 0)] and asked.count(2) >= 2 and asked.count(3) == 2
+
+
+def test_a_node_that_some_do_not_hear_is_a_problem_though_who_is_asked_hears_it():
+    said = {
+        (node, 0): told(*(replica(group, "leader" if group == 0 and node == 1 else "follower") for group in (0,))) for node in (1, 2, 3)
+    }
+    now = a_map(0)
+    assert not list(problems(now, *described(now, 0, said)))
+    said[2, 0] = msgspec.structs.replace(said[2, 0], unheard=[3])
+    assert list(problems(now, *described(now, 0, said))) == ["node 3 is there, and not heard by node 2: look at the network between them"]
+    del said[3, 0]
+    assert "node 3 does not answer" in list(problems(now, *described(now, 0, said)))
+    assert not any("not heard" in problem for problem in problems(now, *described(now, 0, said))), "then that is all"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        ({1: 0.0, 2: 4.0, 3: -0.9}, []),
+        ({1: 0.0, 2: 0.2, 3: 3600.0}, ["the clock of node 3 is 3600 s ahead of the others"]),
+        ({1: 0.0, 2: -7200.0, 3: -7200.0}, ["the clock of node 1 is 7200 s ahead of the others"]),
+        ({1: 0.0, 2: -60.0}, ["the clocks of nodes 2 and 1 are 60 s apart"]),
+        ({1: 0.0, 2: 0.0, 3: 6.0, 4: 6.0}, ["the clocks of nodes 1 and 3 are 6 s apart"]),
+    ],
+)
+def test_a_clock_that_differs_from_the_others_is_noted(ahead: dict[int, float], said: list[str]) -> None:
+    told = {(node, 0): Told("9.9", [], clock=1e9, ahead=seconds) for node, seconds in ahead.items()}
+    told[9, 0] = Told("0.1", [], ahead=0.0)  # of a release that does not say what time it is
+    assert [note.partition(";")[0] for note in clock_notes(told)] == said
+
+
+def test_a_clock_is_compared_with_the_moments_around_the_answer() -> None:
+
+    async def call(place: int, kind: int, body: bytes) -> bytes:
+        return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
+
+    def ahead() -> float:
+        there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+        transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
+        view = ClusterView(SimpleNamespace(birth=SimpleNamespace(node=1), core=0), transport, list, None)  # type: ignore[arg-type]
+        times = iter([100.0, 1000.0, 1001.0])  # of its own status, of the question, of the answer
+        view.clock = lambda: next(times)
+        return asyncio.run(view.gather())[2, 0].ahead
+
+    clock = 1010.5
+    assert ahead() == 9.5
+    clock = 990.0
+    assert ahead() == -10.0
+    clock = 1000.5
+    assert ahead() == 0.0
+    clock = 0.0
+    assert ahead() == 0.0
 
 
 def in_zones(*named: str, voters: tuple[int, ...]) -> Map:

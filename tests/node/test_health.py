@@ -1,10 +1,8 @@
 """Health of a node of two cores in one loop: one answer speaks for both."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from polynya.node import health
 from polynya.node.birth import Birth
 from polynya.node.config import Config
-from polynya.node.health import GATHER_SECONDS, Health, low_disk
+from polynya.node.health import GATHER_SECONDS, Health
 from polynya.node.start import CoreStart
 from polynya.transport import Transport
 
@@ -153,21 +151,17 @@ def test_the_heart_measures_a_stall(monkeypatch):
     asyncio.run(story())
 
 
-def test_a_disk_with_little_room_is_a_reason(tmp_path, monkeypatch):
-    assert low_disk(tmp_path) is None
-    monkeypatch.setattr("polynya.node.health.LOW_BYTES", 1 << 62)
-    reason = low_disk(tmp_path)
-    assert reason is not None and str(tmp_path) in reason and "507" in reason
+def test_a_check_with_something_to_say_is_a_metric():
+    async def story():
+        alone = Health(start_of(0, "", cores=1), None)
+        reason: list[str | None] = [None]
+        alone.warn("disk", lambda: reason[0])
+        assert b'polynya_check_failing{check="disk"} 0\n' in (await alone.metrics()).body
+        reason[0] = "it is slow"
+        assert b'polynya_check_failing{check="disk"} 1\n' in (await alone.metrics()).body
+        alone.heart.stop()
 
-
-def test_a_file_system_that_takes_no_more_files_is_a_reason_though_it_has_room(tmp_path, monkeypatch):
-    found = os.statvfs(tmp_path)
-    few = SimpleNamespace(f_bavail=found.f_bavail, f_frsize=found.f_frsize, f_files=1000, f_favail=7)
-    monkeypatch.setattr("polynya.node.health.LOW_BYTES", 0)
-    monkeypatch.setattr(os, "statvfs", lambda folder: few)
-    assert "7 more files fit" in (low_disk(tmp_path) or "")
-    few.f_files = few.f_favail = 0  # as btrfs says
-    assert low_disk(tmp_path) is None
+    asyncio.run(story())
 
 
 def test_the_only_core_of_a_cluster_s_node_waits_for_no_other(tmp_path):

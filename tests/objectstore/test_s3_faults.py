@@ -19,6 +19,7 @@ from s3_server import S3Server
 
 from polynya.objectstore import AlreadyExists, Conflict, ObjectStore, StoreSettings, StoreUnavailable, open_store
 from polynya.objectstore.s3 import S3Store
+from polynya.objectstore.s3_refusals import reason, told
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -158,6 +159,16 @@ def test_a_refusal_says_why_and_what_to_do(status: str, body: str, words: tuple[
         assert len(said) < 700
         for word in words:
             assert word in said
+
+
+@pytest.mark.parametrize(
+    "end", ["1ms - Server returned non-2xx status code: 403 Forbidden: ", "10.2s, after 3 retries - HTTP error: connect"]
+)
+def test_that_no_credentials_are_set_is_said(end: str) -> None:
+    fault = OSError(f"Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in {end}\n\nDebug source:\nx")
+    for said in (told(fault), reason(fault)):
+        assert said.startswith("no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID") and "\n" not in said
+    assert "169.254.169.254" in told(fault) and "169.254.169.254" not in reason(fault)
 
 
 @pytest.mark.process

@@ -12,11 +12,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from polynya.cli import exits
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.leaving import Leaving
 
 VERBS = {  # name: (module, what --help says), in the order of the list
     "serve": ("serve", "Start a node and serve until it is told to stop."),
-    "cluster": ("cluster", "Look at a cluster, and start one here for development."),
+    "cluster": ("cluster", "Look at a cluster, change it while it works, and start one here for development."),
     "create": ("streams", "Create a stream."),
     "append": ("append", "Append records to a stream, from arguments or stdin."),
     "import": ("importing", "Copy a stream from another server."),
@@ -73,7 +74,7 @@ Data goes to stdout, notices and errors to stderr.
 """
 
 
-class Verbs(click.Group):
+class Verbs(CommandGroup):
     """Loads the module of a verb when that verb is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -14,6 +14,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.progress import steps
 from polynya.cli.values import SECONDS
 
@@ -33,7 +34,7 @@ keep_option = click.option("--keep", is_flag=True, help="Keep the streams, which
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 
 
-@click.group("bench")
+@click.group("bench", cls=CommandGroup)
 def bench_command() -> None:
     """Measure a node with load of this machine's making, and check what it stored.
 

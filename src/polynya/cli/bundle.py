@@ -16,6 +16,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import Client
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_context
 from polynya.cli.scrub import scrubber
 from polynya.cli.setting_flags import config_option, loaded_config, with_hidden_settings
@@ -45,7 +46,7 @@ _MEANING = {
 }
 
 
-@click.group("debug")
+@click.group("debug", cls=CommandGroup)
 def debug_command() -> None:
     """Help those who help."""
 

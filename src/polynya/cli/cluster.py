@@ -14,12 +14,13 @@ from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
 from polynya.cli.cluster_acts import COMMANDS
 from polynya.cli.cluster_dev import dev_command
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.values import toml_text
 
 WATCH_SECONDS = 1.0
 
 
-@click.group("cluster")
+@click.group("cluster", cls=CommandGroup)
 def cluster_command() -> None:
     """Several nodes that act as one server: any of them answers everything, and one that is lost takes nothing with it."""
 

@@ -25,12 +25,11 @@ from polynya.cli.cluster_wait import (
 )
 from polynya.cli.values import Seconds
 
-WAIT_SECONDS = 600.0
 _number = click.IntRange(1, 250)
 _group = click.IntRange(0)
 _wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
 _timeout = click.option(
-    "--timeout", type=Seconds(), default=WAIT_SECONDS, show_default=True, help="With --wait: seconds; then the exit code is 3."
+    "--timeout", type=Seconds(), default="10min", show_default=True, help="With --wait: for so long; then the exit code is 3."
 )
 
 
@@ -280,12 +279,14 @@ def _start_of(place: cluster_dev.DevNode | None) -> str:
 
 def settings_of(told: dict[str, Any]) -> str:
     """TOML for the node that was added."""
-    lines = [f"groups = {told['groups']}", "", "[cluster]", f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
+    lines = ["# here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
+    lines += ["[cluster]  # and below it: ca, cert and key of this node, where the others have them"]
+    lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
     for node in (told["node"], *told["peers"]):
         lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
         lines += [f'zone = "{node["zone"]}"'] if node["zone"] else []
         lines += ['role = "reader"', ""] if node.get("role") == "reader" else [""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "# here: [cold], as the others have it", ""])
 
 
 def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:

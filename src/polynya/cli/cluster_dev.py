@@ -436,7 +436,7 @@ def _say(nodes: list[DevNode], folder: Path) -> None:
     click.echo(f"a cluster of {output.counted(len(nodes), 'node')}, any of which answers everything:")
     for node in nodes:
         click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
-    click.echo(f"\n  look    polynya cluster status --server {nodes[-1].url}")
+    click.echo(f"\n  look    polynya cluster status --server {nodes[0].url}")
     click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{nodes[-1].number}/node.pid')})")
     click.echo(f"  regain  {shlex.quote(f'{folder}/node-{nodes[-1].number}/start.sh')}")
     click.echo("  stop    Ctrl-C", nl=True)

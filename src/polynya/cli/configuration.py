@@ -8,6 +8,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option, loaded_config, with_hidden_settings
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from polynya.node.config import Config
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config_command() -> None:
     """Look at the settings with which 'polynya serve' would start here."""
 

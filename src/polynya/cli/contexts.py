@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from polynya.cli import exits, output
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_context
 from polynya.cli.output import as_json
 from polynya.cli.targets import (
@@ -27,7 +28,7 @@ from polynya.cli.targets import (
 from polynya.cli.urls import server_urls
 
 
-@click.group("context")
+@click.group("context", cls=CommandGroup)
 def context_command() -> None:
     """Give servers names, and choose the one that commands talk to."""
 

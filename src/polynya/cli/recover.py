@@ -269,7 +269,7 @@ class Carrier:
 
     def _taken(self) -> exits.Refused:
         return exits.Refused(
-            f"there is a stream {self.name} already, and it is not what is brought back", hint="Give it another name: --as NAME."
+            f"there is a stream {self.name} already, and it is not what is brought back", hint="--as NAME gives it another name."
         )
 
     def _close(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from polynya.base.offsets import parse_token
 from polynya.cli import output
 from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_stream
 from polynya.cli.output import as_json
 from polynya.cli.values import SIZE, WHOLE_SECONDS
@@ -57,7 +58,7 @@ def _trim_body(before: str | None, keep_bytes: int | None, keep_age: int | None)
     return {"keep_bytes": keep_bytes} if keep_bytes is not None else {"keep_age_seconds": keep_age}
 
 
-@click.group("retention")
+@click.group("retention", cls=CommandGroup)
 def retention_command() -> None:
     """Say how much of a stream, or of a bucket's streams, is kept; what is over it goes by itself."""
 

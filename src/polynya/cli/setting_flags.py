@@ -11,7 +11,7 @@ import click
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.node.config import Loaded, load
-from polynya.node.settings import SETTINGS, Setting, parse_switch
+from polynya.node.settings import SETTINGS, Setting, parse_seconds, parse_switch
 
 # The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
 SHOWN = ("listen", "data", "cores", "long_poll_timeout", "lake.interval", "cold.backend", "unsafe_no_auth")
@@ -52,4 +52,7 @@ def _variable(setting: Setting) -> str:
 
 def _help(setting: Setting) -> str:
     plain = setting.doc.replace("`", "")
-    return plain if setting.default in (None, "", False) else f"{plain}  [default: {setting.default}]"
+    if setting.default in (None, "", False):
+        return plain
+    default = f"{setting.default:g}s" if setting.parse is parse_seconds else setting.default
+    return f"{plain}  [default: {default}]"

@@ -16,6 +16,7 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.output import as_json
 from polynya.cli.progress import Live, spelled_seconds
 from polynya.cli.values import WHOLE_SECONDS
@@ -28,7 +29,7 @@ DELETE_AT_ONCE = 1000
 SHOWN = 20
 
 
-@click.group("store")
+@click.group("store", cls=CommandGroup)
 def store_command() -> None:
     """Check and clean the object store of a node or a cluster."""
 

@@ -10,6 +10,7 @@ import click
 
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_stream, complete_subscription
 from polynya.cli.output import as_json
 from polynya.cli.streams import facts_if_there
@@ -21,7 +22,7 @@ PAGE = 1000
 _FACTS = ("id", "type", "state", "status", "pattern", "description", "created_at", "generation", "current_holder", "next_attempt_at")
 
 
-@click.group("sub")
+@click.group("sub", cls=CommandGroup)
 def sub_command() -> None:
     """Have a webhook, or one of several workers, woken when streams have something new."""
 

@@ -14,6 +14,7 @@ import click
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.cli import exits, output
 from polynya.cli.client import Client, server_option
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_table
 from polynya.cli.output import as_json
 from polynya.cli.progress import steps
@@ -39,7 +40,7 @@ NEXT_STEPS = {  # what the pipeline does after it has told a step
 master_option = click.option("--master", metavar="URL", default="", help="The Spark master. Default: all cores of this machine.")
 
 
-@click.group("table")
+@click.group("table", cls=CommandGroup)
 def table_command() -> None:
     """Make and list tables: every stream under a prefix, as rows, in Iceberg and Delta at once."""
 
@@ -128,7 +129,7 @@ def compact_command(client: Client, tables: tuple[str, ...], master: str, as_jso
         output.notice(f"{done.table.name}: job {done.job} brought {output.counted(done.rows, 'row')}{dead}")
 
 
-@click.group("lake")
+@click.group("lake", cls=CommandGroup)
 def lake_command() -> None:
     """Keep tables up to date."""
 

@@ -18,6 +18,7 @@ import click
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import JSON_TYPE, Client
+from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_context
 from polynya.cli.output import as_json
 from polynya.cli.setting_flags import config_option
@@ -66,7 +67,7 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_tokens
 
 
-@click.group("token")
+@click.group("token", cls=CommandGroup)
 def token_command() -> None:
     """Make, list and revoke access tokens.
 

@@ -25,10 +25,11 @@ from polynya.node.cluster_acts import Acts, NoCluster
 from polynya.node.cluster_view import ClusterView
 from polynya.node.controller import Controller
 from polynya.node.copying import Copier
+from polynya.node.data_disk import DataDisk
 from polynya.node.doors import Behind, Doors
 from polynya.node.engine import Engine, Shape
 from polynya.node.farewell import Farewell
-from polynya.node.health import Health, little_room, low_disk
+from polynya.node.health import Health
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.levels import LOOK_SECONDS, Levels
 from polynya.node.maps import Maps
@@ -121,9 +122,10 @@ class Assembly:
             self._health.warn("object store", lambda: access.trouble() or flusher.trouble())
             self._view.store = lambda: access.trouble() or ""
             store_leads = None if self._joined is None else self._joined.store_leads(access)
-        data = Path(self._start.config.data)
-        self._health.warn("disk", lambda: low_disk(data))
-        self._view.disk = lambda: little_room(data)
+        disk = DataDisk(Path(self._start.config.data), self._engine.core.counters.pace, others_lead=self._joined is not None)
+        self._health.warn("disk", disk.check)
+        self._health.registry.add(disk.samples)
+        self._view.disk = disk.trouble
         checks = StoreChecks(self.service, self._tier)
         backups = Backups(self._start, self._engine, self._tier)
         if self._transport is not None:  # from here on the other cores ask: all that an answer needs must be there

@@ -182,13 +182,19 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and 1 <= int(text) <= 65535
 
 
-def _table_text(table: dict[str, Any], number: int) -> str:
+def _table_text(table: dict[str, Any], place: int) -> str:
     known = (*NODE_KEYS, *NODE_KEYS_MORE)
+    number = table.get("id", place)
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             raise ValueError(
-                f"node {number}: {key}: unknown" + (f"; did you mean {near[0]}?" if near else "; a node has id, peer, http, zone, role")
+                f"node {number}: {key}: unknown"
+                + (
+                    f"; did you mean {near[0]}?"
+                    if near
+                    else "; a node has id, peer, http, zone, role, and settings of other kinds go before the first [table]"
+                )
             )
     missing = [key for key in NODE_KEYS if key not in table]
     if missing:

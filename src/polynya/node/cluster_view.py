@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +29,7 @@ ASK_AGAIN_SECONDS = 0.05
 HEALTH_SECONDS = 0.5  # an answer about health is this old at most
 TRUST_SHOWN = 3  # of those who say why a node is away
 LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
+CLOCK_SECONDS = 5.0  # clocks that differ by more are not kept right
 KNOWS_MAPS = 1  # this release keeps a map
 CAUGHT_UP_ENTRIES = Settings().caught_up_entries
 
@@ -63,6 +66,9 @@ class Told(msgspec.Struct, frozen=True):
     certificate: str = ""  # that the one for other nodes is over, or soon will be, or that a new one cannot be used
     refusals: dict[int, str] = {}  # nodes that do not let it in, or that it does not, and why
     twins: dict[int, str] = {}  # nodes whose id somebody else uses, too: from where
+    clock: float = 0.0  # what time it is there, in seconds since 1970; 0 of a release that does not say
+    unheard: list[int] = []  # nodes of the cluster that this core does not hear
+    ahead: float = 0.0  # so far is that clock ahead of the one of the node that asked, in seconds, or at least; never sent
 
 
 ByCore = dict[tuple[int, int], Told]
@@ -85,6 +91,7 @@ class ClusterView:
         self.certificate: Callable[[], str | None] = str
         self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
         self._asked = 0.0
+        self.clock = time.time
         if transport is not None:
             transport.on(KIND_STATUSES, self._hear)
 
@@ -108,6 +115,7 @@ class ClusterView:
             *reader_notes(now, nodes, birth.groups),
             *store_notes(nodes),
             *disk_notes(nodes),
+            *clock_notes(told),
             *trust_notes(nodes, told),
         ]
         return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
@@ -135,11 +143,13 @@ class ClusterView:
                 places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
 
         async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
+            asked = self.clock()
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
-                    told[where] = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
+                    part = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
             except (PolynyaError, TimeoutError):
                 return
+            told[where] = msgspec.structs.replace(part, ahead=_ahead(part.clock, asked, self.clock()))
 
         await asyncio.gather(*(ask(self._transport, where, place) for where, place in places.items()))
         return told
@@ -159,7 +169,15 @@ class ClusterView:
             self.certificate() or "",
             {} if self._transport is None else self._transport.refusals,
             {} if self._transport is None else self._transport.twins,
+            self.clock(),
+            self._unheard(),
         )
+
+    def _unheard(self) -> list[int]:
+        raft = None if self._transport is None else self._transport.raft
+        if raft is None or self._maps is None:
+            return []
+        return [node for node in self._maps.now.members if node != self._start.birth.node and not raft.is_there(node)]
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         reply(msgspec.msgpack.encode(self._told()))
@@ -253,6 +271,8 @@ def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, 
         if behind and not now.nodes[number].reader:
             yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
     for number, node in nodes.items():
+        if unheard := [each for each in node["unheard_by"] if not (now.nodes[each].reader or now.nodes[number].reader)]:
+            yield f"node {number} is there, and not heard by {_named(unheard)}: look at the network between them"
         if node["lost"]:
             yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
     short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
@@ -283,6 +303,8 @@ def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Ite
         node = nodes[number]
         if not node["there"]:
             yield f"read replica {number} does not answer"
+        elif node["unheard_by"]:
+            yield f"read replica {number} is there, and not heard by {_named(node['unheard_by'])}: look at the network between them"
         elif node["replicas"] <= groups:
             yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
         elif node["behind_entries"] > LAG_ENTRIES:
@@ -299,6 +321,27 @@ def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
 def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
     """Whose disk is nearly full, for people: then others lead, and it falls behind."""
     return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
+
+
+def clock_notes(told: ByCore) -> Iterable[str]:
+    """Whose clock differs from the others', for people."""
+    ahead = {node: part.ahead for (node, _), part in told.items() if part.clock}
+    first, last = min(ahead, key=lambda node: ahead[node], default=0), max(ahead, key=lambda node: ahead[node], default=0)
+    if not ahead or ahead[last] - ahead[first] <= CLOCK_SECONDS:
+        return
+    middle = statistics.median(ahead.values())
+    wrong = {node: round(seconds - middle) for node, seconds in sorted(ahead.items()) if abs(seconds - middle) > CLOCK_SECONDS}
+    what = "expiry, certificates and the object store go by them: look at NTP there"
+    if len(ahead) == 2 or not wrong:  # nobody knows which of them is right
+        yield f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s apart; {what}"
+        return
+    for node, seconds in wrong.items():
+        yield f"the clock of node {node} is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the others; {what}"
+
+
+def _ahead(clock: float, asked: float, answered: float) -> float:
+    """How far the clock is ahead that was read somewhere between the two moments here; the least that it can be."""
+    return 0.0 if not clock else max(clock - answered, 0.0) + min(clock - asked, 0.0)
 
 
 def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
@@ -342,6 +385,7 @@ def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
         "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
         "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
         "store": next((part.store for part in parts if part.store), ""),
+        "unheard_by": sorted({where for (where, _), part in told.items() if parts and where in now.nodes and number in part.unheard}),
         "disk": next((part.disk for part in parts if part.disk), ""),
     }
 
@@ -367,7 +411,11 @@ def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
 
 
 def _nodes(numbers: list[int]) -> str:
-    return f"node {numbers[0]} is" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))} are"
+    return f"{_named(numbers)} {'is' if len(numbers) == 1 else 'are'}"
+
+
+def _named(numbers: list[int]) -> str:
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
 
 
 def _groups(numbers: list[int]) -> str:

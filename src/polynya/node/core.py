@@ -16,6 +16,7 @@ from typing import cast
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.node.pace import DiskPace
 from polynya.node.turn_ends import TurnEnds, journal_failed
 from polynya.replica import Entry, Run, Shard
 from polynya.replica.log import encode_command
@@ -32,10 +33,15 @@ Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
 class CoreCounters:
     """Plain numbers, read at scrape time."""
 
-    __slots__ = ("copied", "disk_full", "entries", "overloaded", "turns")
+    __slots__ = ("copied", "disk_full", "entries", "overloaded", "pace", "turns")
 
     def __init__(self) -> None:
         self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
+        self.pace = DiskPace()
+
+    @property
+    def write_seconds(self) -> float:
+        return self.pace.seconds
 
 
 class Core:
@@ -174,7 +180,7 @@ class Core:
             batch, entries, moves = job
             error: BaseException | None = None
             try:
-                self.journal.write(batch)
+                self.counters.pace.write(self.journal, batch)
             except BaseException as caught:
                 error = caught
             try:

@@ -6,14 +6,11 @@ Each core has checks; whichever core is asked asks the others too, so that one a
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from polynya import __version__
-from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
 from polynya.node.build import commit
 from polynya.node.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
 from polynya.node.start import CoreStart
@@ -24,8 +21,6 @@ KIND_SAMPLES = 1001
 GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
 BEAT_SECONDS = 0.5
 STALL_SECONDS = 10.0  # a loop that stood still for so long is not live
-LOW_BYTES = 2 * JOURNAL_SEGMENT_BYTES
-LOW_FILES = 100  # a few segments, and a snapshot of each group beside the one before
 Check = Callable[[], str | None]
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -73,21 +68,6 @@ class Heart:
         self.lag_max = max(self.lag_max, self.lag)
         self._due = self._loop.time() + BEAT_SECONDS
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
-
-
-def low_disk(folder: Path) -> str | None:
-    """A check: whether the journal has room for what it writes next."""
-    trouble = little_room(folder)
-    return f"{trouble}; when it is full appends get 507, and reads go on" if trouble else None
-
-
-def little_room(folder: Path) -> str:
-    """How much is left, where that is little."""
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
-    if found.f_files and found.f_favail < LOW_FILES:  # file systems without a bound of their own say 0
-        return f"{found.f_favail} more files fit into the file system of {folder} (its inodes are used up): remove some"
-    return "" if free >= LOW_BYTES else f"{free / MIB:.0f} MiB are free in {folder}: make room"
 
 
 class Health:
@@ -231,6 +211,7 @@ class Health:
             label("polynya_info", version=__version__, commit=commit()): 1,
             "polynya_cores": self._start.cores,
             "polynya_cores_up": 1,
+            **{label("polynya_check_failing", check=name): int(check() is not None) for name, check, _ in self._checks},
         }
 
 

@@ -168,7 +168,9 @@ class Joined:
 
     def samples(self) -> Samples:
         forwarding = self.forwarding
+        now, own = forwarding.whereabouts.map, self._start.birth.node
         return {
+            "polynya_nodes_away": sum(node != own and not self._raft.is_there(node) for node in now.members),
             "polynya_groups_led": len(self._core.led),
             "polynya_leads_followed_total": self._core.leadership.followed,
             "polynya_peers_connected": self._raft.there,

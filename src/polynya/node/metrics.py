@@ -39,6 +39,13 @@ METRICS = (
     ),
     Metric("polynya_cores", "gauge", "Cores that the node should have.", merge="max"),
     Metric("polynya_cores_up", "gauge", "Cores that answered this scrape."),
+    Metric(
+        "polynya_check_failing",
+        "gauge",
+        "1 where a check of /readyz has something to say, on any core; /readyz says what.",
+        ("check",),
+        "max",
+    ),
     Metric("polynya_core_start_seconds", "gauge", "When the youngest core started, in seconds since 1970.", merge="max"),
     Metric("polynya_process_resident_bytes", "gauge", "Memory of all cores."),
     Metric("polynya_process_cpu_seconds_total", "counter", "CPU time of all cores."),
@@ -50,6 +57,7 @@ METRICS = (
     Metric("polynya_transport_outstanding", "gauge", "Calls between cores without an answer yet."),
     Metric("polynya_transport_refused_total", "counter", "Calls between cores that were refused because too much was under way."),
     Metric("polynya_transport_failed_total", "counter", "Calls between cores that failed: a core died, hung or restarted."),
+    Metric("polynya_nodes_away", "gauge", "Other nodes of the cluster that this node does not hear.", merge="max"),
     Metric("polynya_groups_led", "gauge", "Groups that this node leads, of a cluster."),
     Metric(
         "polynya_leads_followed_total", "counter", "Leads that this node gave to the node by which nearly all appends of the group came."
@@ -92,6 +100,12 @@ METRICS = (
     Metric("polynya_forward_refused_total", "counter", "Commands refused because their group had no leader for too long."),
     Metric("polynya_turns_total", "counter", "Journal writes, each with one fsync."),
     Metric("polynya_entries_total", "counter", "Entries written to the journal; over the turns: how well group commit batches."),
+    Metric(
+        "polynya_journal_write_seconds_total",
+        "counter",
+        "Time that they took, fsync included; over the turns: how long an append waits for the disk.",
+    ),
+    Metric("polynya_disk_free_bytes", "gauge", "Free on the disk of the data folder.", merge="max"),
     Metric("polynya_journal_full_total", "counter", "Journal writes refused because the disk was full."),
     Metric("polynya_overloaded_total", "counter", "Commands refused because too much was in flight to the journal."),
     Metric("polynya_inflight_bytes", "gauge", "Payload on its way to the journal."),

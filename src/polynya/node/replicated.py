@@ -104,7 +104,7 @@ class ReplicatedCore:
         self._kicked = self._applied = False
         self._dead: BaseException | None = None
         self._ends = TurnEnds()
-        self._writes = Writes(journal, WriterThread(journal) if writer is None else writer, self, self.counters)
+        self._writes = Writes(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
         self._deadlines = Deadlines(self._now_ms, self._due)
         self.members: dict[int, Member] = {}
         self._fitness, self._doubts = Fitness(self.node), Doubts()

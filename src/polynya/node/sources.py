@@ -13,6 +13,7 @@ from polynya.service.local import LocalGroups
 TURNS = {
     "polynya_turns_total": "turns",
     "polynya_entries_total": "entries",
+    "polynya_journal_write_seconds_total": "write_seconds",
     "polynya_journal_full_total": "disk_full",
     "polynya_overloaded_total": "overloaded",
 }

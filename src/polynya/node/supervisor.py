@@ -309,16 +309,16 @@ class _Node:
                 reason = OTHERS_HAVE_IT if code == EXIT_CORRUPT and self._start.birth.node else FATAL[code]
                 self._fail(code, f"core {core} stopped: {reason}")
             elif quick >= (QUICK_DEATHS_MAX if self._served.is_set() else FIRST_DEATHS_MAX):
-                self._fail(1, f"core {core} died {quick} times in a row ({_how(code)}); see the lines above for the reason")
+                self._fail(1, f"core {core} died {quick} times in a row ({how_it_ended(code)}); see the lines above for the reason")
             else:
                 pause = min(BACKOFF_SECONDS * 2 ** (quick - 1), BACKOFF_SECONDS_MAX)
-                log.error("a core died: starting it again", extra={"died": core, "how": _how(code), "lived_s": round(lived, 1)})
+                log.error("a core died: starting it again", extra={"died": core, "how": how_it_ended(code), "lived_s": round(lived, 1)})
                 await self._pause(pause)
 
     def _ended(self, core: int, code: int) -> None:
         """While the node stops: how it went is part of the node's exit code."""
         if code > EXIT_CLEAN and code != EXIT_REMOVED:  # that is said by a core which ends before the node stops
-            log.error("a core did not end cleanly", extra={"ended": core, "how": _how(code)})
+            log.error("a core did not end cleanly", extra={"ended": core, "how": how_it_ended(code)})
             self._exit_code = self._exit_code or 1
 
     async def _run_core(self, core: int) -> int:
@@ -383,7 +383,7 @@ class _Node:
             )
             code = await self._wait("lake", process)
             if not self._stopping.is_set():
-                log.error("the lake worker ended: starting it again", extra={"how": _how(code)})
+                log.error("the lake worker ended: starting it again", extra={"how": how_it_ended(code)})
                 await self._pause(LAKE_RESTART_SECONDS)
 
 
@@ -440,7 +440,10 @@ def _send(process: Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def _how(code: int) -> str:
+def how_it_ended(code: int) -> str:
+    """Of a process's exit code, negative for a signal, for people."""
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL; if nobody did that, the kernel did, as memory was short: see dmesg, and the limit of the container"
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

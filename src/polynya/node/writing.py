@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.node.core import KIND_COPY, MARK_SECONDS, CoreCounters, Moves, copy_of
+from polynya.node.pace import DiskPace
 from polynya.raft import Effects, HardState, Kind, Raft, Snapshot, encode_configuration
 from polynya.replica.member import Member
 from polynya.stream.model import HotBatch
@@ -225,8 +226,8 @@ class Writes:
 class WriterThread:
     """Writes and syncs one batch after the other."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, pace: DiskPace) -> None:
+        self._journal, self._pace = journal, pace
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[tuple[WriteBatch, Done] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -245,7 +246,7 @@ class WriterThread:
             batch, done = job
             error: BaseException | None = None
             try:
-                self._journal.write(batch)
+                self._pace.write(self._journal, batch)
             except BaseException as caught:
                 error = caught
             try:

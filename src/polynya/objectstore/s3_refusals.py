@@ -9,6 +9,8 @@ from html import unescape
 WORDS_MAX = 300  # of a message; a service may say anything
 _ANSWER = re.compile(r"Error performing ([A-Z]+) (\S+) in .*?status code: (\d{3}[^:\n]*)", re.DOTALL)
 _CLOCK = "the clock of this machine and that of the object store differ: set this one by NTP (chrony, systemd-timesyncd)"
+_METADATA = "169.254.169.254"  # of a cloud's machine: asked where no credentials are set
+_NO_CREDENTIALS = "no credentials are set (cold.s3_access_key_id and its secret, or AWS_ACCESS_KEY_ID and its), and the machine has no role that gives some"
 _KEY = "is the secret access key that of the access key id, and does nothing between here and the store change requests?"
 _ADVICE = {
     "RequestTimeTooSkewed": _CLOCK,
@@ -25,6 +27,8 @@ def told(fault: BaseException) -> str:
     """What happened, of one of obstore's faults: in its own words where no service answered, or none that is understood."""
     text = str(fault).strip()
     answer = _ANSWER.search(text)
+    if _METADATA in text:
+        return f"{_NO_CREDENTIALS}: {text if answer is None else ' '.join(answer.group(1, 2, 3)).strip()}".split("\n", 1)[0]
     if answer is None:
         return text.split("\n", 1)[0]
     method, url, status = answer.groups()
@@ -38,6 +42,8 @@ def reason(fault: BaseException) -> str:
     """The same without places, names, and what the service says in its own words."""
     text = str(fault)
     answer = _ANSWER.search(text)
+    if _METADATA in text:
+        return _NO_CREDENTIALS
     if answer is None:
         return "it cannot be reached; the log says more"
     code = _part(text.partition("\n\nDebug source:")[0], "Code")

@@ -39,6 +39,8 @@ def check_server(client: Client) -> Iterator[Finding]:
     )
     yield _version(version)
     yield from _health(client)
+    if told.get("nodes"):
+        yield from _cluster(client)
     yield from _clock(node)
 
 
@@ -64,6 +66,20 @@ def _health(client: Client) -> Iterator[Finding]:
         yield Finding("health", WARN, line, step)
     for line in unsafe:
         yield Finding("access", WARN, line, "Do not leave it so.")
+
+
+def _cluster(client: Client) -> Iterator[Finding]:
+    """What the nodes say of each other. One that is away is no failure: the others go on."""
+    try:
+        told = client.send("GET", "/v1/cluster/health").json()
+        problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
+    except (httpx.TransportError, exits.Ended, ValueError, KeyError, TypeError):
+        yield Finding("cluster", WARN, "the server does not say", "Look at its log.")
+        return
+    if not problems and not notes:
+        yield Finding("cluster", OK, f"all is well with its {output.counted(nodes, 'node')}")
+    for line in (*problems, *notes):
+        yield Finding("cluster", WARN, line, "See 'polynya cluster status', and the logs of the nodes that it names.")
 
 
 def _clock(answer: httpx.Response) -> Iterator[Finding]:

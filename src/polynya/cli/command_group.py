@@ -1,0 +1,37 @@
+"""Commands that have commands of their own: how their help lists them, and what they say of an option in the wrong place."""
+
+from __future__ import annotations
+
+import click
+
+_LINE_MAX = 400  # of a command's first sentence: all of it
+
+
+class CommandGroup(click.Group):
+    """Lists its commands by their whole first sentences; of an option that stands before its command it says where it belongs."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self.commands[name].get_short_help_str(_LINE_MAX)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            command, words = self._meant(ctx, given)
+            if command is None or not any(error.option_name in parameter.opts for parameter in command.params):
+                raise
+            told = f"'{error.option_name}' goes behind the command: '{ctx.command_path} {words} {error.option_name} …'."
+            raise click.UsageError(told, ctx) from None
+
+    def _meant(self, ctx: click.Context, args: list[str]) -> tuple[click.Command | None, str]:
+        """The command that the words name, wherever they stand, and its name; None when they name none."""
+        command: click.Command | None = self
+        words: list[str] = []
+        for word in args:
+            if isinstance(command, click.Group) and word in command.list_commands(ctx):
+                command = command.get_command(ctx, word)
+                words.append(word)
+        return (command, " ".join(words)) if words else (None, "")
