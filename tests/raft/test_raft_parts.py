@@ -23,6 +23,7 @@ from polynya.raft import (
     Message,
     Raft,
     Recovery,
+    Restored,
     Role,
     Settings,
     Snapshot,
@@ -30,7 +31,7 @@ from polynya.raft import (
     encode_message,
     snapshots,
 )
-from polynya.raft.configuration import normal
+from polynya.raft.configuration import encode_configuration, normal
 from polynya.raft.log import ENTRY_BYTES, Log
 from polynya.raft.messages import (
     AppendAnswer,
@@ -399,3 +400,31 @@ def test_a_snapshot_on_a_slow_way_is_sent_little_more_than_once(chunk_ms: int) -
         if peer.chunk_acked == 600:
             break
     assert peer.chunk_acked == 600 and sent <= 80
+
+
+def test_a_snapshot_from_before_a_member_knew_who_belongs_to_its_group_can_be_sent() -> None:
+    """One that was made anew, and taught from the first entry on, does not know whom the group began with: no entry says so. The first change tells."""
+    raft = Raft(Identity(1, 9, 5), Restored(Snapshot(0, 0, Configuration(())), HardState(learning=True)), Settings(), now_ms=1000, ready=[])
+
+    def append(prev: int, entries: list[Entry]) -> None:
+        for at, entry in enumerate(entries, prev + 1):
+            entry.index, entry.term, entry.group = at, 1, 1
+        raft.step(Append(9, 1, 1, 1, prev, min(prev, 1), prev + len(entries), entries), 1000)
+        raft.persisted(raft.take().ticket, 1000)
+        raft.take()
+        raft.applied_to(raft.commit)
+
+    append(0, [Entry(b"a"), Entry(b"b")])
+    raft.snapshotted(raft.snapshot_of(2, 100, 7), 3, 1000)
+    changes = Configuration((1,), (), (9,)), Configuration((9,), (1,)), Configuration((9,))
+    append(2, [Entry(encode_configuration(each), Kind.CONFIGURATION) for each in changes])
+    raft.step(TimeoutNow(9, 1, 1, 1), 1000)
+    for _ in range(2):
+        raft.persisted(raft.take().ticket, 1000)
+    assert raft.role is Role.LEADER and raft.take() and raft.change(Configuration((9,), (), (3,)), 1000) is None
+    raft.take()
+    raft.step(AppendAnswer(9, 3, 1, raft.term, 0, raft.log.last, 0, 0), 1001)
+    [wanted] = raft.take().chunks_wanted
+    raft.chunk(wanted, b"x" * wanted.length, 1001)
+    chunk = next(message for message in raft.take().messages if isinstance(message, SnapshotChunk))
+    assert decode_message(encode_message(chunk)) == chunk and chunk.snapshot.configuration == Configuration((1,))

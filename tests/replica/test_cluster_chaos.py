@@ -76,6 +76,10 @@ def test_nothing_is_lost_while_the_planner_moves_groups_and_nodes_are_told_to_go
     run_planned(seed)
 
 
+def test_a_snapshot_from_before_its_sender_knew_of_any_member_arrives() -> None:
+    run_planned(5049, 60)
+
+
 def test_moves_of_a_seed_are_the_same_run_again() -> None:
     assert run_moves(5, 10) == run_moves(5, 10) and run_planned(5, 10) == run_planned(5, 10)
 

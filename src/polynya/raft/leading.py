@@ -27,6 +27,7 @@ def become_leader(raft: Raft) -> None:
     raft.loading = 0
     raft.peers, raft.departed = {}, {}
     membership.keep_peers(raft)
+    snapshots.know_members(raft)
     append(raft, [Entry(b"", Kind.NOOP)])
     raft.own_term_index = raft.log.last
     raft.next_beat_ms = raft.now_ms

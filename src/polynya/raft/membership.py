@@ -22,7 +22,13 @@ def note(raft: Raft, entries: list[Entry]) -> None:
 
 
 def configuration_at(raft: Raft, index: int) -> Configuration:
-    return next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
+    """What was in effect at an index. Whom the group began with is not known to a member that was made anew and had all entries since: the first
+    change tells, as it is made of what was before it."""
+    found = next(configuration for begin, configuration in reversed(raft.configurations) if begin <= index)
+    if found.voters:
+        return found
+    first = next((configuration for _, configuration in raft.configurations if configuration.voters), found)
+    return Configuration(first.outgoing or first.voters)
 
 
 def possible(raft: Raft) -> list[Configuration]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from polynya.base.errors import Senseless
 from polynya.raft import following, membership, reading
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Role
@@ -27,6 +29,12 @@ def taken(raft: Raft, snapshot: Snapshot, first: int) -> None:
 
 
 # --- the leader --------------------------------------------------------------------------------------------------------------------
+
+
+def know_members(raft: Raft) -> None:
+    """The snapshot may have been taken before it was known here who belongs to the group: nobody would take it so."""
+    if not raft.snapshot.configuration.voters:
+        raft.snapshot = msgspec.structs.replace(raft.snapshot, configuration=membership.configuration_at(raft, raft.snapshot.index))
 
 
 def want(raft: Raft, node: int, peer: Progress) -> None:
