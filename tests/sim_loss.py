@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sim_store import SimStore
 from sim_tier import CLUSTER
 
-from polynya.backup.copies import MARK
+from polynya.backup.copies import MARK, folder_of
 from polynya.backup.streams import Library, Piece, streams_of
 from polynya.node.from_store import FromStore
 from polynya.node.restoring import Restorer
@@ -44,8 +44,10 @@ class Loss:
         engines = [node.engine for node in self._episode.world.nodes.values() if not node.gone]
         for group in range(1, engines[0].service.groups + 1):
             found = [engine.storage.shard.groups[group] for engine in engines if group in engine.storage.shard.groups]
-            machine = max(found, key=lambda each: each.applied_index).machine
-            for stream in streams_of(machine):
+            newest = max(found, key=lambda each: each.applied_index)
+            if newest.applied_index < self._copied(group):
+                continue  # nodes that have just started have not applied again what the copy has
+            for stream in streams_of(newest.machine):
                 if where_of(stream) is not None:
                     end = (stream.next_record, stream.next_byte)
                 elif stream.cold is not None:
@@ -54,6 +56,11 @@ class Loss:
                     continue
                 if end[0] > stream.first_record:  # that there is a stream without records, only a copy says
                     self._reached[stream.name] = (stream.uid, *end, stream.fork is not None)
+
+    def _copied(self, group: int) -> int:
+        """The entry up to which the store has the group's state."""
+        folder = f"{folder_of(CLUSTER, 1)}{group:05d}/"
+        return max((int(key.removeprefix(folder)[:20]) for key in self._objects or () if key.startswith(folder)), default=0)
 
     async def finish(self) -> None:
         """Recover, and compare."""
