@@ -37,6 +37,19 @@ def test_json_lines_carry_fields_and_tracebacks(written):
     assert second["level"] == "error" and "ValueError: why" in second["traceback"]
 
 
+@pytest.mark.parametrize("written", ["json"], indirect=True)
+def test_why_a_process_ends_is_json_as_the_other_lines(written):
+    logs.say_end("the port is taken: 100% sure")
+    told = json.loads(written.getvalue())
+    assert (told["level"], told["room"], told["msg"]) == ("critical", "end", "the port is taken: 100% sure")
+
+
+@pytest.mark.parametrize("written", ["logfmt"], indirect=True)
+def test_why_a_process_ends_is_a_sentence_in_plain_logs(written):
+    logs.say_end("the port is taken: 100% sure")
+    assert written.getvalue() == "polynya: the port is taken: 100% sure\n"
+
+
 @pytest.mark.parametrize("written", ["logfmt"], indirect=True)
 def test_logfmt_lines_are_one_line_whatever_is_in_them(written):
     log.warning('a "b"\nc', extra={"request_id": "r-1", "empty": "", "yes": True, "none": None})

@@ -75,7 +75,7 @@ def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_paren
     assert orphan.returncode == 1 and orphan.stdout == b""
 
 
-def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch, capsys):
+def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch):
     def fails(start):
         raise OSError(errno.EIO, "told so")
 
@@ -83,7 +83,9 @@ def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch, capsys):
     monkeypatch.setattr(bootstrap, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")))
     monkeypatch.setattr(bootstrap, "_open", fails)
     monkeypatch.setattr(bootstrap, "keep_heap_small", lambda: None)
+    said: list[str] = []
     monkeypatch.setattr(bootstrap.logs, "setup", lambda *given, **named: None)
+    monkeypatch.setattr(bootstrap.logs, "say_end", said.append)
     monkeypatch.setattr(bootstrap.signal, "signal", lambda *given: None)
     assert bootstrap.main() == EXIT_STORAGE
-    assert "core 3 cannot read or write its journal" in capsys.readouterr().err
+    assert said == ["core 3 cannot read or write its journal: [Errno 5] told so"]

@@ -104,6 +104,11 @@ class Node:
             except queue.Empty:
                 raise AssertionError(f"no {word!r} in {self.out + self.err}") from None
 
+    def ends(self) -> list[str]:
+        """Why it ended, as it says itself."""
+        rows = [json.loads(line) for line in self.err]
+        return [row["msg"] for row in rows if row["room"] == "end"]
+
     def wait(self) -> int:
         code = self.process.wait(60)
         for reader in self._readers:
@@ -196,7 +201,7 @@ def test_a_core_that_dies_is_started_again(tmp_path):
 def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
     with running(tmp_path, orders="1:exit7") as node:
         assert node.wait() == 1
-        assert "polynya: core 1 died 3 times in a row (exit code 7); see the lines above for the reason" in node.err
+        assert "core 1 died 3 times in a row (exit code 7); see the lines above for the reason" in node.ends()
         assert len(node.lives(1)) == 3
         assert node.out == []
         assert gone(node.lives(0))
@@ -206,7 +211,7 @@ def test_a_core_that_keeps_dying_stops_the_node(tmp_path):
 def test_a_core_that_cannot_be_helped_stops_the_node_at_once(tmp_path, code, word):
     with running(tmp_path, orders=f"0:exit{code}") as node:
         assert node.wait() == code
-        assert any(line.startswith("polynya: core 0 stopped: ") and word in line for line in node.err)
+        assert any(line.startswith("core 0 stopped: ") and word in line for line in node.ends())
         assert len(node.lives(0)) == 1
 
 
@@ -259,8 +264,8 @@ def test_a_port_held_by_a_stranger_refuses_the_start(tmp_path, shared):
         port = stranger.getsockname()[1]
         with running(tmp_path, listen=f"127.0.0.1:{port}") as node:
             assert node.wait() == 78
-            assert node.err == [
-                f"polynya: listen: port {port} of 127.0.0.1 is in use by another process; stop it, or choose another port with --listen"
+            assert len(node.err) == 1 and node.ends() == [
+                f"listen: port {port} of 127.0.0.1 is in use by another process; stop it, or choose another port with --listen"
             ]
             assert node.lives(0) == []
 
@@ -367,7 +372,7 @@ def test_a_disk_that_fails_at_the_first_start_is_said(tmp_path, monkeypatch, err
     monkeypatch.setenv("SYNC_FAILS", str(tmp_path / "error"))
     with running(tmp_path / "data") as node:
         assert node.wait() == code
-        assert said in node.until("polynya: data: ") and not any("Traceback" in line for line in node.err)
+        assert said in node.until('"msg":"data: ') and not any("Traceback" in line for line in node.err)
 
 
 def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does_not(tmp_path, monkeypatch):

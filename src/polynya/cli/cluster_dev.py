@@ -39,6 +39,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
+SAID_OF_WAITING = 2  # problems: what else is wrong follows from them
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
 PORT_LOW = 10_000
@@ -416,9 +417,9 @@ def _wait_until_healthy(nodes: list[DevNode]) -> None:
                 return
             if time.monotonic() > deadline:
                 raise exits.Refused(f"the cluster is not well after {START_SECONDS:g} s: {'; '.join(problems)}")
-            if problems != said:
-                said = problems
-                output.notice(f"  waiting: {'; '.join(problems)}")
+            if problems[:SAID_OF_WAITING] != said:
+                said = problems[:SAID_OF_WAITING]
+                output.notice(f"  waiting: {'; '.join(said)}")
             time.sleep(LOOK_SECONDS)
 
 

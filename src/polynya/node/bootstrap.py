@@ -47,10 +47,10 @@ def main() -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(start, storage))
     except ConfigError as error:
-        print(f"polynya: {error}", file=sys.stderr, flush=True)
+        logs.say_end(str(error))
         return EXIT_CONFIG
     except CorruptData as error:
-        print(f"polynya: {error}", file=sys.stderr, flush=True)
+        logs.say_end(str(error))
         return EXIT_CORRUPT
 
 
@@ -59,7 +59,7 @@ def _opened(start: CoreStart) -> Storage | None:
     try:
         return _open(start)
     except OSError as error:
-        print(f"polynya: core {start.core} cannot read or write its journal: {error}", file=sys.stderr, flush=True)
+        logs.say_end(f"core {start.core} cannot read or write its journal: {error}")
         return None
 
 

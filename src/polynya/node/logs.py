@@ -16,6 +16,7 @@ from typing import Any, TextIO
 REPEATS_MAX = 5  # lines of one place in the code …
 REPEATS_SECONDS = 10.0  # … in so long a window; what is over is counted and told with the next line
 PLACES_MAX = 1024  # places remembered
+END = "polynya.end"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+*%@,;<>[]{}()!?&#~|$^")
 
@@ -29,6 +30,11 @@ def setup(level: str, shape: str, *, core: int | None = None, stream: TextIO | N
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     root.propagate = False
+
+
+def say_end(reason: str) -> None:
+    """Why this process ends, for people: the last line that they see; in logs of JSON an object as the others."""
+    logging.getLogger(END).critical("%s", reason)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -45,6 +51,8 @@ class Formatter(logging.Formatter):
         self._core = "supervisor" if core is None else core
 
     def format(self, record: logging.LogRecord) -> str:
+        if record.name == END and self._render is _logfmt:
+            return f"polynya: {record.getMessage()}"
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         row: dict[str, Any] = {
             "ts": f"{moment}.{int(record.msecs):03d}Z",

@@ -64,15 +64,15 @@ def serve(config: Config, *, entry: str = ENTRY) -> int:
             if not node.begins_anew:
                 return code
     except ConfigError as error:
-        print(f"polynya: {error}", file=sys.stderr)
+        logs.say_end(str(error))
         return EXIT_CONFIG
     except CorruptData as error:
-        print(f"polynya: {error}", file=sys.stderr)
+        logs.say_end(str(error))
         return EXIT_CORRUPT
     except OSError as error:  # of the folder: what ports and other files refuse was said above
         full = is_full(error)
         what = "has no room; make some" if full else f"cannot be written or read ({error}): {FATAL[EXIT_STORAGE]}"
-        print(f"polynya: data: {config.data} {what}", file=sys.stderr)
+        logs.say_end(f"data: {config.data} {what}")
         return EXIT_CONFIG if full else EXIT_STORAGE
 
 
@@ -258,7 +258,7 @@ class _Node:
     def _fail(self, code: int, reason: str) -> None:
         if not self._stopping.is_set():
             self._exit_code = code
-            print(f"polynya: {reason}", file=sys.stderr, flush=True)
+            logs.say_end(reason)
             self._stopping.set()
 
     async def _take_down(self, keepers: list[asyncio.Task[None]]) -> None:
