@@ -27,9 +27,11 @@ from polynya.cold import (
     Merger,
     MergeSettings,
     StateReader,
+    collector,
     evictor,
     flusher,
     merger,
+    steps,
 )
 from polynya.node import copying
 from polynya.node.copying import Copier
@@ -46,8 +48,9 @@ FLUSH = FlushSettings(from_bytes=160, pack_bytes_max=512, slice_bytes_max=256, a
 MERGE = MergeSettings(interval_ms=1500)
 PATIENCE = Patience(persists=6.0, failures=3, probe=0.5, look=0.25)
 COLLECT = CollectorSettings(
-    interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=60_000, sweep_every_ms=5000
+    interval_ms=700, grace_ms=2000, snapshot_wait_ms=2000, settle_after_ms=3000, orphan_ms=10_000, sweep_every_ms=5000
 )
+WRITE_MS_MAX = 4000  # what takes longer may have been swept: clocks are wrong by less than a third
 
 
 class Way(Asking, Protocol):
@@ -140,6 +143,8 @@ def chance_of(seed: int) -> Iterator[None]:
         for module in (flusher, keys, retainer):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(merger, "monotonic", now))
+        stack.enter_context(mock.patch.object(collector, "token_hex", hexed))
+        stack.enter_context(mock.patch.object(steps, "WRITE_MS_MAX", WRITE_MS_MAX))
         stack.enter_context(mock.patch.object(wakes, "random", more))
         stack.enter_context(mock.patch.multiple(copying, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
         stack.enter_context(mock.patch.multiple(settle, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from secrets import token_hex
 
 import msgspec
 
@@ -13,6 +14,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
 from polynya.cold.table_sweeper import TableSweeper
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreUnavailable
+from polynya.objectstore.proof import time_of
 from polynya.stream.commands import PackDeleted, PublishSlices
 from polynya.stream.placement import META_GROUP
 from polynya.wire.pack import home_group_of
@@ -81,6 +83,7 @@ class Collector:
         self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` of whoever leads a group
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
+        self._name = token_hex(16)
 
     async def run(self) -> None:
         """Collect for ever."""
@@ -174,8 +177,9 @@ class Collector:
 
     async def sweep(self, *, delete: bool = True, grace_ms: int | None = None, groups: Container[int] | None = None) -> Swept:
         """Orphans: packs of home groups of this core that their logs do not know, and files that no table refers to, that are older than
-        `grace_ms` (the settings'). Deleted, if this start may. `groups`: only theirs; the tables' files are those of the meta group."""
-        grace_ms = self._settings.orphan_ms if grace_ms is None else grace_ms
+        `grace_ms` (the settings') by the store's clock. Deleted, if this start may. `groups`: only theirs; the tables' files are those of the
+        meta group."""
+        grace_ms = await self._ahead_ms() + (self._settings.orphan_ms if grace_ms is None else grace_ms)
         packs, files = await self._find_packs(grace_ms, groups), list[ObjectInfo]()
         if groups is None or META_GROUP in groups:
             files = await self._tables.find(grace_ms)
@@ -189,6 +193,12 @@ class Collector:
             return Swept(orphans, size, deleted=True)
         log.warning("%d objects are known to nobody, the first is %s: this start may not delete them", len(orphans), orphans[0])
         return Swept(orphans, size)
+
+    async def _ahead_ms(self) -> int:
+        """How far log time is ahead of the store's clock, if it is: it goes as the fastest clock of any leader so far, and never back, and what it
+        is ahead is no age of an object."""
+        store_ms = await time_of(self._store, self._name)
+        return max(self._groups.now_ms() - store_ms, 0)
 
     async def _delete_orphans(self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None) -> None:
         """Those that are orphans still: the process may have stood still since they were found, and others lead and write by now."""

@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 
 from polynya.base.errors import ConfigError
-from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore, StoreUnavailable
+from polynya.objectstore.api import AlreadyExists, Conflict, NotFound, ObjectStore, StoreUnavailable, put_again
 
 PARTING_SECONDS = 2.0  # for what is to be removed when the test is broken off
 _FOLDER = "self-test"
@@ -26,6 +26,20 @@ async def prove_conditional_writes(store: ObjectStore) -> None:
         await store.delete([key])
         raise
     await store.delete([key])
+
+
+async def time_of(store: ObjectStore, name: str) -> int:
+    """What time it is by the store's own clock, in ms since 1970: that of an object made for it, and removed. `name` is the caller's own; what an
+    earlier call could not remove goes now. Raises StoreUnavailable."""
+    key = f"{_FOLDER}/{name}"
+    try:
+        await store.delete([key])
+        await put_again(store, key, b"")
+        return (await store.head(key)).modified_ms
+    except (NotFound, AlreadyExists):
+        raise StoreUnavailable(f"{key}: what was just stored is not there, or another one") from None
+    finally:
+        await remove_in_passing(store, key)
 
 
 async def remove_in_passing(store: ObjectStore, key: str) -> None:
