@@ -16,7 +16,7 @@ from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
 from polynya.cli.cluster import _look_again
-from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, running_pid
+from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, next_place, running_pid
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
@@ -409,6 +409,19 @@ def test_a_cluster_is_not_started_on_ports_where_another_one_would_answer_for_it
 def test_the_ports_of_a_cluster_are_none_that_a_connection_may_get():
     port = _free_ports("127.0.0.1", 3)
     assert port >= 10_000 and port + 22 < _connections_from()
+
+
+def test_a_node_more_listens_where_its_number_has_it_also_when_the_one_before_was_removed(tmp_path: Path):
+    port = _free_ports("127.0.0.1", 5)
+    nodes = [DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", port + 10 * (number - 1)) for number in (1, 2, 3, 4)]
+    _lay_out(nodes, tmp_path, Laid(1, [], 3, objects=True), dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS))
+    (tmp_path / "node-4" / "removed").touch()
+    place = next_place(tmp_path, None)
+    assert (place.number, place.port) == (5, port + 40)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + 41))
+        other.listen()
+        assert next_place(tmp_path, None).port != port + 40
 
 
 def test_a_folder_without_a_cluster_gets_no_node(tmp_path: Path):

@@ -338,8 +338,8 @@ def next_place(folder: Path, number: int | None) -> DevNode:
         raise exits.Misused(f"{folder} has a node {number}; give another --id, or none")
     last = max(nodes, key=lambda node: node.port)
     host = last.host.strip("[]")
-    port = last.port + STEP
-    if port + 2 > 65535 or not all(_is_free(host, port + place) for place in range(3)):
+    port = last.port + STEP * (number - last.number)
+    if not 0 < port <= 65533 or any(_has_a_listener(host, port + place) for place in range(3)):
         port = _free_ports(host, 1)
     return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
 
@@ -438,8 +438,9 @@ def _say(nodes: list[DevNode], folder: Path) -> None:
     for node in nodes:
         click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
     click.echo(f"\n  look    polynya cluster status --server {nodes[0].url}")
-    click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{nodes[-1].number}/node.pid')})")
-    click.echo(f"  regain  {shlex.quote(f'{folder}/node-{nodes[-1].number}/start.sh')}")
+    last = [node for node in nodes if not node.reader][-1]
+    click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
+    click.echo(f"  regain  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
     click.echo("  stop    Ctrl-C", nl=True)
     sys.stdout.flush()
 
