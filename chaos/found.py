@@ -220,4 +220,26 @@ FOUND = (
         "chaos, seed 5052 of `--s3 --lose-all --acts 0.4`",
         "tests/node/test_maps.py",
     ),
+    Found(
+        "A snapshot whose bytes changed on the disk of a running leader could be sent to nobody, so that a member without a disk never got its data from "
+        "there, and no start went on from it, though all that it had said was in memory",
+        "read line by line; then simulation with bits that flip in snapshots and journals of running nodes",
+        "tests/replica/test_far_behind.py",
+    ),
+    Found(
+        "A node by itself that was put back from an older image began with less than was acknowledged, and swept the newer packs in its object store as "
+        "orphans",
+        "read line by line",
+        "tests/node/test_claims.py",
+    ),
+    Found(
+        "A backup restored twice with the same object store was one history twice: offsets were given out again",
+        "read line by line",
+        "tests/backup/test_taking_and_restoring.py",
+    ),
+    Found(
+        "After 256 restores, each of a backup of the one before, new streams got uids of another group",
+        "read line by line, for numbers that wrap",
+        "tests/stream/test_rebirth.py",
+    ),
 )
