@@ -18,7 +18,18 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.node.cluster_view import ByCore, Told, observed, replica_of
 from polynya.replica import refusals
 from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, plan
-from polynya.stream.commands import Command, GroupPlaced, NodeAdd, NodeRecord, NodeSet, NodeState, PlaceGroup, SetBalancing
+from polynya.stream.commands import (
+    Command,
+    GroupPlaced,
+    NodeAdd,
+    NodePromote,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PlaceGroup,
+    ReaderAdd,
+    SetBalancing,
+)
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP, Map, born
 from polynya.stream.replies import Code
@@ -80,11 +91,11 @@ class PlannedWorld(World):
 
         asyncio.get_running_loop().call_later(self.random.expovariate(10), hear, context=NOBODY)
 
-    def come(self, *, replaces: int = 0, balance: bool = False) -> Node:
+    def come(self, *, replaces: int = 0, balance: bool = False, reader: bool = False) -> Node:
         number = max(self.nodes) + 1
         node = self.nodes[number] = Node(self, number)
         node.start()
-        assert self.write(NodeAdd(record(number, replaces), balance)) == Code.CREATED
+        assert self.write(ReaderAdd(record(number)) if reader else NodeAdd(record(number, replaces), balance)) == Code.CREATED
         return node
 
 
@@ -98,7 +109,8 @@ class Planned(Moves):
         draw = Random(f"planned {seed}")
         count = draw.choice((3, 4, 5, 6))
         self.world = PlannedWorld(seed, count, draw.choice([each for each in (1, 1, 3, 3, 5) if each <= count]))
-        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS))
+        reads = [Planned.read_along] * 3 if seed % 3 == 2 else []  # in a part of the worlds
+        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *reads))
         self.removed = 0
 
     def told(self) -> str:
@@ -192,6 +204,15 @@ class Planned(Moves):
     def come(self) -> None:
         if len(self.world.nodes) < NODES_MAX + 2:
             self.note(f"node {self.world.come(balance=self.draw.random() < 0.5).number} is new")
+
+    def read_along(self) -> None:
+        """A read replica comes, or one is promoted."""
+        readers = sorted(self.world.now.readers)
+        if readers:
+            self.note(f"node {readers[0]} is to vote")
+            self.world.write(NodePromote(readers[0], self.draw.random() < 0.5))
+        elif len(self.world.nodes) < NODES_MAX + 2:
+            self.note(f"node {self.world.come(reader=True).number} reads along")
 
     def go(self) -> None:
         """Two at once, perhaps."""
