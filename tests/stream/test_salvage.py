@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_world import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
+from polynya.stream import index
 from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, PinSource, Producer, PublishSlices, Trim
 from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
+from polynya.stream.model import Evicted, Front
 from polynya.stream.rebirth import Survey, reborn
 from polynya.stream.replies import Code
-from polynya.stream.salvage import Piece, salvage
+from polynya.stream.salvage import Piece, salvage, whole_again
 from polynya.stream.snapshots import decode_image, write_image
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
@@ -124,6 +127,23 @@ def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
     assert [each.record for each in machine.whole_index_of(again)] == [0, 2]
     assert (again.first_record, again.next_record) == (2, 3 + JUMP)
     assert assert_held(machine)
+
+
+def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim() -> None:
+    lost = Lost()
+    for step in ("append", "flush", "copy", "append", "append"):
+        lost.do(step, "docs/a")
+    ((uid, stream),) = lost.machine.by_uid.items()
+    lost.world.apply(GROUP, Trim([(uid, 2, stream.hot[1].byte)], 9, ["docs/a"]))  # type: ignore[index]
+    lost.do("flush", "docs/a")
+    image = decode_image(lost.copy)
+    (whole,) = image.streams
+    ghost = msgspec.structs.replace(whole, cold=None, front=Front(evicted=Evicted(1, 0, 1, 0)))
+    image.streams = [ghost]
+    salvage(image, {uid: lost.pieces[uid][1:]})
+    whole_again(image, whole, ghost)
+    assert (whole.first_record, index.count(whole.cold), index.begin_of(whole.cold or b"", 0)[0]) == (2, 1, 2)
+    assert sum(held.slices for held in image.held.values()) == 1, "what lay before the trim is let go"
 
 
 def test_what_was_hot_is_said() -> None:

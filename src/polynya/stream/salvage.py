@@ -45,6 +45,14 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[Piece]]) -> list[Note]:
     return notes
 
 
+def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
+    """The state of an evicted stream goes on as what was found of it does, which came back since, and may have been trimmed."""
+    if ghost.first_record > stream.first_record:
+        _trim(image, stream, (ghost.first_record, ghost.first_byte))
+    stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
+    stream.activity_ms = ghost.activity_ms
+
+
 def _reach(image: Image, stream: Stream, pieces: Sequence[Piece]) -> list[Note]:
     """As far as there are slices."""
     known, ends = stream.next_record, _ends(stream)
