@@ -43,7 +43,8 @@ class House:
         if not self._node.world.keeps_house:
             return
         subscriptions = self.subscriptions
-        for task in (*subscriptions._telling.values(), *subscriptions._wakes._busy.values(), *subscriptions._wakes._issuing.values()):
+        tasks = (*subscriptions._telling.values(), *subscriptions._wakes._busy.values(), *subscriptions._wakes._issuing.values())
+        for task in (*tasks, *filter(None, (subscriptions._sweeping,))):
             task.cancel()
 
     async def ask(self, work: Coroutine[Any, Any, Result], seconds: float = 6.0) -> Result:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_world import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, Producer, PublishSlices
+from polynya.stream import index
+from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, PinSource, Producer, PublishSlices, Trim
 from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
+from polynya.stream.model import Evicted, Front
 from polynya.stream.rebirth import Survey, reborn
 from polynya.stream.replies import Code
-from polynya.stream.salvage import Piece, salvage
+from polynya.stream.salvage import Piece, salvage, whole_again
 from polynya.stream.snapshots import decode_image, write_image
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
@@ -22,6 +25,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.sampled_from(NAMES)),
         st.tuples(st.just("flush"), st.sampled_from(NAMES)),
         st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        st.tuples(st.just("trim"), st.sampled_from(NAMES)),
         st.tuples(st.just("copy"), st.just("")),
     ),
     max_size=25,
@@ -53,6 +57,9 @@ class Lost:
             assert self.world.apply(GROUP, Append(name, self.count, "text/plain", batch)).code == Code.OK
         elif stream is not None and what == "delete":
             self.world.apply(GROUP, Delete(name, self.count))
+        elif stream is not None and what == "trim":
+            at = (stream.hot[-1].record, stream.hot[-1].byte) if stream.hot else (stream.next_record, stream.next_byte)
+            self.world.apply(GROUP, Trim([(stream.uid, *at)], self.count))
         elif stream is not None and stream.hot:
             first = not stream.cold
             cold = self.world.slice_of(stream, len(stream.hot), f"p{self.count}")
@@ -85,15 +92,58 @@ def test_what_was_in_a_pack_is_readable_again_with_the_same_offsets(steps: list[
             continue
         again = machine.streams[name]
         assert again.uid == stream.uid
-        assert [(each.record, each.byte, each.pack) for each in machine.index_of(again)] == [
-            (each.record, each.byte, each.pack) for each in before
-        ]
+        found = [(each.record, each.byte, each.pack) for each in machine.index_of(again)]
+        assert found[-len(before) :] == [(each.record, each.byte, each.pack) for each in before]
+        assert again.first_record <= stream.first_record, "that it was trimmed since the copy is forgotten, at most"
         assert again.next_record == before[-1].record + before[-1].records + JUMP
 
 
 def assert_held(machine: Machine) -> bool:
     check_invariants(machine)
     return set(machine.packs) == set(machine.held)
+
+
+def test_what_was_flushed_behind_a_trim_is_found() -> None:
+    """What lay before it was never in a pack: the trim came first."""
+    lost = Lost()
+    for what in ("append", "copy", "append", "trim", "flush", "append", "append", "append", "trim", "flush", "append"):
+        lost.do(what, "docs/a")
+    machine, names = lost.recovered()
+    stream = machine.streams["docs/a"]
+    assert [each.record for each in machine.index_of(stream)] == [4]
+    assert (stream.first_record, stream.next_record) == (4, 5 + JUMP)
+    assert names == [] and assert_held(machine)
+
+
+def test_what_a_fork_needs_of_what_was_trimmed_is_kept() -> None:
+    lost = Lost()
+    for what in ("append", "flush"):
+        lost.do(what, "docs/a")
+    assert lost.world.apply(GROUP, PinSource("docs/a", "attempt", "docs/b", 9)).code == Code.OK
+    for what in ("copy", "append", "append", "trim", "flush"):
+        lost.do(what, "docs/a")
+    machine, _ = lost.recovered()
+    again = machine.streams["docs/a"]
+    assert [each.record for each in machine.whole_index_of(again)] == [0, 2]
+    assert (again.first_record, again.next_record) == (2, 3 + JUMP)
+    assert assert_held(machine)
+
+
+def test_an_evicted_stream_that_came_back_and_was_trimmed_goes_on_behind_the_trim() -> None:
+    lost = Lost()
+    for step in ("append", "flush", "copy", "append", "append"):
+        lost.do(step, "docs/a")
+    ((uid, stream),) = lost.machine.by_uid.items()
+    lost.world.apply(GROUP, Trim([(uid, 2, stream.hot[1].byte)], 9, ["docs/a"]))  # type: ignore[index]
+    lost.do("flush", "docs/a")
+    image = decode_image(lost.copy)
+    (whole,) = image.streams
+    ghost = msgspec.structs.replace(whole, cold=None, front=Front(evicted=Evicted(1, 0, 1, 0)))
+    image.streams = [ghost]
+    salvage(image, {uid: lost.pieces[uid][1:]})
+    whole_again(image, whole, ghost)
+    assert (whole.first_record, index.count(whole.cold), index.begin_of(whole.cold or b"", 0)[0]) == (2, 1, 2)
+    assert sum(held.slices for held in image.held.values()) == 1, "what lay before the trim is let go"
 
 
 def test_what_was_hot_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from shell_world import Shell, shell
@@ -83,6 +84,28 @@ async def test_a_deleted_one_is_gone_although_not_all_groups_could_be_told(node:
     assert (await node.ask("GET", "subscriptions/s"))[0] == 404
     await node.subscriptions._sweep()
     assert not any(machine.subscriptions.graves for machine in node.world.local.machines.values())
+
+
+@story
+async def test_leases_end_while_a_group_is_waited_for(node: Shell) -> None:
+    await pulled(node)
+    assert (await node.ask("POST", "subscriptions/s/claim", {"worker": "w"}))[0] == 200
+    await node.put("old", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+    refuse(node, lambda group, command: not isinstance(command, UnlinkSubscription))
+    assert (await node.ask("DELETE", "subscriptions/old"))[0] == 204
+    waits = asyncio.Event()
+
+    async def hang(home: int, key: str, uid: int) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    node.subscriptions._links.untell = hang  # type: ignore[method-assign]
+    with patch("polynya.service.subscriptions.shell.SWEEP_TICKS", 1):
+        await waits.wait()
+        node.world.clock.ms += 60_000
+        async with asyncio.timeout(30):
+            while not node.subscriptions.counters.expired:
+                await asyncio.sleep(0.01)
 
 
 @story

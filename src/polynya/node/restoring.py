@@ -31,6 +31,7 @@ from polynya.stream.eviction import where_of, whole_of
 from polynya.stream.machine import Machine
 from polynya.stream.placement import META_GROUP
 from polynya.stream.rebirth import Note, Survey, reborn
+from polynya.stream.salvage import whole_again
 from polynya.stream.snapshots import Image, write_image
 from polynya.stream.tables import Table
 from polynya.wal import Journal, SnapshotStore
@@ -249,8 +250,7 @@ class Restorer:
             except (NotFound, ValueError) as fault:
                 raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} is not in the object store: {fault}") from None
             stream = image.streams[number] = whole_of(ghost, data)
-            stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
-            stream.activity_ms = ghost.activity_ms
+            whole_again(image, stream, ghost)
 
     def _write(self, group: int, state: State) -> bytes:
         """To every node; the group's new state."""

@@ -1,7 +1,8 @@
 """A group's state after the loss of all nodes: what the last copy of it says, and what the packs that came after it say themselves.
 
 A pack names, for each slice, the stream's uid, where in the stream it lies, and with a stream's first slice its path and content type. What was
-committed once is there for ever, so that a slice which begins where a stream's index ends continues it, whatever became of its publication.
+committed once is there for ever, so that a slice which begins where a stream's index ends continues it, whatever became of its publication. One that
+has a path was written when no record before it was in a pack any more: if it begins further on, these were trimmed after the copy was made.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 from polynya.stream import index
 from polynya.stream.commands import ColdSlice
 from polynya.stream.holes import JUMP, Place
-from polynya.stream.model import Held, Stream
+from polynya.stream.model import Front, Held, Stream
 from polynya.stream.producers import cut_receipts
 from polynya.stream.rebirth import Note
 from polynya.stream.snapshots import Image
@@ -42,6 +43,14 @@ def salvage(image: Image, pieces: Mapping[int, Sequence[Piece]]) -> list[Note]:
             notes += _revive(image, uid, pieces[uid])
             image.uid_counter = max(image.uid_counter, uid & COUNTER)
     return notes
+
+
+def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
+    """The state of an evicted stream goes on as what was found of it does, which came back since, and may have been trimmed."""
+    if ghost.first_record > stream.first_record:
+        _trim(image, stream, (ghost.first_record, ghost.first_byte))
+    stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
+    stream.activity_ms = ghost.activity_ms
 
 
 def _reach(image: Image, stream: Stream, pieces: Sequence[Piece]) -> list[Note]:
@@ -73,8 +82,10 @@ def _ends(stream: Stream) -> list[int]:
 
 def _continue(image: Image, stream: Stream, pieces: Sequence[Piece], ends: Sequence[int]) -> None:
     at: Place = (stream.next_record, stream.next_byte)
-    while found := _following(pieces, at, ends):
+    while found := _following(pieces, at, ends) or _behind_a_trim(pieces, at, ends):
         cold = found.slice
+        if cold.record != at[0] and cold.record - at[0] < JUMP:
+            _trim(image, stream, (cold.record, cold.byte))
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
         stream.cold = (stream.cold or b"") + index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
         stream.activity_ms = max(stream.activity_ms, found.append_ms)
@@ -94,6 +105,24 @@ def _following(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece
         and (bound is None or piece.slice.record >= bound or piece.slice.record + piece.slice.records <= bound)
     ]
     return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _behind_a_trim(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+    """The next one of this history with a path."""
+    least = max([at[0] + 1, *ends])
+    later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
+    return min(later, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _trim(image: Image, stream: Stream, at: Place) -> None:
+    """Nothing before is read any more; what forks may need of it stays."""
+    if stream.pins and stream.cold:
+        stream.front = stream.front or Front()
+        stream.front.past = (stream.front.past or b"") + stream.cold
+    else:
+        _let_go(image, stream.cold)
+    stream.cold = None
+    stream.first_record, stream.first_byte = at
 
 
 def _revive(image: Image, uid: int, pieces: Sequence[Piece]) -> list[Note]:
@@ -124,11 +153,15 @@ def _hold(image: Image, pack: str, home_group: int) -> int:
 
 
 def _drop(image: Image, stream: Stream) -> None:
+    _let_go(image, stream.front.past if stream.front is not None else None)
+    _let_go(image, stream.cold)
+    image.streams.remove(stream)
+
+
+def _let_go(image: Image, cold: bytes | None) -> None:
     keys = {held.number: pack for pack, held in image.held.items()}
-    past = (stream.front.past if stream.front is not None else None) or b""
-    for number in index.pack_numbers(past + (stream.cold or b"")):
+    for number in index.pack_numbers(cold) if cold else ():
         held = image.held[keys[number]]
         held.slices -= 1
         if not held.slices:
             del image.held[keys[number]]
-    image.streams.remove(stream)

@@ -38,6 +38,7 @@ class Subscriptions:
         self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         service.serve(messages.OPERATE, AnyOperation, Answer, self._operate)
         service.serve(messages.NEWS, News, messages.Over, self._hear)
         service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
@@ -56,7 +57,7 @@ class Subscriptions:
         self._task.add_done_callback(ended)
 
     async def stop(self) -> None:
-        tasks = [*self._telling.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._telling.values(), *filter(None, (self._task, self._sweeping))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,15 +158,28 @@ class Subscriptions:
                 turns, news = self._service.local.turns, self._machines.keys() - led
                 led = set(self._machines)
             if ticks % SWEEP_TICKS == 0 or news:  # what was under way at the leader before this one is looked for at once
-                await self._sweep()
+                self._begin_sweep()
             ticks += 1
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _sweep(self) -> None:
-        """Tell again what is pending, and finish what a crash cut between groups."""
+    def _begin_sweep(self) -> None:
+        """Beside what is due: it may wait for a group without a leader. What ended the last one but its end is raised."""
+        if self._sweeping is not None and not self._sweeping.done():
+            self._tell_again()
+            return
+        if self._sweeping is not None:
+            self._sweeping.result()
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def _tell_again(self) -> None:
+        """What is pending."""
         for machine in self._machines.values():
             for key, uid, name in pending_watches(machine):
                 self._tell(key, uid, name)
+
+    async def _sweep(self) -> None:
+        """Tell again what is pending, and finish what a crash cut between groups."""
+        self._tell_again()
         for group, machine in tuple(self._machines.items()):
             state = machine.subscriptions
             try:
