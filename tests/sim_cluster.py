@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from google_crc32c import value as crc32c
 from service_world import raw_batch
+from sim_backups import Door
 from sim_clock import Clock
 from sim_disk import Crash, Died, SimDisk
 from sim_house import House, Receiver
@@ -126,7 +127,9 @@ class Node:
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
         cluster = Cluster(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
-        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes)
+        shape = Shape(
+            core=0, cores=1, groups=GROUPS, history=world.history, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes
+        )
         self.engine = Engine(
             storage,
             shape,
@@ -167,8 +170,9 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         self.house = House(self)
-        if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store, self.way).tasks())
+        tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
+        self.tasks.update(() if tier is None else tier.tasks())
+        self.door = Door(self, None if tier is None else tier.store)
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -379,6 +383,7 @@ class World(Network, Steered):
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         super().__init__(Random(seed))
         self.store = store
+        self.history = 1
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
         self.broken: list[str] = []  # that was promised

@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 import sim_faults as faults
+from sim_backups import Operators
 from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
@@ -20,6 +21,7 @@ from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
 from sim_loss import Loss
+from sim_restored import Restored
 from sim_store import GOOD, SimStore, Weather
 from sim_work import Shop
 
@@ -129,7 +131,14 @@ class SwarmEpisode(Episode):
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends = Ends(self, self.shop)
+        self.operators = Operators(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
+
+    async def run(self) -> str:
+        trace = await super().run()
+        for taken in await self.operators.chosen():
+            await Restored(self, taken, self.operators.calm()).check()
+        return trace
 
     def _wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000) + WALL_MS - 1_000_000
@@ -174,6 +183,7 @@ class SwarmEpisode(Episode):
         for name, content in self.tails.items():
             whole = await world.nodes[1].read(name)
             assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
+        await self.operators.finish()
         await self.lives.finish()
         await self.shop.finish()
         await self.ends.finish()
@@ -228,7 +238,7 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients()]
+        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients(), *self.operators.clients()]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""
