@@ -30,6 +30,7 @@ from sim_parts import (
     SimWriter,
     Stream,
     Way,
+    held_by,
     placeless,
     reached,
     settings_of,
@@ -85,6 +86,7 @@ class Node:
         self.stamps: dict[int, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
+        self.kept: dict[int, int] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
         self.engine: Engine
 
     @property
@@ -202,6 +204,7 @@ class Node:
         self.durable = {
             number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
         }
+        self.kept = {number: held_by(raft) for number, raft in rafts.items()}
         self.alive = False
         self.house.end()
         self.forwarding.close()
@@ -249,7 +252,7 @@ class Node:
         """The machine is a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
         self.disk = SimDisk(Random(self.world.random.random()), self._crash)
-        self.durable = {}
+        self.durable, self.kept = {}, {}
 
     @property
     def remembers(self) -> bool:
@@ -541,6 +544,7 @@ class World(Network, Steered):
             assert not node.faults, node.faults
         for number in range(GROUPS + 1):
             states: dict[int, bytes] = {}
+            self._is_held(number)
             for node in self.alive():
                 if not node.core.has(number):
                     continue
@@ -548,6 +552,27 @@ class World(Network, Steered):
                 state = placeless(group.machine)
                 same = states.setdefault(group.applied_index, state) == state
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
+
+    def _is_held(self, number: int) -> None:
+        """What is committed is durable on a majority, but for those whose disks were lost."""
+        rafts = {node.number: node.core.members[number].raft for node in self.nodes.values() if node.alive and number in node.core.members}
+        if not rafts:
+            return
+        newest = max(rafts.values(), key=lambda raft: raft.commit)
+        voters = newest.configuration.voters
+        if newest.configuration.joint or not voters:
+            return
+
+        def holds(voter: int) -> bool:
+            raft = rafts.get(voter)
+            if raft is None:
+                return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
+            return held_by(raft) >= newest.commit
+
+        holders = [voter for voter in voters if holds(voter)]
+        assert len(holders) > len(voters) // 2, (
+            f"entry {newest.commit} of group {number} is committed, and only {holders} of {voters} have it"
+        )
 
     async def stop(self) -> None:
         self.check()
