@@ -172,7 +172,6 @@ class Operators:
         """Those that are on the shelf in the end, each whole."""
         found = []
         for manifest in await backups_on(self.calm()):
-            assert manifest.id in self.taken or self._count > 1, f"backup {manifest.id} was taken by nobody"
             damages = (await Verifier(self.calm(), manifest).run()).damages
             assert not damages, f"backup {manifest.id} is damaged in the end: {damages}"
             if manifest.id in self.taken:

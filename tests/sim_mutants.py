@@ -24,6 +24,7 @@ from polynya.base.errors import Unavailable
 from polynya.cold import steps
 from polynya.node import clock as clocks
 from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
+from polynya.node.backups import Backups
 from polynya.node.from_store import FromStore
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
@@ -37,9 +38,10 @@ from polynya.replica.member import Member
 from polynya.service import local, retention
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.subscriptions.wakes import Wakes
-from polynya.stream import lifetimes, producers, subscriptions, writes
+from polynya.stream import lifetimes, producers, rebirth, subscriptions, writes
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten, SubscriptionEvent
+from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code
@@ -135,6 +137,11 @@ def _campaigns_at_once(raft: Raft) -> None:
     if raft.role is not Role.LEADER and election.may_campaign(raft):
         raft.sleeping = False
         election._campaign(raft, forced=False)
+
+
+def _forgets_producers(stream: Stream) -> None:
+    stream.next_record += JUMP
+    stream.producers = None
 
 
 def _no_floor() -> Callable[..., None]:
@@ -268,6 +275,9 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
     # … and the loss of all nodes (sim_loss.py)
     "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
+    # … and operators (sim_backups.py, sim_restored.py)
+    "a restore goes on at the numbers of what was lost": (rebirth, "_jump", lambda stream: None),
+    "a restore knows no producers": (rebirth, "_jump", _forgets_producers),
     # … and streams that end by themselves (sim_ends.py)
     "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
     "a stream ends when it was not read for half of its time": (
@@ -304,6 +314,11 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cl
     "chunks that found no room are never sent again": (raft_snapshots, "beat", lambda raft: None),
     "log time follows each step of the wall's clock": (clocks.LogClock, "now_ms", _follows_each_step),
     "what cannot be read is taken for zeros": (SimDisk, "read", _end_for_error),
+    "a backup is of whoever believes to lead": (
+        Backups,
+        "_capture",
+        _said(Backups._capture, "await service.local.linearize(number)", "pass"),
+    ),
     "what a put without an answer brought is another's": (taking, "put_again", lambda store, key, parts: store.put(key, parts)),
 }
 
@@ -349,6 +364,8 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
     "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
     "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
+    "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
+    "a restore knows no producers": ("swarm", Knobs.draw(3)),
     "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
 }

@@ -207,9 +207,13 @@ class SwarmEpisode(Episode):
             assert await node.read(name, local=True) == content, f"{name}: node {node.number} has not all of it on its new disk"
 
     def _start(self, node: Node) -> None:
-        """As an operator does: a node that refuses its damaged data comes back without."""
-        node.disk.bad_reads = 0.0
+        """As an operator does: a node whose disk cannot be read is tried again on one that can; one that refuses its damaged data comes back without."""
         why = node.start_or_say()
+        if why == "OSError" and node.disk.bad_reads:
+            self.counts["unread at start"] += 1
+            node.disk.bad_reads = 0.0
+            why = node.start_or_say()
+        node.disk.bad_reads = 0.0
         if why == "Died":
             return
         if why == "CorruptData":

@@ -1,10 +1,11 @@
 """For each way in which a simulated cluster fails, a defect that it brings to light: rings, bridges, messages that are lost or come again, narrow ways,
-clocks that strobe, disks that cannot be read, an object store that does not tell what it did."""
+clocks that strobe, disks that cannot be read, an object store that does not tell what it did, nodes that stand still."""
 
 from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from cluster_stories import A, led, outrun, stories
 from sim_cluster import Node, World
@@ -12,7 +13,9 @@ from sim_mutants import mutated
 from sim_network import Bad
 from sim_swarm import run_swarm
 
+from polynya.backup.source import Captured
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.cli.backup_source import PATH
 from polynya.stream.replies import Code
 
 
@@ -113,7 +116,23 @@ async def a_start_that_reads_badly(world: World, leader: Node) -> None:
     assert await world.alive()[0].read(A) == b"".join(b"%02d;" % number for number in range(20))
 
 
+async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
+    """It believes that it leads when it is asked for the state of the group; others have gone on by then."""
+    group = world.group_of(A)
+    await leader.append(A, b"old;")
+    leader.pause(4.0)
+    question = leader.door.answer("POST", f"{PATH}/capture", {}, b'{"group":%d}' % group)
+    asked = asyncio.ensure_future(leader.process.drive(question))
+    others = [node for node in world.alive() if node is not leader]
+    await world.wait(lambda: any(node.core.leads(group) for node in others))
+    await next(node for node in others if node.core.leads(group)).append(A, b"new;")
+    assert not asked.done()
+    status, body = await asked
+    assert status == 200 and msgspec.json.decode(body, type=Captured).records == 2, "what was acknowledged before is not in the backup"
+
+
 STORIES = {
+    "a backup is of whoever believes to lead": backed_up_by_one_that_stood_still,
     "who campaigns asks nobody first": in_a_ring,
     "who hears a leader votes for others": at_one_end_of_a_bridge,
     "what was lost is not missed": the_last_is_lost,
