@@ -221,19 +221,20 @@ FOUND = (
         "tests/node/test_maps.py",
     ),
     Found(
-        "A restore from the object store alone left out all that a stream had flushed behind a trim, when the copy of its group's state was older than the trim",
+        "A restore from the object store alone left out all that a stream had flushed behind a trim, when the copy of its group's state was older than "
+        "the trim",
         "simulation, seed 400207",
         "tests/stream/test_salvage.py",
     ),
     Found(
-        "A backup to a place that another backup was just writing to, or that had not told of a write, was refused as one of another cluster; a single 503 ended it, "
-        "and of a restore into an object store all had to be done anew",
+        "A backup to a place that another one was just writing to, or that had not told of a write, was refused as one of another cluster; a single 503 "
+        "ended it, and of a restore into an object store all had to be done anew",
         "simulation of backups, while it was built, seed 8",
         "tests/backup/test_taking_and_restoring.py",
     ),
     Found(
-        "Backups to one place at the same time: `--keep` of one deleted objects that another counted on, between its last look and its manifest; and one that looked at an "
-        "old backup just when that was deleted ended, as if it were damaged",
+        "Backups to one place at the same time: `--keep` of one deleted objects that another counted on, between its last look and its manifest; and one "
+        "that looked at an old backup just when that was deleted ended, as if it were damaged",
         "simulation of backups, seeds 1031 (three operators) and 37",
         "tests/backup/test_taking_and_restoring.py",
     ),
