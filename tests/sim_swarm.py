@@ -23,6 +23,7 @@ from sim_loop import SimLoop
 from sim_loss import Loss
 from sim_restored import Restored
 from sim_store import GOOD, SimStore, Weather
+from sim_tidy import Tidy
 from sim_work import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -131,7 +132,7 @@ class SwarmEpisode(Episode):
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends = Ends(self, self.shop)
-        self.operators = Operators(self)
+        self.operators, self.tidy = Operators(self), Tidy(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     async def run(self) -> str:
@@ -190,6 +191,7 @@ class SwarmEpisode(Episode):
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
+        await self.tidy.finish()
 
     async def _new_disk(self) -> None:
         """In some worlds: a node that begins with an empty disk has everything, too."""

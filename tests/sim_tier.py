@@ -34,6 +34,7 @@ from polynya.cold import (
     merger,
 )
 from polynya.node import backups, copying
+from polynya.node.checks import StoreChecks
 from polynya.node.copying import Copier
 from polynya.node.engine import Engine
 from polynya.node.store_access import Patience, StoreAccess
@@ -94,6 +95,7 @@ class SimTier:
             sweep_deletes=True,
         )
         self.copier = Copier(engine, store, Whole(CLUSTER, world.history, engine.service.groups), _owned)
+        StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.recalls.states = self.states
