@@ -33,7 +33,7 @@ from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
 from polynya.service.api import Facts, Refusal
 from polynya.stream.eviction import where_of
 from polynya.stream.model import Stream
-from polynya.stream.replies import Code
+from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
     from sim_cluster import Node
@@ -63,11 +63,12 @@ class Promise(msgspec.Struct):
 
 
 class Taken(msgspec.Struct):
-    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes."""
+    """A backup that is whole. `streams`: what it has, by name: their facts and their bytes; `sure`: uids of forks that were there before."""
 
     manifest: Manifest
     promise: Promise
     streams: dict[str, tuple[Stream, bytes]]
+    sure: set[int]
 
 
 class Operators:
@@ -105,29 +106,38 @@ class Operators:
     async def take(self, random: Random) -> Taken:
         """One backup, of all that was acknowledged before; as it is found on the shelf. Raises Unavailable, StoreUnavailable."""
         episode, began = self._episode, asyncio.get_running_loop().time()
-        promise, progress = Promise.of(episode), Progress()
+        promise, sure, progress = Promise.of(episode), self._created(), Progress()
         source = HttpSource(Admin(episode.world, random))  # type: ignore[arg-type]
         manifest = await Taker(source, self.shelf, self.shelf, progress).take(episode._wall_ms)
         assert not progress.damaged, f"backup {manifest.id}: what was copied is damaged: {progress.damaged}"
         self.told["taken"] += 1
         self.told["kept objects"] += progress.kept
         episode.note(f"backup {manifest.id} is taken")
-        taken = self.taken[manifest.id] = Taken(manifest, promise, {})
+        taken = self.taken[manifest.id] = Taken(manifest, promise, {}, sure)
         if self._keep is None or self._count == 1 or self._is_calm:  # else what is on the shelf may be deleted by now
             await self._look(taken, began)
         return taken
 
+    def _created(self) -> set[int]:
+        """The lives of which somebody was told."""
+        pasts = self._episode.lives.pasts.values()
+        told = [each.what.told for past in pasts for each in past.operations]  # type: ignore[attr-defined]
+        return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
+
     async def _look(self, taken: Taken, began: float) -> None:
         """Whether it is whole, and can be what the cluster was at some moment since it began."""
-        shelf, id_ = self.calm(), taken.manifest.id
+        shelf, id_, found_there = self.calm(), taken.manifest.id, dict[str, tuple[Stream, bytes]]()
         found = await Verifier(shelf, taken.manifest).run()
         assert not found.damages, f"backup {id_} is damaged: {found.damages}"
         library = Library(shelf, taken.manifest)
         for group in range(1, taken.manifest.groups + 1):
             machine = await library.machine(group)
             for stream in streams_of(machine):
-                content = b"".join([piece.payload async for piece in library.pieces(machine, stream)])
-                taken.streams[stream.name] = (stream, content)
+                pieces = [piece async for piece in library.pieces(machine, stream)]
+                found_there[stream.name] = (stream, b"".join(piece.payload for piece in pieces))
+                for piece in pieces if stream.name in self._episode.lives.pasts else ():
+                    self._episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
+        taken.streams = found_there  # all of it, or nothing: who looks may be interrupted
         self._promised(taken)
         self._lived(taken, began)
 
@@ -145,9 +155,10 @@ class Operators:
             if stream is None:
                 past.operations.append(Operation(began, ended, What(Listed(), Refusal(Code.NOT_FOUND))))
                 continue
-            past.saw(stream.uid, (stream.first_record, stream.first_byte), content)
             past.ends(stream.uid, (stream.next_record, stream.next_byte))
-            assert stream.next_byte - stream.first_byte == len(content), f"{name}: its backup has {len(content)} bytes, and is {stream}"
+            if stream.fork is None or stream.uid in taken.sure:  # of one that was made meanwhile the source may be of an earlier moment
+                whole = stream.next_byte - stream.first_byte == len(content)
+                assert whole, f"{name}: its backup has {len(content)} bytes, and is {stream}"
             if where_of(stream) is None:  # of what is evicted only the ends are known
                 past.operations.append(Operation(began, ended, What(Looked(), facts_of(stream))))
 
