@@ -238,4 +238,10 @@ FOUND = (
         "simulation of backups, seeds 1031 (three operators) and 37",
         "tests/backup/test_taking_and_restoring.py",
     ),
+    Found(
+        "A fork that was made between the moments at which its source's group and its own were copied claimed, after a restore, records that its source has "
+        "not got, and nothing was said",
+        "simulation of backups, seed 14, and reading",
+        "tests/stream/test_rebirth.py",
+    ),
 )
