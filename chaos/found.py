@@ -242,4 +242,55 @@ FOUND = (
         "read line by line, for numbers that wrap",
         "tests/stream/test_rebirth.py",
     ),
+    Found(
+        "A restore from the object store alone left out all that a stream had flushed behind a trim, when the copy of its group's state was older than "
+        "the trim",
+        "simulation, seed 400207",
+        "tests/stream/test_salvage.py",
+    ),
+    Found(
+        "A backup to a place that another one was just writing to, or that had not told of a write, was refused as one of another cluster; a single 503 "
+        "ended it, and of a restore into an object store all had to be done anew",
+        "simulation of backups, while it was built, seed 8",
+        "tests/backup/test_taking_and_restoring.py",
+    ),
+    Found(
+        "Backups to one place at the same time: `--keep` of one deleted objects that another counted on, between its last look and its manifest; and one "
+        "that looked at an old backup just when that was deleted ended, as if it were damaged",
+        "simulation of backups, seeds 1031 (three operators) and 37",
+        "tests/backup/test_taking_and_restoring.py",
+    ),
+    Found(
+        "A fork that was made between the moments at which its source's group and its own were copied claimed, after a restore, records that its source has "
+        "not got, and nothing was said",
+        "simulation of backups, seed 14, and reading",
+        "tests/stream/test_rebirth.py",
+    ),
+    Found(
+        "The age of orphans was measured by log time, which goes as the fastest clock of any leader so far: once that was an hour ahead of the store's, a "
+        "pack that one leader had just put was swept by the next one and then named, and acknowledged records were gone",
+        "simulation, seeds 20263247 and 8830040",
+        "tests/cold/test_flush_and_collect.py",
+    ),
+    Found(
+        "A node that leaves was removed while a group was just giving it a vote, and took the only replica along; nodes told to go at the same moment left "
+        "groups with fewer replicas than asked for, and with none left the planner ended its core",
+        "read line by line; simulation with the product's planner, `--planned`",
+        "tests/replica/test_planner.py",
+    ),
+    Found(
+        "A member far behind never got its snapshot over a way of 2 Mbit/s, or from a slow disk: chunks were sent again behind those that waited already",
+        "read line by line",
+        "tests/replica/test_far_behind.py",
+    ),
+    Found(
+        "A group that had moved to a node in its first time could not be given on before that node's next snapshot: the one it had named no members",
+        "simulation with the product's planner, seed 5049",
+        "tests/raft/test_raft_parts.py",
+    ),
+    Found(
+        "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
+        "read line by line",
+        "tests/replica/test_claims_while_a_group_waits.py",
+    ),
 )

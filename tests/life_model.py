@@ -116,7 +116,7 @@ class Model:
         elif isinstance(asked, Deleted) and code == Code.OK:
             if told.code == code and state is not None and state.uid in (0, told.uid) and state.tail == told.record:
                 yield after
-        elif told.code == code or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING) or _of_another_life(asked, code, told):
+        elif told.code == code or (code == Code.GONE and told.code == Code.ATTEMPT_PENDING):
             yield from _bound(after, told)
 
     def _create(self, state: State, asked: Created) -> tuple[Code, State]:
@@ -190,11 +190,6 @@ def _judged(life: Life, producer: tuple[str, int, int]) -> Code:
     if sequence == known[2] + 1:
         return Code.OK
     return Code.DUPLICATE if sequence <= known[2] else Code.PRODUCER_GAP
-
-
-def _of_another_life(asked: Any, code: Code, told: Any) -> bool:
-    """The fork that is there is of the same place in a stream of the same name, which was deleted and created since."""
-    return isinstance(asked, Created) and asked.source is not None and (code, told.code) == (Code.EXISTS, Code.EXISTS_DIFFERENT)
 
 
 def _delete(state: State, asked: Deleted) -> tuple[Code, State]:

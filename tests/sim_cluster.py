@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from google_crc32c import value as crc32c
 from service_world import raw_batch
+from sim_backups import Door
 from sim_clock import Clock
 from sim_disk import Crash, Died, SimDisk
 from sim_house import House, Receiver
@@ -29,6 +30,7 @@ from sim_parts import (
     SimWriter,
     Stream,
     Way,
+    held_by,
     placeless,
     reached,
     settings_of,
@@ -84,6 +86,7 @@ class Node:
         self.stamps: dict[int, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}  # group -> (last applied index, number of the command in that entry)
         self.durable: dict[int, tuple[int, int]] = {}  # when it died: group -> the last entry that was, and its term
+        self.kept: dict[int, int] = {}  # … group -> up to which entry it has them, in its snapshot or behind it
         self.engine: Engine
 
     @property
@@ -126,7 +129,9 @@ class Node:
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
         cluster = Cluster(membership, links, GROUPS, self.clock.now_ms, seed, world.settings, clock.reach)
-        shape = Shape(core=0, cores=1, groups=GROUPS, history=1, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes)
+        shape = Shape(
+            core=0, cores=1, groups=GROUPS, history=world.history, hot_bytes_max=world.hot_bytes_max, snapshot_bytes=world.snapshot_bytes
+        )
         self.engine = Engine(
             storage,
             shape,
@@ -167,8 +172,9 @@ class Node:
         self._keeps_its_word()
         self.levels = Levels(self.core, lambda: world.voters, lambda node: world.release, lambda level: None)
         self.house = House(self)
-        if world.store is not None:
-            self.tasks.update(SimTier(self.engine, world.store, self.way).tasks())
+        tier = None if world.store is None else SimTier(self.engine, world.store, self.way)
+        self.tasks.update(() if tier is None else tier.tasks())
+        self.door = Door(self, None if tier is None else tier.store)
         self._pulse(self.life)
 
     def _fatal(self, life: int, error: BaseException) -> None:
@@ -198,6 +204,7 @@ class Node:
         self.durable = {
             number: (raft.durable, raft.log.term(raft.durable) or 0) for number, raft in rafts.items() if raft.durable >= raft.log.first
         }
+        self.kept = {number: held_by(raft) for number, raft in rafts.items()}
         self.alive = False
         self.house.end()
         self.forwarding.close()
@@ -245,7 +252,7 @@ class Node:
         """The machine is a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
         self.disk = SimDisk(Random(self.world.random.random()), self._crash)
-        self.durable = {}
+        self.durable, self.kept = {}, {}
 
     @property
     def remembers(self) -> bool:
@@ -379,6 +386,7 @@ class World(Network, Steered):
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
         super().__init__(Random(seed))
         self.store = store
+        self.history = 1
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
         self.broken: list[str] = []  # that was promised
@@ -536,6 +544,7 @@ class World(Network, Steered):
             assert not node.faults, node.faults
         for number in range(GROUPS + 1):
             states: dict[int, bytes] = {}
+            self._is_held(number)
             for node in self.alive():
                 if not node.core.has(number):
                     continue
@@ -543,6 +552,27 @@ class World(Network, Steered):
                 state = placeless(group.machine)
                 same = states.setdefault(group.applied_index, state) == state
                 assert same, f"the replicas of group {number} differ at {group.applied_index}"
+
+    def _is_held(self, number: int) -> None:
+        """What is committed is durable on a majority, but for those whose disks were lost."""
+        rafts = {node.number: node.core.members[number].raft for node in self.nodes.values() if node.alive and number in node.core.members}
+        if not rafts:
+            return
+        newest = max(rafts.values(), key=lambda raft: raft.commit)
+        voters = newest.configuration.voters
+        if newest.configuration.joint or not voters:
+            return
+
+        def holds(voter: int) -> bool:
+            raft = rafts.get(voter)
+            if raft is None:
+                return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
+            return held_by(raft) >= newest.commit
+
+        holders = [voter for voter in voters if holds(voter)]
+        assert len(holders) > len(voters) // 2, (
+            f"entry {newest.commit} of group {number} is committed, and only {holders} of {voters} have it"
+        )
 
     async def stop(self) -> None:
         self.check()

@@ -14,13 +14,17 @@ from typing import Any
 
 import msgspec
 from sim_chaos import run_episode
+from sim_disk import SimDisk
 from sim_knobs import Knobs
 from sim_moves import run_moves
 from sim_swarm import run_swarm
 
+from polynya.backup import taking
 from polynya.base.errors import Unavailable
-from polynya.cold import steps
+from polynya.cold import Collector, steps
+from polynya.node import clock as clocks
 from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
+from polynya.node.backups import Backups
 from polynya.node.from_store import FromStore
 from polynya.node.placing import Placing
 from polynya.node.replicated import ReplicatedCore
@@ -28,14 +32,16 @@ from polynya.node.snapshots import portions
 from polynya.node.writing import Writes
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
-from polynya.raft import Configuration, Effects, HardState, Raft, Recovery, Role, Settings, leading, reading
+from polynya.raft import Configuration, Effects, Entry, HardState, Raft, Recovery, Role, Settings, election, following, leading, reading
+from polynya.raft import snapshots as raft_snapshots
 from polynya.replica.member import Member
 from polynya.service import local, retention
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.subscriptions.wakes import Wakes
-from polynya.stream import lifetimes, producers, subscriptions, writes
+from polynya.stream import lifetimes, producers, rebirth, subscriptions, writes
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten, SubscriptionEvent
+from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code
@@ -127,6 +133,17 @@ def _claims_at_once(subscription: Subscription, command: SubscriptionEvent) -> C
     return subscriptions._claim(subscription, command)
 
 
+def _campaigns_at_once(raft: Raft) -> None:
+    if raft.role is not Role.LEADER and election.may_campaign(raft):
+        raft.sleeping = False
+        election._campaign(raft, forced=False)
+
+
+def _forgets_producers(stream: Stream) -> None:
+    stream.next_record += JUMP
+    stream.producers = None
+
+
 def _no_floor() -> Callable[..., None]:
     """Log time of others is heard by leaders alone."""
     sound = ReplicatedCore._apply
@@ -137,6 +154,44 @@ def _no_floor() -> Callable[..., None]:
         core.floor_ms = core.floor_ms if member.raft.role is Role.LEADER else floor_ms
 
     return apply
+
+
+def _cuts_what_follows() -> Callable[[Raft, list[Entry]], None]:
+    """Also what a later message had brought."""
+    sound = following._extend
+
+    def extend(raft: Raft, entries: list[Entry]) -> None:
+        sound(raft, entries)
+        if raft.log.last > entries[-1].index:
+            raft.cut(entries[-1].index + 1)
+
+    return extend
+
+
+def _follows_each_step(clock: clocks.LogClock) -> int:
+    """Of the wall's clock, compared with what it showed last: back again does not count, forth again does."""
+    boot, wall = clock._boot(), clock._wall()
+    elapsed, (since, shown) = boot - clock._boot_ms, _SHOWN.setdefault(id(clock), (boot, wall))
+    ahead = wall - shown - (boot - since)
+    _SHOWN[id(clock)] = boot, wall
+    if elapsed > 0:
+        clock._boot_ms = boot
+        clock._log_ms += elapsed + (ahead if ahead > clocks.STEP_MS else 0.0)
+    return int(clock._log_ms)
+
+
+_SHOWN: dict[int, tuple[float, float]] = {}
+
+
+def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
+    """What cannot be read is taken for what was never written."""
+    try:
+        return _READ(files, fd, length, offset)
+    except OSError:
+        return bytes(length)
+
+
+_READ = SimDisk.read
 
 
 async def _nothing(self: object) -> None:
@@ -220,6 +275,12 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
     # … and the loss of all nodes (sim_loss.py)
     "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
+    # … and operators (sim_backups.py, sim_restored.py)
+    "a restore goes on at the numbers of what was lost": (rebirth, "_jump", lambda stream: None),
+    "a restore knows no producers": (rebirth, "_jump", _forgets_producers),
+    # … and what is left over (sim_tidy.py)
+    "packs whose publication was lost are kept for ever": (Collector, "_settle_elsewhere", _nothing),
+    "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim_ends.py)
     "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
     "a stream ends when it was not read for half of its time": (
@@ -248,6 +309,20 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cl
         _said(SnapshotStore._write_new, "self._files.sync(fd)", "pass"),
     ),
     "a segment is written to before its name is synced": (writer.Writer, "_sync_folder", lambda journal: None),
+    # … of what each way of failing is for (test_cluster_revealed.py)
+    "who campaigns asks nobody first": (election, "hurry", _campaigns_at_once),
+    "who hears a leader votes for others": (election, "promised", lambda raft, candidate: raft.role is Role.LEADER),
+    "what was lost is not missed": (leading, "_held", _said(leading._held, "held < peer.beat_next - 1", "False")),
+    "what comes again cuts what came after": (following, "_extend", _cuts_what_follows()),
+    "chunks that found no room are never sent again": (raft_snapshots, "beat", lambda raft: None),
+    "log time follows each step of the wall's clock": (clocks.LogClock, "now_ms", _follows_each_step),
+    "what cannot be read is taken for zeros": (SimDisk, "read", _end_for_error),
+    "a backup is of whoever believes to lead": (
+        Backups,
+        "_capture",
+        _said(Backups._capture, "await service.local.linearize(number)", "pass"),
+    ),
+    "what a put without an answer brought is another's": (taking, "put_again", lambda store, key, parts: store.put(key, parts)),
 }
 
 
@@ -292,6 +367,10 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "news that a node had when it died are told by nobody": ("swarm", Knobs.draw(1)),
     "a webhook is done with what came after": ("swarm", Knobs.draw(1)),
     "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
+    "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
+    "a restore knows no producers": ("swarm", Knobs.draw(3)),
+    "packs whose publication was lost are kept for ever": ("swarm", Knobs.draw(402002)),
+    "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
     "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
 }

@@ -10,7 +10,7 @@ import msgspec
 from sim_process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.raft import Settings
+from polynya.raft import Raft, Settings
 from polynya.stream import snapshots
 from polynya.stream.machine import Machine
 from polynya.transport.hello import PROTOCOL_MAX
@@ -218,6 +218,12 @@ def reached(nodes: Iterable[Node]) -> list[object]:
     members = [member for node in nodes for member in node.core.members.values()]
     sent = [[peer.chunk_acked for peer in member.raft.peers.values()] for member in members]
     return [[member.group.applied_index for member in members], sent]
+
+
+def held_by(raft: Raft) -> int:
+    """Up to which entry its disk has them, in a snapshot or behind it; anything may be of one whose disk was lost, or that gets a snapshot."""
+    busy = raft.forgetful or raft.learning or raft.installing is not None or raft.reset is not None or not raft.durable
+    return 1 << 62 if busy else max(raft.durable, raft.snapshot.index)
 
 
 def placeless(machine: Machine) -> bytes:

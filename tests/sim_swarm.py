@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 import sim_faults as faults
+from sim_backups import Operators
 from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
@@ -20,7 +21,9 @@ from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
 from sim_loss import Loss
+from sim_restored import Restored
 from sim_store import GOOD, SimStore, Weather
+from sim_tidy import Tidy
 from sim_work import Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
@@ -129,7 +132,14 @@ class SwarmEpisode(Episode):
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends = Ends(self, self.shop)
+        self.operators, self.tidy = Operators(self), Tidy(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
+
+    async def run(self) -> str:
+        trace = await super().run()
+        for taken in await self.operators.chosen():
+            await Restored(self, taken, self.operators.calm()).check()
+        return trace
 
     def _wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000) + WALL_MS - 1_000_000
@@ -174,12 +184,14 @@ class SwarmEpisode(Episode):
         for name, content in self.tails.items():
             whole = await world.nodes[1].read(name)
             assert whole.startswith(bytes(content)), f"{name}: what a tail got is not how the stream begins"
+        await self.operators.finish()
         await self.lives.finish()
         await self.shop.finish()
         await self.ends.finish()
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
+        await self.tidy.finish()
 
     async def _new_disk(self) -> None:
         """In some worlds: a node that begins with an empty disk has everything, too."""
@@ -197,9 +209,13 @@ class SwarmEpisode(Episode):
             assert await node.read(name, local=True) == content, f"{name}: node {node.number} has not all of it on its new disk"
 
     def _start(self, node: Node) -> None:
-        """As an operator does: a node that refuses its damaged data comes back without."""
-        node.disk.bad_reads = 0.0
+        """As an operator does: a node whose disk cannot be read is tried again on one that can; one that refuses its damaged data comes back without."""
         why = node.start_or_say()
+        if why == "OSError" and node.disk.bad_reads:
+            self.counts["unread at start"] += 1
+            node.disk.bad_reads = 0.0
+            why = node.start_or_say()
+        node.disk.bad_reads = 0.0
         if why == "Died":
             return
         if why == "CorruptData":
@@ -228,7 +244,7 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients()]
+        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients(), *self.operators.clients()]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""

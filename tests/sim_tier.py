@@ -13,9 +13,11 @@ from unittest import mock
 
 from sim_store import SimStore
 
+from polynya.backup import pruning, taking
 from polynya.backup.copies import Whole
 from polynya.base.errors import PolynyaError
 from polynya.base.levels import LEVELS
+from polynya.cli import backup_source
 from polynya.cold import (
     ColdReader,
     Collector,
@@ -33,7 +35,8 @@ from polynya.cold import (
     merger,
     steps,
 )
-from polynya.node import copying
+from polynya.node import backups, copying
+from polynya.node.checks import StoreChecks
 from polynya.node.copying import Copier
 from polynya.node.engine import Engine
 from polynya.node.store_access import Patience, StoreAccess
@@ -74,7 +77,7 @@ class SimTier:
         assert engine.replicated is not None
         world = way.node.world
         node, nodes, turn = engine.replicated.node, world.nodes, world.knobs.turn
-        store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
+        store = self.store = WatchedStore(shared.on(node, way.node.disk.at), asyncio.get_running_loop().time)
         self.access = StoreAccess(store, lambda: None, PATIENCE)
         others = partial(_addresses, nodes, node)
         self.leads = StoreLeads(engine.replicated.leadership, self.access, way, others)
@@ -94,7 +97,8 @@ class SimTier:
             owns_root=_owned,
             sweep_deletes=True,
         )
-        self.copier = Copier(engine, store, Whole(CLUSTER, 1, engine.service.groups), _owned)
+        self.copier = Copier(engine, store, Whole(CLUSTER, world.history, engine.service.groups), _owned)
+        StoreChecks(engine.service, self)  # type: ignore[arg-type]  # of a tier it uses the collector
         self._engine, self._pace = engine, world.round_pace
         engine.local.cold = self.reader
         engine.local.recalls.states = self.states
@@ -123,7 +127,7 @@ class SimTier:
 @contextmanager
 def chance_of(seed: int) -> Iterator[None]:
     """What the parts draw and measure comes from the seed and from virtual time; what the product does once a minute happens within an episode."""
-    random, more = Random(f"tier {seed}"), Random(f"beside {seed}")
+    random, more, aside = Random(f"tier {seed}"), Random(f"beside {seed}"), Random(f"backups beside {seed}")
 
     def now() -> float:
         return asyncio.get_running_loop().time()
@@ -140,6 +144,10 @@ def chance_of(seed: int) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "token_bytes", random.randbytes))
         for module in (forks, keys, operations, wakes):
             stack.enter_context(mock.patch.object(module, "secrets", drawn))
+        stack.enter_context(mock.patch.object(taking, "token_bytes", aside.randbytes))
+        stack.enter_context(mock.patch.object(backups, "token_hex", lambda count: aside.randbytes(count).hex()))
+        stack.enter_context(mock.patch.object(backup_source, "time", clock))
+        stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
         for module in (flusher, keys, retainer):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(merger, "monotonic", now))

@@ -7,16 +7,18 @@ import gc
 import io
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
 from cold_world import CLUSTER, GROUPS, no_sleep
 from stream_world import raw_batch
 
-from polynya.backup.manifest import Manifest, began_ms_of, new_id
+from polynya.backup import pruning, working
+from polynya.backup.manifest import Manifest, new_id
 from polynya.backup.pruning import prune
 from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
 from polynya.backup.streams import Library, size_of, streams_of
@@ -28,7 +30,7 @@ from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
 from polynya.node.restoring import check_root
-from polynya.objectstore import MemoryStore, claim_root, release_root
+from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
 from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
 from polynya.stream.rebirth import UID_JUMP
@@ -109,6 +111,88 @@ async def test_one_that_was_interrupted_goes_on(tmp_path: Path) -> None:
     assert (done.objects, done.kept) == (0, again.objects.count)
     assert again.objects.crc == manifest.objects.crc
     assert await verified(shelf) == []
+
+
+class Shaky(MemoryStore):
+    """Every third write is answered 503, every other one of these after it was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:
+        self.writes += 1
+        if self.writes % 6 == 3:
+            raise StoreUnavailable("503 Slow Down")
+        tag = await super().put(key, parts)
+        if self.writes % 6 == 0:
+            raise StoreUnavailable("no answer came in time")
+        return tag
+
+
+@run
+async def test_a_place_that_fails_now_and_then_gets_a_whole_backup(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), Shaky()
+    with mock.patch.object(working, "PAUSES", (0.0, 0.0)):
+        manifest, done = await taken(FakeSource(tier), shelf)
+    assert done.objects == manifest.objects.count > 0 and shelf.writes > 8
+    assert await verified(shelf) == []
+
+
+@run
+async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(tmp_path: Path) -> None:
+    tier, shelf, store = BackedUp(), MemoryStore(), Shaky()
+    for _ in range(5):
+        tier.fill(3, 2)
+        await tier.flusher.flush_now()
+    manifest, _ = await taken(FakeSource(tier), shelf)
+    with mock.patch.object(working, "PAUSES", (0.0, 0.0)):
+        done = await restored(tmp_path / "new", shelf, manifest, store)
+    assert done.objects == manifest.objects.count > 2 and store.writes > 8
+    assert {f"objects/{key}" for key in store.objects if "/packs/" in key} == {key for key in shelf.objects if "/packs/" in key}
+
+
+@run
+async def test_a_place_that_stays_away_is_asked_a_few_times(tmp_path: Path) -> None:
+    tier, shelf, asked = await half_cold(), MemoryStore(), list[str]()
+
+    async def away(key: str, parts: bytes | Sequence[bytes]) -> str:
+        asked.append(key)
+        raise StoreUnavailable("403 Forbidden")
+
+    shelf.put = away  # type: ignore[method-assign]
+    with mock.patch.object(working, "PAUSES", (0.0, 0.0)), pytest.raises(StoreUnavailable, match="403"):
+        await taken(FakeSource(tier), shelf)
+    assert len(asked) == 3
+
+
+@run
+async def test_two_backups_to_one_place_at_the_same_time_are_both_whole(tmp_path: Path) -> None:
+    """Both bring the same objects."""
+    tier, shelf = await half_cold(), MemoryStore()
+    source, late = FakeSource(tier), list[Manifest]()
+    original = source.objects
+
+    async def objects(prefix: str) -> Any:
+        if not late:
+            late.append((await taken(FakeSource(tier), shelf))[0])
+        async for each in original(prefix):
+            yield each
+
+    source.objects = objects  # type: ignore[method-assign]
+    manifest, done = await taken(source, shelf)
+    assert done.objects == manifest.objects.count == late[0].objects.count > 0
+    for each in (manifest, *late):
+        assert (await Verifier(shelf, each).run()).damages == []
+
+
+@run
+async def test_another_object_of_the_same_name_is_another_clusters(tmp_path: Path) -> None:
+    tier, shelf = await half_cold(), MemoryStore()
+    source = FakeSource(tier)
+    source.before_capture = lambda group: shelf.objects.update({f"objects/{key}": (b"other", 1, 1) for key in tier.store.objects})
+    with pytest.raises(CorruptData, match="another cluster"):
+        await taken(source, shelf)
 
 
 @run
@@ -302,6 +386,33 @@ async def test_a_backup_whose_place_is_tidied_meanwhile_is_whole_or_none(tmp_pat
         await taken(source, shelf)
 
 
+class Tidied(MemoryStore):
+    """Another backup with `--keep` deletes an old one just when the `at`-th object of it is read: its manifest first, or the list that this names."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at, self.old = at, ""
+
+    async def get(self, key: str) -> bytes:
+        if self.old and self.old in key:
+            self._at -= 1
+            for name in [name for name in self.objects if self.old in name and self._at < 0]:
+                del self.objects[name]
+        return await super().get(key)
+
+
+@run
+async def test_an_old_backup_that_goes_while_it_is_looked_at_keeps_none_from_being_taken(tmp_path: Path) -> None:
+    for at in (0, 1):
+        tier, shelf = await half_cold(), Tidied(at)
+        first, _ = await taken(FakeSource(tier), shelf)
+        shelf.old = first.id
+        manifest, done = await taken(FakeSource(tier), shelf)
+        assert done.kept == manifest.objects.count > 0
+        assert [each.id for each in await backups_on(shelf)] == [manifest.id]
+        assert await verified(shelf) == []
+
+
 @run
 async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
     tier, shelf = await half_cold(), MemoryStore()
@@ -319,20 +430,42 @@ async def test_of_tables_only_what_stays_is_taken(tmp_path: Path) -> None:
 
 
 @run
-async def test_what_a_backup_under_way_has_brought_is_not_old(tmp_path: Path) -> None:
+async def test_what_a_backup_under_way_has_brought_or_counts_on_stays(tmp_path: Path) -> None:
+    """Which of the objects that were there before it needs only it knows; also when it began long before the newest whole one."""
     tier, shelf = await half_cold(), MemoryStore()
-    manifest, _ = await taken(FakeSource(tier), shelf)
-    now_ms = time.time_ns() // 1_000_000
-    running = new_id(now_ms + 1000, bytes(4))
-    assert abs(began_ms_of(running) - now_ms - 1000) == 0
-    await shelf.put(f"backups/{running}/groups/00000-00/00000", b"state")
-    await shelf.put("objects/c1/packs/new", b"pack")
-    assert manifest.id < running
+    for after_ms in (1000, -10_000_000):
+        running = f"backups/{new_id(time.time_ns() // 1_000_000 + after_ms, bytes(4))}/groups/00000-00/00000"
+        await shelf.put(running, b"state")
+        for key in ("objects/c1/packs/counted-on", "objects/c1/packs/new"):
+            await shelf.put(key, b"pack")
+        shelf.objects["objects/c1/packs/counted-on"] = (b"pack", 1, 1)
+        await taken(FakeSource(tier), shelf)
+        await prune(shelf, 1)
+        assert {running, "objects/c1/packs/counted-on", "objects/c1/packs/new"} < shelf.objects.keys()
+        data, version, modified_ms = shelf.objects[running]
+        shelf.objects[running] = (data, version, modified_ms - pruning.UNDER_WAY_MS - 1)
+        await prune(shelf, 1)
+        assert not {"objects/c1/packs/counted-on", "objects/c1/packs/new"} & shelf.objects.keys(), "it was interrupted"
+        await shelf.delete([running])
+
+
+@run
+async def test_a_backup_that_begins_while_old_ones_go_finds_what_it_counts_on(tmp_path: Path) -> None:
+    """Between the look at what is needed and the deletion."""
+    tier, shelf = await half_cold(), MemoryStore()
+    await taken(FakeSource(tier), shelf)
+    await shelf.put("objects/c1/packs/counted-on", b"pack")
+    original, running = shelf.list, f"backups/{new_id(time.time_ns() // 1_000_000 + 1000, bytes(4))}/groups/00000-00/00000"
+
+    async def listed(prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
+        async for info in original(prefix, after):
+            yield info
+        if prefix == "objects/":
+            shelf.objects[running] = (b"state", 1, time.time_ns() // 1_000_000)
+
+    shelf.list = listed  # type: ignore[method-assign]
     assert await prune(shelf, 1) == []
-    assert "objects/c1/packs/new" in shelf.objects
-    await shelf.delete([f"backups/{running}/groups/00000-00/00000"])
-    assert await prune(shelf, 1) == []
-    assert "objects/c1/packs/new" not in shelf.objects
+    assert "objects/c1/packs/counted-on" in shelf.objects
 
 
 @run

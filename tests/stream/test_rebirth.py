@@ -133,6 +133,32 @@ def test_a_fork_whose_source_was_trimmed_meanwhile_begins_there() -> None:
     assert [(note.record, note.end) for note in notes] == [(0, 2)]
 
 
+def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited() -> None:
+    """The source was copied first, or its last records were on the lost disks alone; with its pin, or without."""
+    for pinned in (False, True):
+        copied = Copied()
+        copied.world.apply(1, Create(SOURCE, 1, "text/plain", Encoding.BYTES))
+        copied.world.apply(1, Append(SOURCE, 1, "text/plain", raw_batch(b"0")))
+        copied.copy(1)
+        for number in (1, 2):
+            copied.world.apply(1, Append(SOURCE, 1, "text/plain", raw_batch(b"%d" % number)))
+        copied.pin()
+        copied.create()
+        copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"own")))
+        copied.copy(2)
+        if pinned:
+            image = decode_image(copied.world.machines[1].snapshot())
+            cut = next(stream for stream in image.streams if stream.name == SOURCE)
+            cut.next_record, cut.next_byte, cut.hot = 1, 1, (cut.hot or [])[:1]
+            copied.copies[1] = write_image(image)
+        world, notes = copied.reborn()
+        fork, source = world.machines[2].streams[TARGET], world.machines[1].streams[SOURCE]
+        assert (fork.first_record, fork.first_byte) == (3, 3)
+        assert fork.front is not None and fork.front.detached
+        assert not source.pins
+        assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
+
+
 def put(copied: Copied) -> int:
     config = SubscriptionConfig(0, "docs/**", [], "http://127.0.0.1/", "", 1000)
     return copied.world.apply(1, SubscriptionPut("s", 1, config, "http://here")).uid

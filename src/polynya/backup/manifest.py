@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
 
 import msgspec
 from google_crc32c import value as crc32c
@@ -74,12 +73,6 @@ class CopiedObject(msgspec.Struct, array_like=True, frozen=True, gc=False):
 def new_id(now_ms: int, random: bytes) -> str:
     """`random`: four bytes."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now_ms // 1000))}{now_ms % 1000:03d}Z-{random.hex()}"
-
-
-def began_ms_of(backup: str) -> int:
-    """When a backup of this id began."""
-    began = datetime.strptime(f"{backup[:15]}{backup[15:18]}+0000", "%Y%m%dT%H%M%S%f%z")
-    return int(began.timestamp() * 1000)
 
 
 def is_id(text: str) -> bool:

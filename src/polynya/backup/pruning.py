@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from polynya.backup.manifest import Manifest, began_ms_of, decode_rows, folder_of, is_id
+from polynya.backup.manifest import Manifest, decode_rows, folder_of
 from polynya.backup.shelf import backups_on, parts_of
 from polynya.objectstore import ObjectStore
 
 DELETE_AT_ONCE = 1000
-CLOCKS_MS = 600_000  # by which the clocks of a place, and of who takes backups, may differ
+UNDER_WAY_MS = 86_400_000  # a backup without a manifest that has written nothing for as long was interrupted
 
 
 async def prune(store: ObjectStore, keep: int) -> list[str]:
-    """The ids of those that went; also what interrupted ones before the kept ones have left. One that has no manifest and began later may be
-    under way: what came since is left alone. Raises CorruptData before anything is deleted when a kept one cannot be read; StoreUnavailable."""
+    """The ids of those that went; also what interrupted ones before the kept ones have left. While another backup is under way its files stay, and
+    so do all objects: which of them it counts on, only it knows. Raises CorruptData before anything is deleted when a kept one cannot be read;
+    StoreUnavailable."""
     backups = await backups_on(store)
     kept, gone = backups[-keep:], backups[:-keep]
     needed = await _needed(store, kept)
-    oldest = folder_of(kept[0].id)
-    listed = [info.key async for info in store.list("backups/")]
-    old = [key for key in listed if key < oldest]
+    running, files = await _running(store, backups)
+    old = [key for key in files if key < folder_of(kept[0].id) and key.split("/")[1] not in running]
     old.sort(key=lambda key: not key.endswith("/manifest.json"))  # without its manifest it is none: then the rest may go
-    begun = {key.split("/")[1] for key in listed if key > oldest} - {manifest.id for manifest in kept}
-    since_ms = min((began_ms_of(backup) - CLOCKS_MS for backup in begun if is_id(backup)), default=None)
     await _delete(store, old)
-    await _delete(
-        store,
-        [info.key async for info in store.list("objects/") if info.key not in needed and (since_ms is None or info.modified_ms < since_ms)],
-    )
+    if not running:
+        useless = [info.key async for info in store.list("objects/") if info.key not in needed]
+        if not (await _running(store, backups))[0]:  # none has begun meanwhile
+            await _delete(store, useless)
     return [manifest.id for manifest in gone]
+
+
+async def _running(store: ObjectStore, backups: Iterable[Manifest]) -> tuple[set[str], list[str]]:
+    """Backups that may be under way, or have ended since `backups` were looked up; and the keys of all files of backups."""
+    last_ms: dict[str, int] = {}
+    keys = []
+    async for info in store.list("backups/"):
+        backup = info.key.split("/")[1]
+        last_ms[backup] = max(info.modified_ms, last_ms.get(backup, 0))
+        keys.append(info.key)
+    now_ms = max(last_ms.values(), default=0)  # by the place's clock
+    whole = {manifest.id for manifest in backups}
+    return {backup for backup, ms in last_ms.items() if backup not in whole and ms > now_ms - UNDER_WAY_MS}, keys
 
 
 async def _needed(store: ObjectStore, kept: Iterable[Manifest]) -> set[str]:

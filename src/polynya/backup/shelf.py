@@ -137,21 +137,27 @@ class _Joined(io.RawIOBase):
 
 
 async def backups_on(shelf: Reading) -> list[Manifest]:
-    """The whole backups of a place, the oldest first. Raises CorruptData, StoreUnavailable."""
+    """The whole backups of a place, the oldest first, but for what is deleted meanwhile. Raises CorruptData, StoreUnavailable."""
     found = []
     async for info in shelf.list("backups/"):
         parts = info.key.split("/")
         if len(parts) == 3 and parts[2] == MANIFEST and is_id(parts[1]):
-            found.append(await read_manifest(shelf, parts[1]))
+            with suppress(NotFound):
+                found.append(await _manifest(shelf, parts[1]))
     return sorted(found, key=lambda each: each.id)
 
 
 async def read_manifest(shelf: Reading, backup: str) -> Manifest:
     """Raises ConfigError when there is no such backup, CorruptData."""
     try:
-        manifest = decode(await shelf.get(f"{folder_of(backup)}/{MANIFEST}"))
+        return await _manifest(shelf, backup)
     except NotFound:
         raise ConfigError(f"there is no backup {backup} there") from None
+
+
+async def _manifest(shelf: Reading, backup: str) -> Manifest:
+    try:
+        manifest = decode(await shelf.get(f"{folder_of(backup)}/{MANIFEST}"))
     except CorruptData as error:
         raise CorruptData(f"{folder_of(backup)}/{MANIFEST}: {error}") from None
     if manifest.id != backup:

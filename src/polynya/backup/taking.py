@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from secrets import token_bytes
 
 import msgspec
@@ -19,11 +20,11 @@ from google_crc32c import value as crc32c
 from polynya.backup import manifest as manifests
 from polynya.backup.group_file import HEADER_BYTES, parse_header
 from polynya.backup.manifest import PART_BYTES, PART_ROWS, CopiedObject, FileEntry, ListEntry, Manifest
-from polynya.backup.shelf import Reading, Shelf, backups_on, parts_of
+from polynya.backup.shelf import Shelf, backups_on, parts_of
 from polynya.backup.source import About, Captured, Lost, Source
-from polynya.backup.working import at_once
+from polynya.backup.working import at_once, patiently
 from polynya.base.errors import CorruptData, Unavailable
-from polynya.objectstore import AlreadyExists, NotFound
+from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
 from polynya.stream.model import Held
 from polynya.stream.tables import Table
 from polynya.wire.pack import damaged_slices
@@ -75,10 +76,10 @@ class _Skipped(msgspec.Struct, array_like=True):
 
 
 class Taker:
-    """One backup. `before`: where it goes, if that can be read: then what is there is used."""
+    """One backup. `place`: the shelf, if it can be read as well: then what is there is used."""
 
-    def __init__(self, source: Source, shelf: Shelf, before: Reading | None, progress: Progress) -> None:
-        self._source, self._shelf, self._before = source, shelf, before
+    def __init__(self, source: Source, shelf: Shelf, place: ObjectStore | None, progress: Progress) -> None:
+        self._source, self._shelf, self._place = source, shelf, place
         self._progress = progress
         self._named: dict[int, _Named] = {}
         self._files: dict[int, FileEntry] = {}
@@ -107,29 +108,30 @@ class Taker:
             files=[self._files[group] for group in range(about.groups + 1)],
             objects=await self._write_list(f"{manifests.folder_of(backup)}/objects"),
         )
-        await self._shelf.put(f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", manifests.encode(manifest))
+        await self._put(f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)])
         return manifest
 
     async def _look_at_the_shelf(self) -> None:
         """What is there, and what is known of it."""
-        if self._before is None:
+        if self._place is None:
             return
-        async for info in self._before.list("objects/"):
+        async for info in self._place.list("objects/"):
             self._there[info.key.removeprefix("objects/")] = None
-        for manifest in await backups_on(self._before) if self._there else []:
-            async for part in parts_of(self._before, manifest.objects.name, manifest.objects.size, manifest.objects.crc):
-                for row in manifests.decode_rows(part):
-                    if row.key in self._there:
-                        self._there[row.key] = row
+        for manifest in await backups_on(self._place) if self._there else []:
+            with suppress(CorruptData):  # deleted meanwhile, or damaged: what no other list has is looked at by itself
+                async for part in parts_of(self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc):
+                    for row in manifests.decode_rows(part):
+                        if row.key in self._there:
+                            self._there[row.key] = row
 
     async def _look_again(self, about: About, folder: str) -> None:
         """Whether all is there still: another backup to the same place may have deleted old ones meanwhile, and what this one found of them.
         Raises Unavailable."""
-        if self._before is None:
+        if self._place is None:
             return
         self._progress.doing = "looking again at what is there"
         for _ in range(TRIES):
-            there = {info.key.removeprefix("objects/") async for info in self._before.list("objects/")}
+            there = {info.key.removeprefix("objects/") async for info in self._place.list("objects/")}
             gone = self._copied.keys() - there
             if not gone:
                 break
@@ -137,7 +139,7 @@ class Taker:
                 del self._copied[key]
                 self._there.pop(key, None)
             await self._agree(about, folder)
-        files = {info.key.rpartition("/")[0] async for info in self._before.list(f"{folder}/")}
+        files = {info.key.rpartition("/")[0] async for info in self._place.list(f"{folder}/")}
         if gone or not files.issuperset(entry.name for entry in self._files.values()):
             raise Unavailable(
                 "what was written was deleted meanwhile: another backup to the same place deletes old ones (--keep); take it again"
@@ -202,7 +204,7 @@ class Taker:
             held += len(piece)
             self._progress.files_bytes += len(piece)
             if held >= PART_BYTES or size == captured.size:
-                await self._shelf.put(f"{name}/{number:05d}", gathered)
+                await self._put(f"{name}/{number:05d}", gathered)
                 gathered, held, number = [], 0, number + 1
         return crc, _named(bytes(state[HEADER_BYTES:wanted]))
 
@@ -254,7 +256,7 @@ class Taker:
         if "/packs/" in key and await asyncio.to_thread(lambda: bool(damaged_slices(data))):
             self._progress.damaged.append(key)
         try:
-            await self._shelf.put(f"objects/{key}", data)
+            await self._put(f"objects/{key}", [data])
         except AlreadyExists:
             raise CorruptData(
                 f"objects/{key} is there already, and is another one: does the place hold backups of another cluster? Choose a new one"
@@ -265,9 +267,9 @@ class Taker:
 
     async def _known(self, key: str) -> CopiedObject | None:
         """Of one that no whole backup names: an interrupted one has brought it."""
-        assert self._before is not None
+        assert self._place is not None
         try:
-            data = await self._before.get(f"objects/{key}")
+            data = await self._place.get(f"objects/{key}")
         except NotFound:
             return None
         return CopiedObject(key, len(data), crc32c(data))
@@ -282,12 +284,21 @@ class Taker:
             raise CorruptData(f"the object {key} has {len(data)} bytes, where the store's listing says {size}")
         return data
 
+    async def _put(self, key: str, parts: Sequence[bytes]) -> None:
+        """An earlier try that nobody was told of, and another backup that brings the same, are as good. Raises AlreadyExists when other bytes are
+        there, StoreUnavailable."""
+        place = self._place
+        if place is None:
+            await self._shelf.put(key, parts)
+        else:
+            await patiently(lambda: put_again(place, key, parts))
+
     async def _write_list(self, name: str) -> ListEntry:
         rows = [self._copied[key] for key in sorted(self._copied)]
         crc = size = 0
         for number, begin in enumerate(range(0, len(rows), PART_ROWS)):
             part = manifests.encode_rows(rows[begin : begin + PART_ROWS])
-            await self._shelf.put(f"{name}/{number:05d}", part)
+            await self._put(f"{name}/{number:05d}", [part])
             crc, size = int(extend(crc, part)), size + len(part)
         return ListEntry(name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows))
 

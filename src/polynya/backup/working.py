@@ -1,14 +1,17 @@
-"""Objects are copied some at a time."""
+"""Objects are copied some at a time, and what a store does not take at once is tried again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from polynya.base.errors import PolynyaError
+from polynya.objectstore import StoreUnavailable
 
 COPIES = 4  # objects at the same time
+PAUSES = (0.3, 1.5, 5.0)  # seconds before each further try of a write
+T = TypeVar("T")
 
 
 async def at_once(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -19,3 +22,13 @@ async def at_once(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
                 tasks.create_task(work())
     except* PolynyaError as failed:
         raise failed.exceptions[0] from None
+
+
+async def patiently(write: Callable[[], Awaitable[T]]) -> T:
+    """Of thousands of writes one or another is answered 503: that is not the end of all. `write` may be done more than once. Raises what it raises."""
+    for pause in PAUSES:
+        try:
+            return await write()
+        except StoreUnavailable:
+            await asyncio.sleep(pause)
+    return await write()

@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 from polynya.backup.group_file import parse
 from polynya.backup.manifest import CopiedObject, Manifest, decode_rows
 from polynya.backup.shelf import Reading, parts_of
-from polynya.backup.working import at_once
+from polynya.backup.working import at_once, patiently
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.node.restoring import Restored, State
 from polynya.objectstore import NotFound, ObjectStore, put_again
@@ -57,7 +57,7 @@ class FromBackup:
             raise CorruptData(f"objects/{row.key} is missing") from None
         if len(data) != row.size or crc32c(data) != row.crc:
             raise CorruptData(f"objects/{row.key} is damaged: its checksum is wrong")
-        await put_again(store, self._rename(row.key), data)
+        await patiently(lambda: put_again(store, self._rename(row.key), data))
 
 
 def renaming(old: str, new: str) -> Callable[[str], str]:

@@ -18,6 +18,7 @@ from google_crc32c import value as crc32c
 from polynya.backup import copies
 from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
+from polynya.backup.working import patiently
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import spelled_name
 from polynya.node import birth as births
@@ -183,7 +184,8 @@ class Restorer:
             await self._one(group)
             self.done.groups += 1
         if self._store is not None:
-            await copies.mark(self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups))
+            store, whole = self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups)
+            await patiently(lambda: copies.mark(store, whole))
         for target in self._targets:
             await asyncio.to_thread(target.finish)
         return self.done
@@ -233,7 +235,8 @@ class Restorer:
         body = await asyncio.to_thread(self._write, group, state)
         if self._store is not None:
             header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
-            await copies.write(self._store, (self._birth.cluster_id, self._birth.history), header, [body])
+            store, place = self._store, (self._birth.cluster_id, self._birth.history)
+            await patiently(lambda: copies.write(store, place, header, [body]))
 
     async def _inflate(self, image: Image) -> None:
         """Evicted streams of which another group says, or the packs, what only a whole state can hold. Their share of the block is not given back: a

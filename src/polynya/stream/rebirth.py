@@ -41,10 +41,11 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A stream that others inherit from: what it keeps, and whom it knows."""
+    """A stream that others inherit from: what it keeps, up to where it goes, and whom it knows."""
 
     first_record: int
     first_byte: int
+    next_record: int
     attempts: frozenset[str]
 
 
@@ -89,7 +90,7 @@ class Survey:
         """Then for all groups again, if there are forks."""
         for stream in image.streams:
             if stream.uid in self.forks:
-                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, frozenset(stream.pins or ()))
+                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, stream.next_record, frozenset(stream.pins or ()))
 
 
 def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
@@ -128,6 +129,8 @@ def _fork(stream: Stream, survey: Survey) -> list[Note]:
     if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
         return []
     origin = survey.origins.get(fork.source_uid)
+    if origin is not None and origin.next_record < fork.record:
+        origin = None  # it was copied before it had all of that, or had the rest on the lost disks alone
     if origin is not None and (fork.attempt in origin.attempts or origin.first_record <= stream.first_record):
         return []
     begin = stream.first_record
@@ -142,9 +145,14 @@ def _fork(stream: Stream, survey: Survey) -> list[Note]:
 
 def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
     forks = survey.forks.get(stream.uid, {})
-    for attempt, pin in (stream.pins or {}).items():
+    for attempt, pin in list((stream.pins or {}).items()):
         pin.confirmed = attempt in forks
+        if pin.record > stream.next_record and not stream.deleted:  # a fork of what is lost: it has nothing of this stream
+            del (stream.pins or {})[attempt]
+    stream.pins = stream.pins or None
     for attempt, fork in forks.items():
+        if fork.record > stream.next_record:
+            continue
         if attempt not in (stream.pins or {}) and fork.record > stream.first_record:
             stream.pins = stream.pins or {}
             first_record = max(fork.first_record, stream.first_record)

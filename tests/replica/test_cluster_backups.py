@@ -1,0 +1,35 @@
+"""Backups that are taken amid all that goes wrong: each that is whole has all that was acknowledged before it began, and so has a cluster of another size
+that begins with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sim_restored import Restored
+from sim_swarm import SwarmEpisode
+
+SEEDS = (
+    3,
+    8,
+    9,
+    15,
+    37,
+)  # one and two operators; with an object store and without; the last failed once: a backup was deleted while another looked at it
+
+
+def test_backups_amid_faults_are_whole_and_restored() -> None:
+    told, sizes = Counter[str](), set[int]()
+    for seed in SEEDS:
+        episode = SwarmEpisode(seed)
+        assert episode.operators.strikes
+        episode.play()
+        told += episode.operators.told
+        sizes |= {len(Restored(episode, taken, episode.operators.calm()).world.nodes) for taken in episode.operators.taken.values()}
+    assert told["taken"] > 2 * len(SEEDS) and told["kept objects"] and told["pruned"]
+    assert told["TimeoutError"] and told["StoreUnavailable"], "some were interrupted, for some the place was away"
+    assert len(sizes) > 2
+
+
+def test_nobody_takes_backups_in_most_worlds() -> None:
+    striking = [seed for seed in range(100) if SwarmEpisode(seed).operators.strikes]
+    assert 15 < len(striking) < 50

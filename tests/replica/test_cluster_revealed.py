@@ -1,0 +1,159 @@
+"""For each way in which a simulated cluster fails, a defect that it brings to light: rings, bridges, messages that are lost or come again, narrow ways,
+clocks that strobe, disks that cannot be read, an object store that does not tell what it did, nodes that stand still."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from cluster_stories import A, led, outrun, stories
+from sim_cluster import Node, World
+from sim_mutants import mutated
+from sim_network import Bad
+from sim_swarm import run_swarm
+
+from polynya.backup.source import Captured
+from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.cli.backup_source import PATH
+from polynya.stream.replies import Code
+
+
+def term_of(world: World) -> int:
+    return max(node.core.members[world.group_of(A)].raft.term for node in world.alive())
+
+
+async def in_a_ring(world: World, leader: Node) -> None:
+    """Nobody can win: then nobody goes on to higher terms either, which would end whoever leads when all is well."""
+    before = term_of(world)
+    world.ring(list(world.voters))
+    await asyncio.sleep(15)
+    assert term_of(world) <= before + 2, "terms grow though nobody can be elected"
+    world.heal()
+    await world.wait_leaders()
+    node = world.leader(world.group_of(A))
+    assert node is not None
+    await node.append(A, b"1;")
+
+
+async def at_one_end_of_a_bridge(world: World, leader: Node) -> None:
+    """The one at the other end does not hear it; the one between hears both, and stays with whom it follows."""
+    middle, other = (node for node in world.alive() if node is not leader)
+    before = term_of(world)
+    await world.wait_equal()
+    world.bridge([leader.number, middle.number, other.number])
+    await asyncio.sleep(6)  # the other has all that there is: it would win
+    for number in range(30):
+        assert (await leader.append(A, b"%02d;" % number)).record == number + 1
+        await asyncio.sleep(0.3)
+    assert term_of(world) == before and leader.core.leads(world.group_of(A))
+
+
+async def the_last_is_lost(world: World, leader: Node) -> None:
+    """And nothing comes after it, from which a follower could know that something is missing."""
+    other = next(node for node in world.alive() if node is not leader)
+    await world.wait_equal()
+    world.bad[leader.number, other.number] = Bad(loss=1.0)
+    await leader.append(A, b"1;")
+    await asyncio.sleep(0.02)
+    world.bad.clear()
+
+
+async def much_comes_again(world: World, leader: Node) -> None:
+    """While others are on their way: what was acknowledged stays, whoever leads next."""
+    world.replays, world.delay, world.disk_delay = 0.7, (0.001, 0.3), (0.0005, 0.002)
+    world.replay_seconds = 2.0
+    appends = []
+    for number in range(150):
+        appends.append(asyncio.ensure_future(leader.append(A, b"%03d;" % number)))
+        await asyncio.sleep(0.01)
+        world.check()
+    assert {(await append).code for append in appends} == {Code.OK}
+
+
+async def far_behind_a_narrow_way(world: World, leader: Node) -> None:
+    """Of what finds no room at once the rest is sent again, from there on."""
+    other = next(node for node in world.alive() if node is not leader)
+    other.kill()
+    await outrun(world, leader)
+    other.start()
+    world.bad[leader.number, other.number] = Bad(capacity=2)
+    group = world.group_of(A)
+    await world.wait(lambda: other.core.members[group].group.applied_index == leader.core.members[group].group.applied_index, 60.0)
+
+
+async def a_clock_that_strobes(world: World, leader: Node) -> None:
+    """Forth by a minute and back, many times: log time may be a minute ahead then."""
+    began_ms = leader.engine.service.now_ms()
+    leader.clock.strobe(asyncio.get_running_loop().time() + 5.0, 0.1, 60_000)
+    for _ in range(50):
+        await leader.append(A, b".")
+        await asyncio.sleep(0.1)
+    assert leader.engine.service.now_ms() - began_ms < 60_000 + 10_000
+
+
+async def a_start_that_reads_badly(world: World, leader: Node) -> None:
+    """It is refused, and nothing is lost by it."""
+    for number in range(20):
+        await leader.append(A, b"%02d;" % number)
+    await world.wait_equal()
+    refused = 0
+    for node in list(world.alive()):
+        node.kill()
+        node.disk.bad_reads = 0.3
+        for _ in range(5):
+            why = node.start_or_say()
+            if not why:
+                break
+            refused += why == "OSError"
+            assert why == "OSError", f"what cannot be read is called {why}"
+        node.disk.bad_reads = 0.0
+        if not node.alive:
+            assert not node.start_or_say()
+        await world.wait_leaders()
+    assert refused
+    await world.wait_equal()
+    assert await world.alive()[0].read(A) == b"".join(b"%02d;" % number for number in range(20))
+
+
+async def backed_up_by_one_that_stood_still(world: World, leader: Node) -> None:
+    """It believes that it leads when it is asked for the state of the group; others have gone on by then."""
+    group = world.group_of(A)
+    await leader.append(A, b"old;")
+    leader.pause(4.0)
+    question = leader.door.answer("POST", f"{PATH}/capture", {}, b'{"group":%d}' % group)
+    asked = asyncio.ensure_future(leader.process.drive(question))
+    others = [node for node in world.alive() if node is not leader]
+    await world.wait(lambda: any(node.core.leads(group) for node in others))
+    await next(node for node in others if node.core.leads(group)).append(A, b"new;")
+    assert not asked.done()
+    status, body = await asked
+    assert status == 200 and msgspec.json.decode(body, type=Captured).records == 2, "what was acknowledged before is not in the backup"
+
+
+STORIES = {
+    "a backup is of whoever believes to lead": backed_up_by_one_that_stood_still,
+    "who campaigns asks nobody first": in_a_ring,
+    "who hears a leader votes for others": at_one_end_of_a_bridge,
+    "what was lost is not missed": the_last_is_lost,
+    "what comes again cuts what came after": much_comes_again,
+    "chunks that found no room are never sent again": far_behind_a_narrow_way,
+    "log time follows each step of the wall's clock": a_clock_that_strobes,
+    "what cannot be read is taken for zeros": a_start_that_reads_badly,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_it_ends_well(name: str) -> None:
+    stories(led, World.wait_equal)(STORIES[name])()
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_defect_is_noticed(name: str) -> None:
+    with mutated(name), pytest.raises((AssertionError, Unavailable, OutcomeUnknown)):
+        stories(led, World.wait_equal)(STORIES[name])()
+
+
+def test_a_backup_that_knows_its_own_objects_not_again_is_noticed() -> None:
+    with mutated("what a put without an answer brought is another's"), pytest.raises(CorruptData, match="another cluster"):
+        run_swarm(8)
