@@ -289,7 +289,9 @@ class Run:
             unwell = await cluster.unwell()
             if not unwell:
                 await self._bury(cluster)
-            ended = [node for node in cluster.nodes.values() if not (node.is_alive or (node.number in cluster.leaving and node.was_removed))]
+            ended = [
+                node for node in cluster.nodes.values() if not (node.is_alive or (node.number in cluster.leaving and node.was_removed))
+            ]
             if not unwell and not cluster.leaving:
                 return ""
             if ended:
