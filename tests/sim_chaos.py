@@ -167,7 +167,9 @@ class Episode:
         """Ways that hold little may lose even these: then it is asked again."""
         while True:
             leader = self.world.leader(self.world.group_of(name))
-            assert leader is not None
+            if leader is None:
+                await self.world.wait_leaders()
+                continue
             with contextlib.suppress(OutcomeUnknown):
                 assert (await leader.create(name)).code in (Code.CREATED, Code.EXISTS)
                 return
