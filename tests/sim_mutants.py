@@ -369,7 +369,7 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
     "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
     "a restore knows no producers": ("swarm", Knobs.draw(3)),
-    "packs whose publication was lost are kept for ever": ("swarm", Knobs.draw(402002)),
+    "packs whose publication was lost are kept for ever": ("swarm", Knobs(58)),
     "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
     "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),

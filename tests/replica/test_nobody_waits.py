@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from sim_parts import settings_of
 from sim_store import SimStore, Weather
 from sim_tier import chance_of
 
+from polynya.cold import steps
 from polynya.stream.replies import Code, Reply
 
 NET, DISK = 0.010, 0.100  # seconds of one trip, and of one write with its fsync
@@ -114,7 +116,7 @@ def test_appends_and_reads_do_not_wait_for_the_object_store(untold: float) -> No
         assert await world.nodes[1].read(A) == b"".join(b"%010d;" % number for number in range(200))
         await world.stop()
 
-    with chance_of(3):
+    with chance_of(3), patch.object(steps, "WRITE_MS_MAX", 60_000):
         run_simulated(run())
 
 

@@ -159,6 +159,33 @@ def test_a_fork_of_records_that_its_source_has_not_got_loses_what_it_inherited()
         assert [(note.name, note.record, note.end) for note in notes] == [(TARGET, 0, 3)]
 
 
+def test_a_fork_of_a_fork_that_loses_what_it_inherited_loses_it_too() -> None:
+    """The one in the middle has records of its own, which stay; its fork has them, or ends before them."""
+    for record, first in ((4, 3), (2, 2)):
+        copied = Copied()
+        copied.source()
+        copied.pin()
+        copied.create()
+        copied.confirm()
+        copied.world.apply(2, Append(TARGET, 2, "text/plain", raw_batch(b"o")))
+        middle = copied.world.machines[2].streams[TARGET].uid
+        attempt = "b" * 32
+        assert copied.world.apply(2, PinSource(TARGET, attempt, SOURCE + "-2", 2, record, record, resolved=True)).code == Code.OK
+        fork = Fork(attempt, TARGET, middle, record, record, depth=2)
+        group = group_of(f"{SOURCE}-2", GROUPS)
+        assert copied.world.apply(group, Create(f"{SOURCE}-2", 2, "text/plain", Encoding.BYTES, fork=fork)).code == Code.CREATED
+        copied.world.apply(2, ConfirmPin(middle, attempt))
+        copied.copy()
+        image = decode_image(copied.copies[1])
+        image.streams = [stream for stream in image.streams if stream.name != SOURCE]
+        copied.copies[1] = write_image(image)
+        world, notes = copied.reborn()
+        last = world.machines[group].streams[f"{SOURCE}-2"]
+        assert (last.first_record, last.first_byte) == (first, first)
+        assert (last.front is not None and last.front.detached) == (record == first)
+        assert {(note.name, note.record, note.end) for note in notes} == {(TARGET, 0, 3), (f"{SOURCE}-2", 0, first)}
+
+
 def put(copied: Copied) -> int:
     config = SubscriptionConfig(0, "docs/**", [], "http://127.0.0.1/", "", 1000)
     return copied.world.apply(1, SubscriptionPut("s", 1, config, "http://here")).uid

@@ -35,11 +35,14 @@ async def time_of(store: ObjectStore, name: str) -> int:
     try:
         await store.delete([key])
         await put_again(store, key, b"")
-        return (await store.head(key)).modified_ms
+        modified_ms = (await store.head(key)).modified_ms
+        await store.delete([key])
+    except asyncio.CancelledError:
+        await remove_in_passing(store, key)
+        raise
     except (NotFound, AlreadyExists):
         raise StoreUnavailable(f"{key}: what was just stored is not there, or another one") from None
-    finally:
-        await remove_in_passing(store, key)
+    return modified_ms
 
 
 async def remove_in_passing(store: ObjectStore, key: str) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from polynya.stream import commands
 from polynya.stream.commands import ReleasePack
-from polynya.stream.holes import JUMP
+from polynya.stream.holes import JUMP, Place
 from polynya.stream.model import Front, Pack, Pin, Stream
 from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import State
@@ -41,12 +42,13 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A stream that others inherit from: what it keeps, up to where it goes, and whom it knows."""
+    """A stream that others inherit from: what it keeps, up to where it goes, whom it knows, and what it inherits itself."""
 
     first_record: int
     first_byte: int
     next_record: int
     attempts: frozenset[str]
+    fork: commands.Fork | None
 
 
 class Survey:
@@ -90,7 +92,22 @@ class Survey:
         """Then for all groups again, if there are forks."""
         for stream in image.streams:
             if stream.uid in self.forks:
-                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, stream.next_record, frozenset(stream.pins or ()))
+                fork = None if stream.front is not None and stream.front.detached else stream.fork
+                pins = frozenset(stream.pins or ())
+                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
+
+    def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
+        """Where a stream with this fork begins now, when what it inherits from record `first` on is not all there any more."""
+        whole = (fork.record, fork.byte)
+        origin = self.origins.get(fork.source_uid)
+        if origin is None or origin.next_record < fork.record:  # gone; copied before it had all, or had the rest on the lost disks alone
+            return whole
+        begin: Place | None = None
+        if origin.fork is not None and first < origin.fork.record:
+            begin = self.begin_of(origin.fork, first)
+        if fork.attempt not in origin.attempts:
+            begin = max(begin or (0, 0), (origin.first_record, origin.first_byte))
+        return min(begin, whole) if begin is not None and begin[0] > first else None
 
 
 def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
@@ -128,18 +145,16 @@ def _fork(stream: Stream, survey: Survey) -> list[Note]:
     fork = stream.fork
     if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
         return []
-    origin = survey.origins.get(fork.source_uid)
-    if origin is not None and origin.next_record < fork.record:
-        origin = None  # it was copied before it had all of that, or had the rest on the lost disks alone
-    if origin is not None and (fork.attempt in origin.attempts or origin.first_record <= stream.first_record):
+    place = survey.begin_of(fork, stream.first_record)
+    if place is None:
         return []
     begin = stream.first_record
-    if origin is None or origin.first_record >= fork.record:
-        stream.first_record, stream.first_byte = fork.record, fork.byte
+    stream.first_record, stream.first_byte = place
+    if place[0] >= fork.record:
         stream.front = stream.front or Front()
         stream.front.detached = True
-    else:
-        stream.first_record, stream.first_byte = origin.first_record, origin.first_byte
+    for pin in (stream.pins or {}).values():
+        pin.first_record = max(pin.first_record, min(place[0], pin.record))
     return [Note(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")]
 
 
