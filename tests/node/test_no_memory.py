@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -70,6 +71,28 @@ def test_a_connection_that_found_no_memory_is_cut_and_costs_no_other(ended: list
 
     for runner in (asyncio.run, uvloop.run):
         runner(story())
+
+
+def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """uvloop's TLS answers on a transport that is closed, and tells the loop of it (uvloop/sslproto.pyx, `_do_read`)."""
+    caplog.set_level(logging.INFO)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lost_callback)
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        transport, protocol = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        transport.abort()
+        await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError) as caught:
+            transport.write(b"x")
+        told = {"message": "Fatal error on SSL protocol", "exception": caught.value, "transport": transport, "protocol": protocol}
+        loop.call_exception_handler(told)
+        server.close()
+
+    uvloop.run(story())
+    (line,) = caplog.records
+    assert (line.levelno, line.exc_info, "closed" in line.error) == (logging.INFO, None, True)  # type: ignore[attr-defined]
 
 
 def test_a_live_reader_that_failed_hears_that_it_has_to_resume() -> None:
