@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAMES = ("ends/a", "ends/b", "ends/c")
 FOREVER_MS = 1 << 62
+LATE_MS = 30_000  # after its client was told that nobody knows, an append may still be taken, also in the next life
 GRACE = 1.125  # of a TTL: a read that only a lost leader knew of may have been
 
 
@@ -68,9 +69,11 @@ class Life:
         self.uid = 0  # 0: not known
         self._ttl_ms = self._fixed_ms = 0
         self._least_ms, self._most_ms = 0, FOREVER_MS
+        self._late_ms = 0  # until then something may happen that nobody knew of
 
     def doubt(self) -> None:
         """Nobody knows what became of it: it may have been made longer, also by a read that then could not be answered."""
+        self._late_ms = self._shop.newest_ms() + LATE_MS
         if not self._fixed_ms:
             self._most_ms = FOREVER_MS
 
@@ -126,7 +129,8 @@ class Life:
             self._least_ms = self._most_ms = self._fixed_ms
         else:
             self._least_ms = max(self._least_ms, began_ms + self._ttl_ms)
-            self._most_ms = int(self._shop.newest_ms() + self._ttl_ms * GRACE)
+            newest_ms = self._shop.newest_ms()
+            self._most_ms = FOREVER_MS if newest_ms < self._late_ms else int(newest_ms + self._ttl_ms * GRACE)
 
     def _is_there(self, began_ms: int, what: str) -> None:
         assert began_ms < self._most_ms, f"{self._name}: {what} at {began_ms} or later, and it was over at {self._most_ms}"
