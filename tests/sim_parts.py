@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, here: Node, there: Node, on_item: Any, on_end: Any) -> None:
         self.here, self.there = here, there
         self.lives = (here.life, there.life)
-        self.open = True
+        self.open, self.broken = True, False  # broken: something did not arrive, so nothing does that comes later
         self.ready = 0.0
         self.on_item, self.on_end = on_item, on_end
         self.on_cancel: Callable[[], object] = lambda: None
@@ -59,7 +59,7 @@ class Stream:
     def alive(self) -> bool:
         ends = (self.here, self.there)
         met = self.there.number not in self.here.lost and self.here.number not in self.there.lost
-        return met and all(node.alive and node.life == life for node, life in zip(ends, self.lives, strict=True))
+        return not self.broken and met and all(node.alive and node.life == life for node, life in zip(ends, self.lives, strict=True))
 
     def forward(self, to: Node, what: Callable[[], object]) -> None:
         loop, world = asyncio.get_running_loop(), self.here.world
@@ -68,6 +68,8 @@ class Stream:
         def arrive() -> None:
             if self.alive():
                 to.process.hand(lambda: what() if self.alive() else None)
+            else:
+                self.broken = True
 
         loop.call_at(self.ready, arrive, context=NOBODY)
 
