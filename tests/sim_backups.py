@@ -30,7 +30,7 @@ from polynya.front.http.errors import ERRORS, Failure
 from polynya.front.http.mount import Request
 from polynya.node.backups import Backups
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
-from polynya.service.api import Facts, Refusal
+from polynya.service.api import Refusal, facts_of
 from polynya.stream.eviction import where_of
 from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
@@ -194,23 +194,6 @@ class Operators:
         calm = MemoryStore()
         calm.objects = self.shelf.objects
         return calm
-
-
-def facts_of(stream: Stream) -> Facts:
-    """As HEAD says."""
-    return Facts(
-        stream.uid,
-        stream.name,
-        stream.content_type,
-        stream.encoding,
-        stream.created_ms,
-        stream.next_record,
-        stream.next_byte,
-        stream.first_record,
-        stream.first_byte,
-        stream.closed,
-        stream_seq=stream.stream_seq,
-    )
 
 
 def has_kept(what: str, content: bytes, records: dict[int, bytes], produced: list[bytes]) -> None:

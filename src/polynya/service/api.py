@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from polynya.stream.commands import Command, Retention
+from polynya.stream.model import Stream
 from polynya.stream.replies import Reply
 
 
@@ -30,6 +31,28 @@ class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):
     retention: Retention | None = None  # the stream's own
     stream_seq: str | None = None  # the last `Stream-Seq`
     known: bool = True  # all that was acknowledged is in them; a local read of a replica cannot tell
+
+
+def facts_of(stream: Stream, history: int = 0, *, known: bool = True) -> Facts:
+    """`Facts` of it as it is now."""
+    return Facts(
+        stream.uid,
+        stream.name,
+        stream.content_type,
+        stream.encoding,
+        stream.created_ms,
+        stream.next_record,
+        stream.next_byte,
+        stream.first_record,
+        stream.first_byte,
+        stream.closed,
+        stream.ttl_seconds,
+        stream.expires_at_ms,
+        history,
+        None if stream.front is None else stream.front.retention,
+        stream.stream_seq,
+        known,
+    )
 
 
 class Position:

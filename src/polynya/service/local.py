@@ -14,7 +14,7 @@ from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
 from polynya.cold import PackGone
 from polynya.service import times
-from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
 from polynya.service.feeds import Feeds
 from polynya.service.lifetimes import Lifetimes, found_in_grace
 from polynya.service.messages import LagQuery
@@ -154,27 +154,7 @@ class LocalGroups:
     def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
         """`local`: nobody made sure that all that was acknowledged is here."""
         stream = self.find(group, name)
-        return self.facts_of(stream, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
-
-    def facts_of(self, stream: Stream, *, known: bool = True) -> Facts:
-        return Facts(
-            stream.uid,
-            stream.name,
-            stream.content_type,
-            stream.encoding,
-            stream.created_ms,
-            stream.next_record,
-            stream.next_byte,
-            stream.first_record,
-            stream.first_byte,
-            stream.closed,
-            stream.ttl_seconds,
-            stream.expires_at_ms,
-            self._history,
-            None if stream.front is None else stream.front.retention,
-            stream.stream_seq,
-            known,
-        )
+        return facts_of(stream, self._history, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
 
     async def list_streams(self, prefix: str, after: str, limit: int, groups: Container[int]) -> list[Facts]:
         """The first `limit` live streams of these groups of this core by name, after `after`, under `prefix`; streams may come and go
@@ -528,7 +508,9 @@ class LocalGroups:
         return stream, plan
 
     def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
-        return Page(self.facts_of(stream, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date)
+        return Page(
+            facts_of(stream, self._history, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date
+        )
 
     async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
         """The plan's spans, and where they end: a piece that comes back short ends the page there."""
@@ -564,7 +546,7 @@ class LocalGroups:
             return stream
         self.lifetimes.touch(group, stream)
         self.feeds.attach(stream.uid, sink)
-        return self.facts_of(stream, known=not local or self.readable(group))
+        return facts_of(stream, self._history, known=not local or self.readable(group))
 
     def detach(self, uid: int, sink: Sink) -> None:
         self.feeds.detach(uid, sink)
