@@ -11,7 +11,7 @@ from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.cold import CollectorSettings, FlushSettings, PackGone
+from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept
 from polynya.cold.steps import WRITE_MS_MAX
 from polynya.node.checks import GRACE_SECONDS_MIN
 from polynya.stream.commands import PackWritten, PublishSlices
@@ -388,6 +388,24 @@ def test_age_goes_by_the_clock_of_the_store() -> None:
         assert (await collector.sweep()).orphans == [] and tier.store.objects.keys() == {key}
         tier.store.objects[key] = (b"x", 1, int(time.time() * 1000) - CollectorSettings().orphan_ms - 1)
         assert (await collector.sweep()).orphans == [key] and not tier.store.objects
+
+    play(story)
+
+
+def test_two_sweeps_at_the_same_time_do_not_disturb_each_other() -> None:
+    """The one of every hour, and an operator's."""
+
+    async def story() -> None:
+        for later in range(8):
+            tier = Tier()
+            collector = tier.new_collector()
+
+            async def after(count: int, collector: Collector = collector) -> Swept:
+                await turns(count)
+                return await collector.sweep()
+
+            assert await asyncio.gather(after(0), after(later)) == [Swept([]), Swept([])]
+            assert not tier.store.objects
 
     play(story)
 

@@ -83,7 +83,7 @@ class Collector:
         self.elsewhere: Callable[[int, int, list[str]], Awaitable[None]] | None = None  # `settle` of whoever leads a group
         self._tables = TableSweeper(groups, store)
         self._next_sweep_ms = 0
-        self._name = token_hex(16)
+        self._name, self._asking = token_hex(16), asyncio.Lock()
 
     async def run(self) -> None:
         """Collect for ever."""
@@ -103,23 +103,16 @@ class Collector:
     async def settle(self, group: int, home: int, packs: Iterable[str]) -> None:
         """A group that is led here says so where it has nothing of these packs of that home, and never will. Raises Unavailable,
         OutcomeUnknown."""
-        machine = self._groups.machines()[group]
         for key in packs:
-            if key not in machine.held and key not in machine.released and key not in self._in_flight:
+            if self._is_open(group, key):
                 await self._groups.propose(group, PublishSlices(key, home, self._groups.term(group), [], self._groups.now_ms()))
                 self.counters.settled += 1
 
     async def _settle(self) -> None:
         """A pack was logged but a group neither holds nor released it: its publish was lost in a crash. Ask the group to say so."""
-        machines = self._groups.machines()
-        open_questions = [
-            (group, home, key)
-            for home, key, group in self._unsettled()
-            if group in machines and key not in machines[group].held and key not in machines[group].released
-        ]
+        open_questions = [(group, home, key) for home, key, group in self._unsettled() if self._is_open(group, key)]
         for group, home, key in open_questions[:SETTLE_MAX]:
-            if group in machines:
-                await self.settle(group, home, [key])
+            await self.settle(group, home, [key])
 
     async def _settle_elsewhere(self) -> None:
         """The same of groups that are led elsewhere: what they have is not known here."""
@@ -136,6 +129,11 @@ class Collector:
             except (Unavailable, OutcomeUnknown) as fault:
                 self.counters.failures += 1
                 log.warning("group %d could not be asked for packs that it may not need; asked again later: %s", group, fault)
+
+    def _is_open(self, group: int, key: str) -> bool:
+        """Whether a group that is led here has nothing of a pack, and has not said so. Not of one that is on its way."""
+        machine = self._groups.machines().get(group)
+        return machine is not None and key not in machine.held and key not in machine.released and key not in self._in_flight
 
     def _unsettled(self) -> Iterator[tuple[int, str, int]]:
         """(home, pack, group) of those that are not released, and long written."""
@@ -197,7 +195,8 @@ class Collector:
     async def _ahead_ms(self) -> int:
         """How far log time is ahead of the store's clock, if it is: it goes as the fastest clock of any leader so far, and never back, and what it
         is ahead is no age of an object."""
-        store_ms = await time_of(self._store, self._name)
+        async with self._asking:  # an operator's sweep may be beside the one of every hour
+            store_ms = await time_of(self._store, self._name)
         return max(self._groups.now_ms() - store_ms, 0)
 
     async def _delete_orphans(self, orphans: list[str], packs: AbstractSet[str], groups: Container[int] | None) -> None:
