@@ -378,10 +378,8 @@ def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     if isinstance(fault, MemoryError) and "transport" not in context:
         fail_stop(fault)
     transport = context.get("transport")
-    if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
-        log.info(
-            "a connection ended just as something arrived on it", extra={"error": str(fault)}
-        )  # uvloop writes to it all the same (TLS)
+    if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():  # uvloop's TLS writes to it all the same
+        log.info("a connection ended just as something arrived on it", extra={"error": str(fault)})
         return
     loop.default_exception_handler(context)
 
