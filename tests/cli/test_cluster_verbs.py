@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -492,3 +494,14 @@ def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refu
     refused = run("dev", "--data", str(tmp_path / "c"), *(("--cold-root", "store") if where == "flag" else ()))
     assert refused.exit_code == exits.USAGE and "all nodes share one folder of objects" in refused.output, refused.output
     assert not (tmp_path / "c").exists()
+
+
+def test_certificates_are_all_made_though_nobody_reads_what_is_said_of_them(tmp_path: Path) -> None:
+    """As with `| head -1`."""
+    nodes = [word for number in range(1, 6) for word in ("--node", str(number))]
+    command = subprocess.Popen([sys.executable, "-m", "polynya", "cluster", "ca", str(tmp_path / "ca"), *nodes], stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    command.stdout.close()
+    assert command.wait(60) == exits.BROKEN_PIPE
+    made = {f"node-{number}.{kind}" for number in range(1, 6) for kind in ("crt", "key")}
+    assert {path.name for path in (tmp_path / "ca").iterdir()} == made | {"ca.crt", "ca.key"}
