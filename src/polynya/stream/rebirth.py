@@ -199,6 +199,8 @@ def _subscriptions(image: Image, survey: Survey) -> None:
         home.linked = 0
     gone = {registration.id for registration in subscribed.registrations if registration.uid not in survey.homes}
     subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
-    subscribed.dropped = [uid for uid in subscribed.dropped if uid not in survey.homes]  # of a copy made after its end, unlike that of its home
+    subscribed.dropped = [
+        uid for uid in subscribed.dropped if uid not in survey.homes
+    ]  # of a copy made after its end, unlike that of its home
     for stream in image.streams if gone else []:
         stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None
