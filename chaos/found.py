@@ -293,4 +293,19 @@ FOUND = (
         "read line by line",
         "tests/replica/test_claims_while_a_group_waits.py",
     ),
+    Found(
+        "A packed snapshot of which a byte changed on the sender's disk was sent again and again, and the member that was behind stayed so",
+        "read line by line",
+        "tests/replica/test_far_behind.py",
+    ),
+    Found(
+        "A member that went on from another node's snapshot while it told the groups what a subscription watches told them again and again, without end",
+        "read line by line",
+        "tests/subscriptions/test_a_home_that_moves.py",
+    ),
+    Found(
+        "After a restore a group whose state had been copied later than that of a subscription's own group stayed with what the subscription had watched then",
+        "read line by line",
+        "tests/stream/test_rebirth.py",
+    ),
 )
