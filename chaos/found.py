@@ -289,6 +289,12 @@ FOUND = (
         "tests/raft/test_raft_parts.py",
     ),
     Found(
+        "An older image of a node's disk that was put back into a cluster was not noticed: it voted for, and counted as, what it had forgotten, and what "
+        "was acknowledged was gone",
+        "simulation, as soon as older images were put back (`--copies`, seeds 1 and 4)",
+        "tests/transport/test_recollection.py",
+    ),
+    Found(
         "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
         "read line by line",
         "tests/replica/test_claims_while_a_group_waits.py",
