@@ -9,9 +9,8 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless, Unavailable
+from polynya.base.msgpack import UNREADABLE
 from polynya.transport.errors import encode_error
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, Link, Type
 
@@ -186,7 +185,7 @@ class Guest:
 
     def _failed(self, kind: int, error: Exception) -> Exception:
         """The answer."""
-        if isinstance(error, msgspec.DecodeError):
+        if isinstance(error, UNREADABLE):
             log.error("a message of another core makes no sense", extra={"kind": kind, "from_core": self.core, "error": str(error)})
             return Unavailable(f"this core cannot read that message of kind {kind}")
         log.error("a handler failed", extra={"kind": kind, "from_core": self.core}, exc_info=error)

@@ -6,6 +6,8 @@ import struct
 
 import msgspec
 
+from polynya.base.msgpack import UNREADABLE
+
 PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
 PROTOCOL_MAX = 3  # … and the newest; 2: appends of a group travel together; 3: what is for a leader is passed on to it
 MAGIC = b"polynya\x01"
@@ -44,7 +46,10 @@ _decoder = msgspec.msgpack.Decoder(Hello)
 
 def decode_hello(body: bytes) -> Hello:
     """Raises msgspec.DecodeError."""
-    return _decoder.decode(body)
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...] | None) -> str:

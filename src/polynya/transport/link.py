@@ -15,6 +15,7 @@ import google_crc32c
 import uvloop
 
 from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, KIB, MIB
+from polynya.base.msgpack import UNREADABLE
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command around it; more is no frame of ours
@@ -166,6 +167,12 @@ class Link(asyncio.Protocol):
         self.on_room()
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except UNREADABLE as error:  # by whoever the frame was for
+            self.fail(f"what a frame says cannot be read: {error}")
+
+    def _take(self, data: bytes) -> None:
         self.quiet = False
         position, end = 0, len(data)
         self.received += end
