@@ -15,7 +15,7 @@ ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 def known(synced: int = 500) -> Recollection:
     found = Recollection()
     found.greet(ABOUT)
-    found.hear(address(2, 0), ABOUT.life, synced)
+    found.hear(address(2, 0), synced)
     return found
 
 
@@ -42,14 +42,6 @@ def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> Non
     assert found.lacks(comes(journal=78, opened=0, life=4)) == ""
 
 
-def test_what_a_life_before_has_said_and_is_read_late_is_not_of_the_journal_that_took_the_place_of_its_own() -> None:
-    found = known()
-    found.greet(comes(journal=78, opened=0))
-    found.hear(address(2, 0), 1, 9000)
-    found.hear(address(2, 0), 2, 50)
-    assert found.lacks(comes(journal=78, opened=50, life=3)) == "" and found.lacks(comes(journal=78, opened=49, life=3))
-
-
 def test_what_was_heard_is_known_in_the_next_life() -> None:
     before, found = known(), Recollection()
     assert before.dirty
@@ -60,7 +52,7 @@ def test_what_was_heard_is_known_in_the_next_life() -> None:
 def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
     found = known()
     found.greet(structs.replace(ABOUT, journal=0, life=0))
-    found.hear(address(3, 0), 1, 9)
+    found.hear(address(3, 0), 9)
     assert found.lacks(comes(opened=499)) and [each.node for each in found.give()] == [2]
 
 

@@ -78,11 +78,10 @@ class Recollection:
             return
         self.dirty = True
 
-    def hear(self, place: int, life: int, synced: int) -> None:
-        """The core at this address says, in that life, how far its journal is synced. What a life before has said may be read late, and be of a journal
-        that is lost."""
+    def hear(self, place: int, synced: int) -> None:
+        """The core at this address says how far its journal is synced."""
         known = self._said.get(place)
-        if known is not None and known.life == life and synced > known.synced:
+        if known is not None and synced > known.synced:
             known.synced = synced
             self.dirty = True
 
