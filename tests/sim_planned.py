@@ -139,7 +139,7 @@ class Planned(Moves):
         random = Random(f"end {self.seed}")
         for _ in range(ROUNDS_MAX):
             steps = await self._round(random, calm=True)
-            if not steps and self._rests():
+            if not steps and self._rests() and not self._remaining():
                 crowded = zones.crowded(self.world.now)
                 assert not crowded, f"groups {crowded} have too much in one zone, and nothing moves: {self.world.now}"
                 return
@@ -152,6 +152,10 @@ class Planned(Moves):
             group in seen and seen[group].settled and seen[group].configuration.voters == each.voters == each.goal
             for group, each in self.world.now.groups.items()
         )
+
+    def _remaining(self) -> list[int]:
+        """Nodes that were removed, and have yet to hear it: they answer nothing then."""
+        return [node.number for node in self.world.alive() if self.world.now.nodes[node.number].state == NodeState.REMOVED]
 
     async def _control(self, number: int) -> None:
         random = Random(f"controller {self.seed} {number}")
