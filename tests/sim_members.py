@@ -71,13 +71,20 @@ class Guests:
         if not self.strikes:
             return
         random = Random(f"guests go {self._episode.seed}")
+        self._agree()
         for key in KEYS:
             await self._surely(Delete(key, BASE), 204)
         await self._until(lambda: [text for key in KEYS if (text := self._left_of(key))])
         asked = sorted({*random.sample(NAMES, 2), LATE[0]})
         await self._surely(Put(KEYS[0], BASE, _config(random, asked)), 201)
-        await self._until(lambda: [text for machine in self._machines() if (text := disagreement(machine))])
+        self._agree()
         await self._hears(KEYS[0], LATE[0])
+
+    def _agree(self) -> None:
+        """At any moment."""
+        for machine in self._machines():
+            text = disagreement(machine)
+            assert not text, f"group {machine.group}: {text}"
 
     async def _hears(self, key: str, name: str) -> None:
         """What comes to a stream that was made later is announced, and a worker gets it."""
