@@ -78,10 +78,11 @@ class Recollection:
             return
         self.dirty = True
 
-    def hear(self, place: int, synced: int) -> None:
-        """The core at this address says how far its journal is synced."""
+    def hear(self, place: int, journal: int, synced: int) -> None:
+        """The core at this address says how far its journal is synced. What was sent before it lost its disk may come after it greeted anew: that
+        was another journal."""
         known = self._said.get(place)
-        if known is not None and synced > known.synced:
+        if known is not None and journal == known.journal and synced > known.synced:
             known.synced = synced
             self.dirty = True
 
