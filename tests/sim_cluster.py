@@ -571,6 +571,8 @@ class World(Network, Steered, Copied):
 
         def holds(voter: int) -> bool:
             raft = rafts.get(voter)
+            if raft is None and self.nodes[voter].alive:
+                return True  # its replica has left: the group has gone on, with members that are all dead now
             if raft is None:
                 return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
             return held_by(raft) >= newest.commit
