@@ -165,7 +165,7 @@ class Node:
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
-        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()

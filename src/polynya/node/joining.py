@@ -108,7 +108,7 @@ class Joined:
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:
-            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
