@@ -135,6 +135,8 @@ class Operators:
             for stream in streams_of(machine):
                 pieces = [piece async for piece in library.pieces(machine, stream)]
                 found_there[stream.name] = (stream, b"".join(piece.payload for piece in pieces))
+                for piece in pieces:
+                    self._episode.keeps.saw(stream.name, piece.record, piece.payload)
                 for piece in pieces if stream.name in self._episode.lives.pasts else ():
                     self._episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
         taken.streams = found_there  # all of it, or nothing: who looks may be interrupted

@@ -378,3 +378,22 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
         assert await world.evict() == len(NAMES)
 
     play(story)
+
+
+def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None:
+    """The simulation: streams that are idle after a moment came back, and went again before the next look."""
+
+    async def story(world: World) -> None:
+        await filled(world)
+        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        world.clock.ms += IDLE_MS + 7_200_000
+        for _ in range(3):
+            await world.engine.retainer.run_once()
+            await world.evict()
+        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        returned = world.local.recalls.counters.returned
+        await world.engine.retainer.run_once()
+        await world.engine.retainer.run_once()
+        assert world.local.recalls.counters.returned == returned == len(NAMES), "each came back once"
+
+    play(story)
