@@ -289,11 +289,21 @@ FOUND = (
         "tests/raft/test_raft_parts.py",
     ),
     Found(
+        "An older image of a node's disk that was put back into a cluster was not noticed: it voted for, and counted as, what it had forgotten, and what "
+        "was acknowledged was gone",
+        "simulation, as soon as older images were put back (`--copies`, seeds 1 and 4)",
+        "tests/transport/test_recollection.py",
+    ),
+    Found(
         "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
         "read line by line",
         "tests/replica/test_claims_while_a_group_waits.py",
     ),
     Found(
+        "What another node answered when it was asked for the map of the cluster, and was none, ended the core that had asked; one that answered "
+        "nonsense about itself made every node answer 500 to those who looked at the cluster",
+        "fuzzing of the peer ports, seed 2",
+        "tests/node/test_maps.py",
         "A packed snapshot of which a byte changed on the sender's disk was sent again and again, and the member that was behind stayed so",
         "read line by line",
         "tests/replica/test_far_behind.py",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
 
 from polynya.base.errors import PolynyaError
+from polynya.base.msgpack import UNREADABLE
 from polynya.node.birth import Birth
 from polynya.node.cluster_settings import ClusterConfig
 from polynya.stream.commands import ClusterBorn, NodeRecord
@@ -16,6 +18,7 @@ from polynya.transport import Reply, Transport, address
 
 KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
 ASK_SECONDS = 2.0  # one that does not answer is passed over
+log = logging.getLogger("polynya.cluster")
 _DECODER = msgspec.msgpack.Decoder(Map)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -70,10 +73,13 @@ class Maps:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 body = await self._transport.call(address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch))
+            found = _DECODER.decode(body) if body else None
         except (PolynyaError, TimeoutError):
             return  # the next one, then
-        if body:
-            self.take(_DECODER.decode(body))
+        except UNREADABLE as error:
+            log.warning("the map of another node makes no sense", extra={"node": self._asked, "reason": str(error)})
+            return
+        self.take(found)
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         told = msgspec.msgpack.decode(body, type=int | Map)

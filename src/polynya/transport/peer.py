@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
 from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.msgpack import UNREADABLE
 from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.errors import decode_error
 from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, Link, Type
@@ -198,7 +197,7 @@ class Peer:
     def _answered(self, done: Done, body: bytes) -> None:
         try:
             done(body)
-        except msgspec.DecodeError as error:  # whoever asked must not wait for ever
+        except UNREADABLE as error:  # whoever asked must not wait for ever
             self.failed += 1
             _tell(done, OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
         except Exception as fault:
