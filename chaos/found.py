@@ -295,6 +295,12 @@ FOUND = (
         "tests/transport/test_recollection.py",
     ),
     Found(
+        "A node that was away while others were replaced refused the newcomers when none of those that it knew was up: two of three nodes were there, and had "
+        "no leader",
+        "read line by line",
+        "tests/node/test_newcomers.py",
+    ),
+    Found(
         "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
         "read line by line",
         "tests/replica/test_claims_while_a_group_waits.py",
@@ -304,6 +310,8 @@ FOUND = (
         "nonsense about itself made every node answer 500 to those who looked at the cluster",
         "fuzzing of the peer ports, seed 2",
         "tests/node/test_maps.py",
+    ),
+    Found(
         "A packed snapshot of which a byte changed on the sender's disk was sent again and again, and the member that was behind stayed so",
         "read line by line",
         "tests/replica/test_far_behind.py",

@@ -165,7 +165,7 @@ class Node:
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
-        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
@@ -571,6 +571,8 @@ class World(Network, Steered, Copied):
 
         def holds(voter: int) -> bool:
             raft = rafts.get(voter)
+            if raft is None and self.nodes[voter].alive:
+                return True  # its replica has left: the group has gone on, with members that are all dead now
             if raft is None:
                 return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
             return held_by(raft) >= newest.commit

@@ -297,6 +297,11 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cl
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
     "leads follow to nodes that lag": (leads, "_follows", lambda raft, node, lacks=0: True),
+    "leads stay where their writers are, however they came there": (
+        leads.Leads,
+        "_follow",
+        _said(leads.Leads._follow, "if self._is_to_stay(number):", "if True:"),
+    ),
     "leads follow at once from where they were put": (leads, "PLACED_SECONDS", 0.0),
     "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
     "a lease takes no account of clocks that drift": (Settings, "lease_ms", property(lambda settings: settings.election_ms - 2)),

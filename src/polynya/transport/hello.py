@@ -38,6 +38,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     opened: int = 0  # the place where that ended when this life of the core began
     life: int = 0  # of the core: random
     lacks: str = ""  # said to one whose journal is an older copy: what it has lost (docs/decisions/0023)
+    epoch: int = 0  # of the newest map of the cluster that it knows
 
 
 encode_hello = msgspec.msgpack.Encoder().encode

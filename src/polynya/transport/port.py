@@ -275,7 +275,7 @@ class NodePort:
             reason = _removed(other.node)
         elif not reason and other.node in self._dismissed:
             reason = f"node {other.node} is replaced by another at its address, and on its way out of the cluster"
-        elif not reason and other.node not in self._nodes:
+        elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else it knows who came meanwhile
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 

@@ -77,6 +77,7 @@ class Transport:
         self._port: NodePort | None = None
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node refuses this one as removed from the cluster
         self.on_older: Callable[[Hello], None] = lambda hello: None  # … as one whose data is an older copy
+        self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node has said what it is, and is let in
         self.recollection = Recollection()  # of the journals of other nodes
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
@@ -120,6 +121,10 @@ class Transport:
         assert self.raft is not None
         self.raft.synced = synced
         self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, life=secrets.randbits(63)))
+
+    def know(self, epoch: int) -> None:
+        """The newest map of the cluster that is known here. A node that is not in it may come in where it knows a newer one."""
+        self._say(msgspec.structs.replace(self._hello, epoch=epoch))
 
     def _say(self, hello: Hello) -> None:
         """From now on, to whoever is met."""
@@ -307,6 +312,7 @@ class Transport:
         assert self.raft is not None
         self.recollection.greet(hello)
         self.raft.greeted(hello)
+        self.on_met(hello)
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
             self._tasks.pop(place).cancel()
             self._peers.pop(place).close()  # the node has fewer cores than it had
