@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from fake_service import FakeService
@@ -326,6 +327,32 @@ def test_answers_reach_a_client_that_has_closed_its_half() -> None:
         await world.until(lambda: len(world.service.turns._proposals) == 2)
         world.service.turns.release()
         assert [(await wire.answer()).status for _ in range(2)] == [204, 204]
+        assert await wire.ended()
+
+    play(story)
+
+
+@pytest.mark.parametrize("asked", ["/v1/streams", "/v1/stream/s?offset=-1", "/v1/stream/none?offset=-1"])
+def test_what_is_read_reaches_a_client_that_has_closed_its_half(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is asked of another core."""
+
+    async def story(world: World) -> None:
+        await world.put("s", "text/plain")
+        monkeypatch.setattr(world.service, "read_nowait", lambda query: None)  # as for a stream of another core
+
+        def slowed(answer: Any) -> Any:
+            async def slow(*query: Any, **more: Any) -> Any:
+                await asyncio.sleep(0.01)
+                return await answer(*query, **more)
+
+            return slow
+
+        monkeypatch.setattr(world.service, "list_streams", slowed(world.service.list_streams))
+        monkeypatch.setattr(world.service, "read", slowed(world.service.read))
+        wire = await world.wire()
+        wire.send(request("GET", asked))
+        wire.writer.write_eof()
+        assert (await wire.answer()).status == (404 if "none" in asked else 200)
         assert await wire.ended()
 
     play(story)

@@ -322,3 +322,28 @@ def test_a_node_without_its_data_says_whom_it_cannot_find():
     assert "once it has heard nodes 2, 4, 5" in said
     assert "does not know where nodes 4, 5 may be found: name in [[cluster.nodes]] the nodes that the cluster has now" in said
     assert "found" not in waits({1: [2]}, known=[2, 3]) and "found" not in waits({1: [2]})
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\xc1", b"\xa3\xff\xff\xff", b"\x05", msgspec.msgpack.encode({"release": 7, "replicas": []}), b"\x91" * 5000]
+)
+def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
+    async def call(place: int, kind: int, body: bytes) -> bytes:
+        return answer
+
+    there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+    transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
+    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    assert list(asyncio.run(ClusterView(start, transport, list, None).gather())) == [(1, 0)]
+
+
+@pytest.mark.parametrize("clock", [float("inf"), float("-inf"), float("nan")])
+def test_a_clock_that_is_none_is_not_compared(clock: float) -> None:
+    async def call(place: int, kind: int, body: bytes) -> bytes:
+        return msgspec.msgpack.encode(Told("9.9", [], clock=clock))
+
+    there = SimpleNamespace(is_there=lambda node: True, cores_of=lambda node: 1)
+    transport: Any = SimpleNamespace(others=[], nodes=[2], raft=there, call=call, on=lambda *what: None, refusals={}, twins={})
+    start: Any = SimpleNamespace(birth=SimpleNamespace(node=1), core=0)
+    told = asyncio.run(ClusterView(start, transport, list, None).gather())
+    assert told[2, 0].clock == 0.0 and not list(clock_notes(told))

@@ -97,3 +97,13 @@ def test_other_cores_ask_their_own_core_0(cables: Cables, maps: dict[int, Maps])
     sibling = Maps(birth, ClusterConfig(id="0" * 32, node=3, nodes=()), cables.of(4), core=1)
     asyncio.run(sibling.ask_another())
     assert cables.asked == []
+
+
+@pytest.mark.parametrize("answer", [b"\xc1", b"\xa3\xff\xff\xff", b"\x94\x01\x02\x80\x05", b"\x91" * 5000])
+def test_a_map_that_makes_no_sense_is_not_taken_and_ends_nothing(cables: Cables, maps: dict[int, Maps], answer: bytes) -> None:
+    cables.handlers[1] = lambda body, reply, sender: reply(answer)
+    maps[2].take(later(maps[2].now, 5))
+    asyncio.run(maps[3].ask_another())
+    assert maps[3].now.epoch == 0
+    asyncio.run(maps[3].ask_another())
+    assert maps[3].now.epoch == 5

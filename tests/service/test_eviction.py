@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from cold_world import FaultyStore
@@ -195,6 +196,32 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
     play(story)
 
 
+def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
+    """Also when all of it is cold again by then: the state in the block does not have the last records."""
+
+    async def story(world: World) -> None:
+        changed, idle = "test/{x}a", "test/{x}b"  # in one block
+        for name in (changed, idle):
+            await world.create(name)
+            await world.append(name, b"one;")
+        await world.flusher.flush_now()
+        world.clock.ms += IDLE_MS
+        write = world.evictor._steps.write
+
+        async def written_late(*block: Any) -> None:
+            await write(*block)
+            world.evictor._steps.write = write  # type: ignore[method-assign]
+            await world.append(changed, b"two;")
+            await world.flusher.flush_now()
+
+        world.evictor._steps.write = written_late  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 1
+        assert world.evicted == {idle} and world.evictor.counters.refused == 1
+        assert [await world.read(name) for name in (changed, idle)] == [b"one;two;", b"one;"]
+
+    play(story)
+
+
 def test_a_late_eviction_does_not_overtake_what_comes_behind_a_return() -> None:
     """Seed 238 of the swarm: the leader of before names in its own block a stream that is evicted already, and on its way back."""
 
@@ -376,5 +403,24 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
         assert not world.evicted
         assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
         assert await world.evict() == len(NAMES)
+
+    play(story)
+
+
+def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None:
+    """The simulation: streams that are idle after a moment came back, and went again before the next look."""
+
+    async def story(world: World) -> None:
+        await filled(world)
+        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        world.clock.ms += IDLE_MS + 7_200_000
+        for _ in range(3):
+            await world.engine.retainer.run_once()
+            await world.evict()
+        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        returned = world.local.recalls.counters.returned
+        await world.engine.retainer.run_once()
+        await world.engine.retainer.run_once()
+        assert world.local.recalls.counters.returned == returned == len(NAMES), "each came back once"
 
     play(story)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
 from polynya.replica.log import decode_command, encode_command
 from polynya.service import forwarding, messages
 from polynya.service.forwarding import Forwarding, Place
@@ -476,3 +476,24 @@ def test_what_cannot_be_sent_holds_up_nothing_that_follows():
 
 def _refuse(*arguments: object) -> None:
     raise AssertionError("a message of so many bytes")
+
+
+@pytest.mark.parametrize(("told", "sender"), [({1: 3}, 2 << 8), ({77: 3}, 1), ({-1: 2}, 1)])
+def test_who_leads_is_told_by_cores_of_this_node_alone_and_of_groups_that_there_are(told: dict[int, int], sender: int) -> None:
+    async def work(world: World) -> None:
+        with pytest.raises(Senseless):
+            world.handlers[messages.LEADERS](messages.encode(told), None, sender)
+        assert world.forwarding.leader_of(1) == 0
+
+    story(work)
+
+
+def test_what_is_passed_on_for_a_group_that_is_none_is_answered_and_what_names_none_is_senseless() -> None:
+    async def work(world: World) -> None:
+        answers: list[Any] = []
+        world.handlers[messages.PASS_ON](struct.pack("<HH", messages.PROPOSE, 60_000), answers.append, 2 << 8)
+        assert [type(answer) for answer in answers] == [NotLeader]
+        with pytest.raises(Senseless):
+            world.handlers[messages.PASS_ON](b"\x01\x00", answers.append, 2 << 8)
+
+    story(work)

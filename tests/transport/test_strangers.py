@@ -9,6 +9,7 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fixtures
 
@@ -137,6 +138,49 @@ def test_who_has_not_said_hello_may_say_little(data):
         assert not wire.ended
         guest.link.data_received(b"x" * 100)
         assert guest.link.awaited == Type.CALL
+
+    run(story())
+
+
+UNREADABLE = (b"\xc1", b"\xa3\xff\xff\xff", b"\x9b\x01\x03\xa1\xff", b"\x91" * 5000)
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_a_greeting_that_cannot_be_read_is_refused_in_words(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def story():
+        guest, wire = guest_of(House(), greeted=False)
+        guest.link.data_received(frame(Type.HELLO, 0, 0, body))
+        assert wire.ended and guest.core < 0
+
+    run(story())
+    assert [record.getMessage() for record in caplog.records] == ["a connection to the peer port was refused"]
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_a_question_that_cannot_be_read_is_answered_and_logged_in_a_line(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def story():
+        house = House()
+        house.handlers[1] = lambda body, reply, sender: msgspec.msgpack.decode(body, type=Hello)
+        house.stream_handlers[1] = lambda body, push, sender: msgspec.msgpack.decode(body, type=Hello)
+        guest, wire = guest_of(house)
+        for type_ in (Type.CALL, Type.OPEN):
+            guest.link.data_received(frame(type_, 1, type_, body))
+        guest.link.flush()
+        assert not wire.ended and b"cannot read that message" in wire.sent
+
+    run(story())
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_what_another_pushes_and_nobody_can_read_ends_its_connection_alone(body: bytes) -> None:
+    async def story():
+        lost: list[str] = []
+        link = Link(lambda: None, lambda *what: msgspec.msgpack.decode(what[3], type=Hello), lambda: lost.append("lost"), checked=True)
+        link.complain = lost.append
+        wire = Wire(link)
+        link.data_received(frame(Type.ITEM, 0, 1, body))
+        assert wire.ended and lost[0].startswith("what a frame says cannot be read") and lost[1:] == ["lost"]
 
     run(story())
 

@@ -1,6 +1,11 @@
-"""Parts of msgpack's format, for what is put together of pieces that are encoded already."""
+"""Parts of msgpack's format, for what is put together of pieces that are encoded already; and what comes of bytes that are none."""
 
 from __future__ import annotations
+
+import msgspec
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be: text that is no UTF-8, and nesting without end, are no DecodeError there."""
 
 
 def array_head(count: int) -> bytes:

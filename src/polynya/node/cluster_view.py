@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ import msgspec
 from polynya import __version__
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
 from polynya.base.levels import LEVEL
+from polynya.base.msgpack import UNREADABLE
 from polynya.node.maps import Maps
 from polynya.node.start import CoreStart
 from polynya.raft import Configuration, Role, Settings, Status
@@ -147,8 +149,10 @@ class ClusterView:
             try:
                 async with asyncio.timeout(GATHER_SECONDS):
                     part = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
-            except (PolynyaError, TimeoutError):
+            except (PolynyaError, TimeoutError, *UNREADABLE):
                 return
+            if not math.isfinite(part.clock):  # as good as not told
+                part = msgspec.structs.replace(part, clock=0.0)
             told[where] = msgspec.structs.replace(part, ahead=_ahead(part.clock, asked, self.clock()))
 
         await asyncio.gather(*(ask(self._transport, where, place) for where, place in places.items()))

@@ -11,6 +11,7 @@ import logging
 
 import msgspec
 
+from polynya.base.complaints import Complaints
 from polynya.base.errors import Senseless
 from polynya.raft import Kind, Message
 from polynya.raft.messages import Append
@@ -26,6 +27,7 @@ class Doubts:
     """Of a core."""
 
     def __init__(self) -> None:
+        self._complaints = Complaints()
         self._doubted: dict[int, tuple[int, int, int]] = {}  # group → a node, a term in which it leads, and until when it is doubted
 
     def accept(self, message: Message, now_ms: int) -> bool:
@@ -41,6 +43,12 @@ class Doubts:
             log.error("an entry for the log makes no sense: its leader is not listened to for a while", extra={"error": str(fault)})
             return False
         return True
+
+    def dropped(self, node: int, fault: Senseless, now_ms: int) -> None:
+        """A message that was held back made no sense when its turn came, and changed nothing."""
+        times = self._complaints.due(now_ms / 1000, str(node))
+        if times:
+            log.warning("what a node says makes no sense", extra={"node": node, "reason": str(fault), "times": times})
 
     def _is_doubted(self, message: Message, now_ms: int) -> bool:
         node, term, until_ms = self._doubted.get(message.group, (0, 0, 0))

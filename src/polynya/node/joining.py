@@ -125,6 +125,7 @@ class Joined:
     def meet(self, now: Map) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
         still hear of that."""
+        self._transport.know(now.epoch)
         self.urls = {number: now.nodes[number].http for number in now.members if now.nodes[number].http} or self.urls
         for number, record in now.nodes.items():
             if number == self._start.birth.node:

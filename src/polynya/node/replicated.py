@@ -285,7 +285,7 @@ class ReplicatedCore:
         try:
             member.raft.step(message, self._now_ms())
         except Senseless as fault:
-            self._report("what a node says makes no sense", fault)
+            self._doubts.dropped(message.sender, fault, self._now_ms())
         except BaseException as fault:
             self._die(fault)
         self._kick_soon()

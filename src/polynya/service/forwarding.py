@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.errors import NotLeader, Senseless, Unavailable
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.replica.log import encode_command
 from polynya.service import messages, passing
@@ -302,7 +302,7 @@ class Forwarding:
 
     def _leader_at(self, group: int) -> int:
         """Of another node, as far as is known and if that is there; else -1."""
-        leader = self.elsewhere(group)
+        leader = self.elsewhere(group) if group in self._leaders else 0
         return self._at(leader, group) if leader and self.whereabouts.is_there(leader) else -1
 
     def _at(self, node: int, group: int) -> int:
@@ -454,7 +454,10 @@ class Forwarding:
             self._way.send(core, messages.LEADERS, body)
 
     def _hear(self, body: bytes, reply: Callable[[bytes | BaseException], None], core: int) -> None:
-        for group, leader in _LEADERS.decode(body).items():
+        told = _LEADERS.decode(body)
+        if core >= self.place.cores or not told.keys() <= self._leaders.keys():
+            raise Senseless("only the cores of a node tell each other who leads, and groups that there are")
+        for group, leader in told.items():
             if leader != self._leaders[group]:
                 self._leaders[group] = leader
                 self._retry(group)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from polynya.base.errors import NotLeader
+from polynya.base.errors import NotLeader, Senseless
 from polynya.service import messages
 from polynya.transport.hello import node_of
 
@@ -35,6 +35,8 @@ def handler_of(way: Way, leader_at: Callable[[int], int], leader_of: Callable[[i
     none. What was passed on is not passed on again. Else NotLeader, with the node that leads as far as is known (`leader_of`)."""
 
     def handle(body: bytes, reply: Answer, sender: int) -> None:
+        if len(body) < _HEAD.size:
+            raise Senseless("what is to be passed on does not say whereto")
         kind, group = _HEAD.unpack_from(body)
         place = leader_at(group)
         if place < 0 or node_of(place) == node_of(sender) or kind == messages.PASS_ON:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless, Unavailable
+from polynya.base.msgpack import UNREADABLE
 from polynya.transport.errors import encode_error
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, Link, Type
 
@@ -67,6 +66,7 @@ class House:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
+        self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, how far it is)
         self.guests: set[Guest] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -107,6 +107,7 @@ class Guest:
         self._greet = greet
         self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # until it said hello; then its number, or its address on another node
+        self.journal = 0  # the number of its journal, if it said one
         self.received = 0  # bytes, until the last look
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
@@ -149,6 +150,7 @@ class Guest:
         elif type_ == Type.SEND:
             self._handle(kind, body, _no_reply)
         elif type_ == Type.RAFT:
+            self._house.on_synced(self.core, self.journal, ident)
             self._raft(body)
         elif type_ == Type.OPEN:
             self._open(kind, ident, body)
@@ -157,6 +159,7 @@ class Guest:
             if push is not None:
                 push.cancelled()
         elif type_ == Type.PING:
+            self._house.on_synced(self.core, self.journal, ident)
             self.link.send(Type.PONG, 0, 0, b"")
         else:
             self.link.fail(f"a frame of type {type_} is none that this release knows")
@@ -183,7 +186,7 @@ class Guest:
 
     def _failed(self, kind: int, error: Exception) -> Exception:
         """The answer."""
-        if isinstance(error, msgspec.DecodeError):
+        if isinstance(error, UNREADABLE):
             log.error("a message of another core makes no sense", extra={"kind": kind, "from_core": self.core, "error": str(error)})
             return Unavailable(f"this core cannot read that message of kind {kind}")
         log.error("a handler failed", extra={"kind": kind, "from_core": self.core}, exc_info=error)
@@ -263,6 +266,10 @@ class Door:
 
 def _no_groups(sender: int, body: bytes) -> None:
     """Messages of groups on a node that is in no cluster: greeted guests do not send them."""
+
+
+def _nobody_asks(sender: int, journal: int, synced: int) -> None:
+    """Between cores of a node."""
 
 
 def _no_reply(answer: bytes | BaseException) -> None:

@@ -15,6 +15,7 @@ import google_crc32c
 import uvloop
 
 from polynya.base.limits import APPEND_BYTES_MAX, INFLIGHT_BYTES_PER_CORE, KIB, MIB
+from polynya.base.msgpack import UNREADABLE
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = APPEND_BYTES_MAX + 8 * MIB  # the largest append with its command around it; more is no frame of ours
@@ -40,9 +41,9 @@ class Type(enum.IntEnum):
     ITEM = 6
     END = 7  # kind: an error's number, 0 when all was said
     CANCEL = 8  # no more ITEMs are wanted
-    PING = 9  # between nodes: asks for a PONG
+    PING = 9  # between nodes: asks for a PONG; its id as RAFT's
     PONG = 10
-    RAFT = 11  # between nodes: messages of groups, each with its length before it
+    RAFT = 11  # between nodes: messages of groups, each with its length before it; id: how far the sender's journal is synced, 0: it does not say
     WELCOME = 12  # between nodes: answers HELLO
     REFUSED = 13  # likewise: kind is the length of what the answerer is, after which the reason follows
 
@@ -166,6 +167,12 @@ class Link(asyncio.Protocol):
         self.on_room()
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except UNREADABLE as error:  # by whoever the frame was for
+            self.fail(f"what a frame says cannot be read: {error}")
+
+    def _take(self, data: bytes) -> None:
         self.quiet = False
         position, end = 0, len(data)
         self.received += end

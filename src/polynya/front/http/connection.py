@@ -40,13 +40,14 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_in_a_row", "_next",
         "_read_paused", "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
-        "transport", "waiting_task", "write_paused"
+        "transport", "waiting_task", "waits_long", "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
         self.front = front
         self.transport: asyncio.Transport | None = None
         self.waiting_task: asyncio.Task[None] | None = None
+        self.waits_long = False  # that task may wait for what somebody else does
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
         self.write_paused = False
         self.admitted = True  # whether the last request was let in: what was not is no shape to repeat
@@ -118,9 +119,10 @@ class Connection(asyncio.Protocol):
                 self._advance(data)
 
     def eof_received(self) -> bool:
-        """Keep the transport for answers to what is complete; a reader that waits is taken to be gone."""
+        """Keep the transport for answers to what is complete; who waits for what others do is taken to be gone."""
         self._ended = True
-        return not ((self._sent == self._next and not self._going_on) or self.on_lost is not None or self.waiting_task is not None)
+        waits = self.on_lost is not None or (self.waiting_task is not None and self.waits_long)
+        return not ((self._sent == self._next and not self._going_on) or waits)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None

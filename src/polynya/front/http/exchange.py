@@ -156,11 +156,12 @@ class Exchange:
             self.fail("INTERNAL")
             log.error("request failed", exc_info=error, extra={"request_id": self.request_id, "target": self.shown_target})
 
-    def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False) -> None:
-        """Run what may block. `waits`: it changes nothing, so it is cancelled when the client goes."""
+    def spawn(self, work: Coroutine[Any, Any, None], *, waits: bool = False, long: bool = False) -> None:
+        """Run what may block. `waits`: it changes nothing, so it is cancelled when the client goes. `long`: and a client that sends nothing more is
+        taken to be gone, as nobody knows when there will be something to tell it."""
         task = self.connection.front.spawn(self._guarded(work))
         if waits:
-            self.connection.waiting_task = task
+            self.connection.waiting_task, self.connection.waits_long = task, long
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:

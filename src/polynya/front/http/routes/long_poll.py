@@ -37,7 +37,7 @@ def long_poll(front: HttpFront, exchange: Exchange) -> None:
         if page is not None and (isinstance(page, Refusal) or page.spans or page.closed):
             _answer(front, exchange, page)
             return
-    exchange.spawn(_wait(front, exchange, query, timeout), waits=True)
+    exchange.spawn(_wait(front, exchange, query, timeout), waits=True, long=True)
 
 
 class _Waiter:

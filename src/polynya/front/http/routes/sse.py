@@ -51,7 +51,7 @@ def open_sse(front: HttpFront, exchange: Exchange) -> None:
     else:
         raise Failure("OFFSET_REQUIRED")
     query = ReadQuery(exchange.route.name, record, byte, local=is_local(exchange))
-    exchange.spawn(_open(front, exchange, query, life, told_end=told_end), waits=True)
+    exchange.spawn(_open(front, exchange, query, life, told_end=told_end), waits=True, long=True)
 
 
 async def _open(front: HttpFront, exchange: Exchange, query: ReadQuery, life: tuple[int, int] | None, *, told_end: bool) -> None:
@@ -331,7 +331,7 @@ class Subscriber:
         self._count()
         self._live = False
         self._keep(event)
-        self._exchange.spawn(self._read_on(), waits=True)
+        self._exchange.spawn(self._read_on(), waits=True, long=True)
 
     async def _read_on(self) -> None:
         await self._wait_for_budget()
@@ -352,7 +352,7 @@ class Subscriber:
         self._count()
         if self._live and self._meter.owed(self._front.now()):
             self._live = False
-            self._exchange.spawn(self._read_on(), waits=True)
+            self._exchange.spawn(self._read_on(), waits=True, long=True)
 
     def _count(self) -> None:
         if self._meter is not None and self._live:

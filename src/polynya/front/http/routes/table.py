@@ -34,7 +34,7 @@ def options(front: HttpFront, exchange: Exchange) -> None:
 def call_handler(front: HttpFront, exchange: Exchange) -> None:
     handler = exchange.route.handler
     assert handler is not None
-    exchange.spawn(_call(exchange, handler), waits=exchange.route.path in READS_BY_POST)
+    exchange.spawn(_call(exchange, handler), waits=exchange.route.path in READS_BY_POST, long=True)
 
 
 async def _call(exchange: Exchange, handler: Handler) -> None:
