@@ -333,8 +333,8 @@ FOUND = (
         "tests/transport/test_recollection.py",
     ),
     Found(
-        "A restore from the object store alone took a pack that was never named for what continues a stream, and left out what a later one, which began behind a "
-        "trim inside of it, had beyond its end",
+        "A restore from the object store alone took a pack that was never named for what continues a stream, and left out what a later one, which began "
+        "behind a trim inside of it, had beyond its end",
         "simulation, seed 3000371",
         "tests/stream/test_salvage.py",
     ),
