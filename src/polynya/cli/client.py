@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
+_ELSEWHERE = "Is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
 NAMES_LOOKED_AT = 1000  # for a suggestion
 
 
@@ -49,6 +50,10 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
                 return command(client, *args, **options)
             except httpx.TransportError as error:
                 raise client.failed(error, applied=True) from None
+            except (ValueError, LookupError, TypeError, AttributeError):  # an answer that is not as ours are: whose is it?
+                if client.is_node():
+                    raise
+                raise exits.Refused(f"what answers at {client.server} is no Polynya node", hint=_ELSEWHERE) from None
 
     return with_client
 
@@ -94,6 +99,11 @@ class Client:
         """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
         import httpx
 
+        try:
+            for server in self.compass.servers:
+                httpx.URL(server)
+        except httpx.InvalidURL as error:
+            raise exits.Misused(f"{self.origin} {server!r} is no URL: {error}") from None
         return httpx.Client(
             base_url=self.server,
             headers={"authorization": f"Bearer {self.token}"} if self.token else {},
@@ -134,6 +144,16 @@ class Client:
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
         admin = url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"])
         return Client(str(admin), token=self.token, ca_file=self.ca_file, origin=self.origin)
+
+    def is_node(self) -> bool:
+        """Whether a Polynya node answers there."""
+        import httpx
+
+        try:
+            told = self._http.request("GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
 
     def __enter__(self) -> Client:
         return self
