@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 40.0  # for an answer: beyond it is a hang
 GROWTH_BYTES_MAX = 300 << 20
 KEEPERS, VANDALS = 3, 3
 SITTERS_MAX = 60
+QUIET_SECONDS = 0.5
 MAY_FAIL = frozenset({"NO_SQL", "HTTP_VERSION"})  # with a 5xx, whatever the client did
 NOT_NOW = frozenset({"UNAVAILABLE", "OUTCOME_UNKNOWN", "CLUSTER_UNREADY"})  # in a cluster
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
@@ -412,7 +413,9 @@ class Vandal:
             line.socket.shutdown(socket.SHUT_WR)
         method = requests[0].partition(b" ")[0].decode("latin-1")
         try:
-            self._answers(line, method, single=len(requests) == 1)
+            self._answers(
+                line, method, single=len(requests) == 1 and b"live=sse" not in self.data
+            )  # which is cut when the client seems gone
         except Wrong as wrong:
             raise Wrong(f"{wrong}; sent {self.data[:600]!r}") from None
         finally:
@@ -421,8 +424,7 @@ class Vandal:
     def _answers(self, line: Line, method: str, *, single: bool) -> None:
         """What follows the first is not told apart from a body where a HEAD may be among them."""
         if not single:
-            while line._more():
-                pass
+            self._drain(line)
             for status in re.findall(rb"HTTP/1\.1 (5\d\d) ", line.buffer):
                 if int(status) == 500:
                     raise Wrong(f"500: {line.buffer[-600:]!r}")
@@ -432,6 +434,18 @@ class Vandal:
         if found is not None:
             judge(*found, self.allowed)
             self.counts[f"{found[0] // 100}xx"] += 1
+
+    def _drain(self, line: Line) -> None:
+        """All that comes. Behind the requests before it a live reader may wait for others, also after the client has closed its half."""
+        waits = b"live=" in self.data
+        if waits:
+            line.socket.settimeout(QUIET_SECONDS)
+        try:
+            while line._more():
+                pass
+        except TimeoutError:
+            if not waits:
+                raise Wrong(f"no end within {PATIENCE_SECONDS:g} s; so far {line.buffer[-300:]!r}") from None
 
     def _sit(self, line: Line) -> None:
         """A part of a request, a live reader that takes nothing, or a reset."""

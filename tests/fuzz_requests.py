@@ -206,8 +206,41 @@ def chunked(chance: random.Random, data: bytes, *, broken: bool) -> bytes:
     return damaged(chance, found) if broken else found
 
 
+def near(chance: random.Random, names: list[str]) -> bytes:
+    """One that is right but for a thing or two, to a stream that may be there: it comes as far as what looks at that thing."""
+    method, live = chance.choice(("GET", "GET", "GET", "POST", "POST", "PUT", "HEAD")), chance.choice(("", "", "long-poll", "sse"))
+    query = {"offset": chance.choice(OFFSETS[:2]), "live": live, "timeout_ms": "1"} if method == "GET" else {}
+    headers = {"Host": "x", "Content-Type": "application/json"}
+    if method == "POST" and chance.random() < 0.5:
+        headers |= {"Producer-Id": "v", "Producer-Epoch": "0", "Producer-Seq": str(chance.randrange(3))}
+    content = {"POST": b"[1]", "PUT": chance.choice((b"", b"[1]"))}.get(method, b"")
+    for _ in range(chance.choice((1, 1, 2))):
+        act = chance.randrange(4)
+        if act == 0:
+            query[chance.choice(("offset", "offset", *QUERIES))] = chance.choice(OFFSETS if chance.random() < 0.6 else VALUES)
+        elif act == 1:
+            name = chance.choice(HEADERS)
+            headers[name] = header_value(chance, name)
+        elif act == 2:
+            name = chance.choice(sorted(headers))
+            headers[name] = header_value(chance, name)
+        elif method in ("POST", "PUT"):
+            content = body(chance)
+    path = chance.choice(names) + chance.choice(("", "", "", "/retention", "/retention/" + chance.choice(OFFSETS)))
+    spelled = "&".join(f"{name}={quote(value, safe='%')}" for name, value in query.items() if value)
+    lines = [
+        f"{method} /v1/stream/{quote(path)}{'?' + spelled if spelled else ''} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    if content and "Transfer-Encoding" not in headers and "Content-Length" not in headers:
+        lines.append(f"Content-Length: {len(content)}")
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + content
+
+
 def request(chance: random.Random, names: list[str]) -> bytes:
     """One, that may be anything."""
+    if chance.random() < 0.4:
+        return near(chance, names)
     content = body(chance)
     method = chance.choice(METHODS)
     version = chance.choice(("HTTP/1.1",) * 12 + ("HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.10", "http/1.1", ""))

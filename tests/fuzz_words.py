@@ -53,6 +53,11 @@ VALUES = (
 )  # fmt: skip
 
 
+class NonsenseServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked has gone."""
+
+
 class Nonsense(BaseHTTPRequestHandler):
     """A server whose answers are anything."""
 
@@ -246,7 +251,7 @@ def _say(what: str, told: object) -> None:
 
 
 def _work(seed: int, rounds: int, seconds: float) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Nonsense)
+    server = NonsenseServer(("127.0.0.1", 0), Nonsense)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     commands = [(words, command) for words, command in _commands() if words not in LONG]

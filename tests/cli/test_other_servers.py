@@ -38,7 +38,7 @@ def answering(content: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("content", [b"<html>It works!</html>", b"\xfa\xfb", b"", b"{}", b'{"streams": 7}'])
-@pytest.mark.parametrize("command", ["ls", "sub ls", "table ls", "cluster status", "store verify"])
+@pytest.mark.parametrize("command", ["ls", "sub ls", "table ls", "cluster status", "store verify", "token ls"])
 def test_what_is_no_polynya_node_is_called_that(command: str, content: bytes) -> None:
     with answering(content) as url:
         result = CliRunner().invoke(cli, [*command.split(), "--server", url], prog_name="polynya", env={"XDG_CONFIG_HOME": "/nowhere"})

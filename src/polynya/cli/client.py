@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,10 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
         with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
             try:
-                return command(client, *args, **options)
+                with client.understood():
+                    return command(client, *args, **options)
             except httpx.TransportError as error:
                 raise client.failed(error, applied=True) from None
-            except (ValueError, LookupError, TypeError, AttributeError):  # an answer that is not as ours are: whose is it?
-                if client.is_node():
-                    raise
-                raise exits.Refused(f"what answers at {client.server} is no Polynya node", hint=_ELSEWHERE) from None
 
     return with_client
 
@@ -144,6 +142,16 @@ class Client:
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
         admin = url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"])
         return Client(str(admin), token=self.token, ca_file=self.ca_file, origin=self.origin)
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Of answers that are not as a node's are it is said that they are no node's, where that is so. Raises `exits.Ended`."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError):
+            if self.is_node():
+                raise
+            raise exits.Refused(f"what answers at {self.server} is no Polynya node", hint=_ELSEWHERE) from None
 
     def is_node(self) -> bool:
         """Whether a Polynya node answers there."""
