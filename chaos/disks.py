@@ -65,6 +65,10 @@ class Disk:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+        while _run("losetup", "-j", str(self.image)):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.image} is still mounted in another mount namespace, whose disk has no power either")
+            time.sleep(0.05)
         self._mount()
 
     def fill(self, leave: int = 0) -> None:
@@ -87,7 +91,7 @@ def why_not(folder: Path) -> str:
     """What a file system of its own lacks here; empty when it works."""
     if os.geteuid():
         return "mounting a file system needs root"
-    missing = [tool for tool in ("mkfs.ext4", "mount", "umount") if shutil.which(tool) is None]
+    missing = [tool for tool in ("mkfs.ext4", "mount", "umount", "losetup") if shutil.which(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     probe = folder / "probe"
@@ -151,5 +155,5 @@ def tear_the_tail(journal: Path, draw: Random) -> str:
     return f"half a write behind byte {offset} of {segment.name}"
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+def _run(*command: str) -> bytes:
+    return subprocess.run(command, check=True, capture_output=True).stdout

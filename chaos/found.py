@@ -289,6 +289,18 @@ FOUND = (
         "tests/raft/test_raft_parts.py",
     ),
     Found(
+        "An older image of a node's disk that was put back into a cluster was not noticed: it voted for, and counted as, what it had forgotten, and what "
+        "was acknowledged was gone",
+        "simulation, as soon as older images were put back (`--copies`, seeds 1 and 4)",
+        "tests/transport/test_recollection.py",
+    ),
+    Found(
+        "A node that was away while others were replaced refused the newcomers when none of those that it knew was up: two of three nodes were there, and had "
+        "no leader",
+        "read line by line",
+        "tests/node/test_newcomers.py",
+    ),
+    Found(
         "While one group had no leader all claims, acknowledgements and deliveries of subscriptions failed; what was done in part was answered as refused",
         "read line by line",
         "tests/replica/test_claims_while_a_group_waits.py",
@@ -298,5 +310,20 @@ FOUND = (
         "nonsense about itself made every node answer 500 to those who looked at the cluster",
         "fuzzing of the peer ports, seed 2",
         "tests/node/test_maps.py",
+    ),
+    Found(
+        "A packed snapshot of which a byte changed on the sender's disk was sent again and again, and the member that was behind stayed so",
+        "read line by line",
+        "tests/replica/test_far_behind.py",
+    ),
+    Found(
+        "A member that went on from another node's snapshot while it told the groups what a subscription watches told them again and again, without end",
+        "read line by line",
+        "tests/subscriptions/test_a_home_that_moves.py",
+    ),
+    Found(
+        "After a restore a group whose state had been copied later than that of a subscription's own group stayed with what the subscription had watched then",
+        "read line by line",
+        "tests/stream/test_rebirth.py",
     ),
 )

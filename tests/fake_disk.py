@@ -73,6 +73,7 @@ class FakeDisk:
         self.pending_names: list[tuple[Path, Inode | None]] = []
         self.open_files: dict[int, Inode] = {}
         self.locks: dict[int, Path] = {}
+        self.lock_files: dict[Path, Inode] = {}  # and what is in them, which no power cut takes
         self.calls = 0
         self.fail_at = 0
         self.error = errno.EIO
@@ -146,7 +147,7 @@ class FakeDisk:
         self._count("lock")
         if path in self.locks.values():
             raise JournalLocked(str(path))
-        fd = self._fd(Inode())
+        fd = self._fd(self.lock_files.setdefault(path, Inode()))
         self.locks[fd] = path
         return fd
 

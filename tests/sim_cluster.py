@@ -15,7 +15,8 @@ from google_crc32c import value as crc32c
 from service_world import raw_batch
 from sim_backups import Door
 from sim_clock import Clock
-from sim_disk import Crash, Died, SimDisk
+from sim_disk import Crash, Died
+from sim_greeting import Copied, Greeter, Greeting
 from sim_house import House, Receiver
 from sim_knobs import Knobs
 from sim_loop import SimLoop
@@ -69,7 +70,7 @@ class Node:
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
-        self.disk = SimDisk(Random(world.random.random()), self._crash)
+        self.disk = world.new_disk(self._crash)
         self.slow: tuple[float, float] | None = None  # seconds of each write, if other than elsewhere
         self.clock = Clock(5000 * number)
         self.process = Process()
@@ -125,6 +126,7 @@ class Node:
             self.folder, core=0, cores=1, groups=GROUPS, files=self.disk, segment_bytes=world.segment_bytes, membership=membership
         )
         self.begun = self.life
+        self.greeter = Greeter(self, storage.journal)
         self.way = Way(self, self.life)
         clock = LogClock(storage.log_ms, boot=self.clock.now_ms, wall=self.clock.log_wall_ms)
         links, seed = Links(self, self.life), partial(world.random.getrandbits, 64)
@@ -163,7 +165,7 @@ class Node:
         world.tell(self)
         self.core.on_leadership += [self._led, self.forwarding.led]
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
-        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+        self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
@@ -251,8 +253,9 @@ class Node:
     def lose_disk(self) -> None:
         """The machine is a new one, under the old name. Dead before, and until `start`."""
         assert not self.alive
-        self.disk = SimDisk(Random(self.world.random.random()), self._crash)
+        self.disk = self.world.new_disk(self._crash)
         self.durable, self.kept = {}, {}
+        self.world.older.discard(self.number)
 
     @property
     def remembers(self) -> bool:
@@ -291,15 +294,17 @@ class Node:
         world.open = [stream for stream in world.open if stream.look()]
         for other in list(world.nodes.values()):
             if other is not self:
-                world.deliver(self, other.number, lambda other=other: other.hear(self.number, life))
+                world.deliver(self, other.number, partial(other.hear, self.number, life, self.greeter.said()))
                 if other.number not in self.lost and loop.time() - self.heard.setdefault(other.number, loop.time()) > SILENCE_SECONDS:
                     self.lost.add(other.number)
                     self.core.peer_lost(other.number, self.clock.ms_of(self.heard[other.number]))
         self.levels.look()
         loop.call_later(PULSE_SECONDS, self._pulse, life)
 
-    def hear(self, peer: int, life: int) -> None:
+    def hear(self, peer: int, life: int, said: Greeting) -> None:
         """A sign of life. A new life is a loss and a find."""
+        if not self.greeter.lets_in(self.world.nodes[peer], said):
+            return
         if self.lives.get(peer, life) != life:
             self.core.unreachable(peer)
             self.core.peer_lost(peer)
@@ -380,7 +385,7 @@ class Node:
         return {number: placeless(machine) for number, machine in self.engine.local.machines.items()}
 
 
-class World(Network, Steered):
+class World(Network, Steered, Copied):
     """Nodes 1 to `count`, and the network between them. `replicas`: how many of the nodes have a group, if not all."""
 
     def __init__(self, seed: int = 0, count: int = 3, replicas: int = 0, store: SimStore | None = None) -> None:
@@ -390,6 +395,7 @@ class World(Network, Steered):
         self.drift = 0.01  # by so much clocks may be wrong: see `Settings.clock_drift`
         self.crashes = Counter[str]()  # at a call: moment and call
         self.broken: list[str] = []  # that was promised
+        self.older = set[int]()  # nodes that have an older image of theirs
         self.keeps_house, self.receivers = False, dict[str, Receiver]()  # of webhooks, by URL
         self.evict_after_ms, self.idled = 0, Counter[str]()  # never; and the streams that went, and came back
         self.disks_fail = False  # whether a node may die of that
@@ -565,6 +571,8 @@ class World(Network, Steered):
 
         def holds(voter: int) -> bool:
             raft = rafts.get(voter)
+            if raft is None and self.nodes[voter].alive:
+                return True  # its replica has left: the group has gone on, with members that are all dead now
             if raft is None:
                 return not self.nodes[voter].kept or self.nodes[voter].kept.get(number, 0) >= newest.commit
             return held_by(raft) >= newest.commit

@@ -97,6 +97,8 @@ class Loss:
         if stream.name in episode.whole:
             content = b"".join(piece.payload for piece in pieces)
             assert episode.whole[stream.name].startswith(content), f"{stream.name}: the recovery has what was never there"
+        for piece in pieces:
+            episode.keeps.saw(stream.name, piece.record, piece.payload)
         for piece in pieces if stream.name in episode.lives.pasts else ():
             episode.lives.pasts[stream.name].saw(stream.uid, (piece.record, piece.byte), piece.payload)
 

@@ -64,8 +64,11 @@ class Network:
         if node is None:
             return
 
+        said = sender.greeter.said()
+
         def come() -> None:
-            node.core.received(messages, sender.number)
+            if node.greeter.lets_in(sender, said):
+                node.core.received(messages, sender.number)
 
         self.deliver(sender, to, come)
         if self.copies and self.random.random() < self.copies:

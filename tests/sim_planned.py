@@ -17,7 +17,7 @@ from sim_process import NOBODY
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.node.cluster_view import ByCore, Told, observed, replica_of
 from polynya.replica import refusals
-from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, plan
+from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_rest, plan
 from polynya.stream.commands import (
     Command,
     GroupPlaced,
@@ -112,6 +112,9 @@ class Planned(Moves):
         reads = [Planned.read_along] * 3 if seed % 3 == 2 else []  # in a part of the worlds
         self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *reads))
         self.removed = 0
+        self.rested = (
+            0  # the epoch at which nothing was left to do, as who leads the meta group knows it: it looks again when the map has changed
+        )
 
     def told(self) -> str:
         return f"{super().told()}, {self.removed} removed"
@@ -145,14 +148,19 @@ class Planned(Moves):
         random = Random(f"controller {self.seed} {number}")
         while not self.over:
             await asyncio.sleep(random.expovariate(1 / (0.1, 2.0)[number]))
+            if random.random() < 0.03:
+                self.rested = 0  # another leads it now
             await self._round(random)
 
     async def _round(self, random: Random, *, calm: bool = False) -> list[Step]:
         now = self.world.now
+        if self.rested == now.epoch:
+            return []
         seen = self.look(None if calm else random)
         if not calm:
             await asyncio.sleep(random.expovariate(1 / 0.02))
         steps = plan(now, seen)
+        self.rested = now.epoch if not steps and may_rest(now, seen) else 0
         for step in steps:
             if not calm and random.random() < 0.1:
                 break  # another leads the meta group now

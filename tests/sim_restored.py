@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sim_backups import Taken
 from sim_cluster import GROUPS, Node, World
+from sim_keeps import is_kept
 from sim_store import SimStore
 from sim_tier import CLUSTER
 from sim_work import BASE, PULL, URL
@@ -134,7 +135,7 @@ class Restored:
     async def _is_there(self, when: str) -> None:
         """On any node."""
         for name, (_, content) in self._taken.streams.items():
-            if name.startswith("ends/") or name in self._lost:
+            if name.startswith("ends/") or is_kept(name) or name in self._lost:
                 continue  # over, perhaps; or without what only its source had
             found = await self._read(self._random.choice(self.world.alive()), name)
             assert found is not None, f"{name} is not there {when}"

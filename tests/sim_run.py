@@ -15,6 +15,7 @@ from time import perf_counter
 
 import msgspec
 from sim_chaos import Episode
+from sim_copies import Copies
 from sim_moves import Moves
 from sim_planned import Planned
 from sim_readers import Readers
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument("--moves", action="store_true", help="more nodes than replicas; groups move, nodes come and are lost")
     parser.add_argument("--readers", action="store_true", help="the same, with read replicas")
     parser.add_argument("--returns", action="store_true", help="groups move, and nodes lose their disks and come back under their numbers")
+    parser.add_argument("--copies", action="store_true", help="older images of disks are put back")
     parser.add_argument("--planned", action="store_true", help="the product's planner moves groups, while nodes come, are removed and lost")
     parser.add_argument("--mishaps", type=int, default=25, help="in each episode, before all heals")
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
@@ -90,13 +92,13 @@ def main() -> int:
 
 
 def _flag(options: argparse.Namespace) -> str:
-    """Of the kinds that have more nodes than replicas."""
-    return next((name for name in ("readers", "returns", "moves", "planned") if getattr(options, name)), "")
+    """Of the kinds that are no swarm."""
+    return next((name for name in ("readers", "returns", "moves", "copies", "planned") if getattr(options, name)), "")
 
 
 def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     flag = _flag(options)
-    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "planned": Planned}.get(
+    kind = {"readers": Readers, "returns": Returns, "moves": Moves, "copies": Copies, "planned": Planned}.get(
         flag, Episode if options.plain else SwarmEpisode
     )
     episode = kind(seed, options.mishaps)

@@ -17,6 +17,7 @@ from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
 from sim_ends import Ends
+from sim_keeps import Keeps
 from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
@@ -131,7 +132,7 @@ class SwarmEpisode(Episode):
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
-        self.ends = Ends(self, self.shop)
+        self.ends, self.keeps = Ends(self, self.shop), Keeps(self, self.shop)
         self.operators, self.tidy = Operators(self), Tidy(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
@@ -188,6 +189,7 @@ class SwarmEpisode(Episode):
         await self.lives.finish()
         await self.shop.finish()
         await self.ends.finish()
+        await self.keeps.finish()
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
@@ -244,7 +246,15 @@ class SwarmEpisode(Episode):
 
     def clients(self) -> list[asyncio.Future[None]]:
         rare = [asyncio.ensure_future(self._rare(name)) for name in self.histories if name in RARE]
-        return [*super().clients(), *rare, *self.lives.clients(), *self.shop.clients(), *self.ends.clients(), *self.operators.clients()]
+        return [
+            *super().clients(),
+            *rare,
+            *self.lives.clients(),
+            *self.shop.clients(),
+            *self.ends.clients(),
+            *self.keeps.clients(),
+            *self.operators.clients(),
+        ]
 
     async def _rare(self, name: str) -> None:
         """What comes back for a write is as it was; a read does not need it back; a PUT of what is there changes nothing."""

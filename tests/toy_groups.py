@@ -109,7 +109,8 @@ class Toy:
             for side in (before.voters, target.voters):
                 assert len(set(side) & ready) > len(side) // 2, "both majorities are there"
             assert set(target.voters) - set(before.voters) <= ready
-        assert set(target.voters) | set(target.learners) <= set(self.map.placed_on(group)), "a replica is there because the map says so"
+        made = {*target.voters, *target.learners} - set(before.members)
+        assert made <= set(self.map.placed_on(group)), "a replica is there because the map says so"
         silent = {number for number, record in self.map.nodes.items() if record.reader}
         assert silent.isdisjoint({*target.voters, *target.learners}), "a read replica never votes"
         came = set(target.readers) - set(before.members)

@@ -51,6 +51,7 @@ class Node:
         self.transports: list[Transport] = []
         self.heard: list[tuple[int, int, list[bytes]]] = []
         self.seen: list[str] = []
+        self.vouches: tuple[int, int, Callable[[], int]] | None = None  # what its cores say of their journals
 
     async def start(
         self, others: dict[int, int], *, life: str = "first", tls: PeerTls | None = None, groups: int = 4, name: str = "c"
@@ -64,6 +65,8 @@ class Node:
             made.raft.on_messages = lambda sender, messages, core=core: self.heard.append((core, sender, messages))
             made.raft.on_lost = lambda node, shared, silent_ms: self.seen.append(f"lost {node}")
             made.raft.on_found = lambda node, shared: self.seen.append(f"found {node}")
+            if self.vouches is not None:
+                made.vouch(*self.vouches)
             self.transports.append(made)
         for made in self.transports:
             await made.start()

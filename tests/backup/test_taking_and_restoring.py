@@ -15,9 +15,12 @@ from unittest import mock
 import pytest
 from backup_world import ALL, BackedUp, FakeSource, opened, restored, taken
 from cold_world import CLUSTER, GROUPS, no_sleep
+from google_crc32c import value as crc32c
+from msgspec import structs
 from stream_world import raw_batch
 
-from polynya.backup import pruning, working
+from polynya.backup import copies, pruning, working
+from polynya.backup.group_file import Header
 from polynya.backup.manifest import Manifest, new_id
 from polynya.backup.pruning import prune
 from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
@@ -29,7 +32,8 @@ from polynya.base.names import group_of
 from polynya.cli.backup_places import to_write
 from polynya.cold import Evictor, EvictSettings
 from polynya.node import birth
-from polynya.node.restoring import check_root
+from polynya.node.claims import MEMBERS
+from polynya.node.restoring import INDEX, TERM, check_root
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
 from polynya.stream.commands import Append, Producer, TableCreate
 from polynya.stream.holes import JUMP
@@ -510,6 +514,21 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
                 await check_root(store, new, take_over=True)
         else:
             await check_root(store, new, take_over=False)
+
+
+@run
+async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not_restored_there_again(tmp_path: Path) -> None:
+    """Its nodes may be restored one by one, and started at once; with a leader, which takes a majority of them, it goes on, and its states are copied."""
+    store, state = MemoryStore(), b"state"
+    await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
+    new = birth.Birth(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
+    for index, term in ((INDEX, TERM), (INDEX + 1, TERM + 1)):
+        await check_root(store, new, take_over=False)
+        await copies.write(store, (CLUSTER, 7), Header(1, term, index, 0, len(state), int(crc32c(state)), 0), [state])
+    for take_over in (False, True):
+        with pytest.raises(ConfigError, match=r"went on from there.* begins on an empty folder"):
+            await check_root(store, new, take_over=take_over)
+    await check_root(store, structs.replace(new, history=8), take_over=True)
 
 
 @run

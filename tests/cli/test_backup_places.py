@@ -39,3 +39,14 @@ def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monk
         with pytest.raises(exits.Misused, match="is no place for backups"):
             asyncio.run(attempt())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
+    async def read() -> tuple[bytes, list[str]]:
+        async with backup_places.to_read(str(tmp_path), None) as shelf:
+            return await shelf.get("a/b"), [info.key async for info in shelf.list("")]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(b"x")
+    assert asyncio.run(read()) == (b"x", ["a/b"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"], "it may be mounted to be read alone, or be somebody else's"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,18 @@ from polynya.base.errors import ConfigError
 from polynya.cli import exits
 from polynya.cli.app import cli
 from polynya.cli.cluster import _look_again
-from polynya.cli.cluster_dev import DevNode, Laid, _connections_from, _free_ports, _lay_out, is_running, next_place, running_pid
+from polynya.cli.cluster_dev import (
+    DevNode,
+    Laid,
+    _config,
+    _connections_from,
+    _free_ports,
+    _has_objects,
+    _lay_out,
+    is_running,
+    next_place,
+    running_pid,
+)
 from polynya.node.authority import peer_tls_of
 from polynya.node.cluster_settings import ClusterConfig, parse_nodes
 from polynya.node.config import load
@@ -446,3 +459,49 @@ def test_a_pid_file_that_a_killed_node_left_says_nothing(tmp_path: Path):
 def test_values_that_are_none_are_refused(tmp_path: Path, arguments: tuple[str, ...], message: str):
     shown = run(*(each.format(folder=tmp_path) for each in arguments))
     assert shown.exit_code == 2 and message in shown.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "root"),
+    [
+        ({}, {}, "FOLDER/objects"),
+        ({"cold_backend": "local"}, {}, "FOLDER/objects"),
+        ({}, {"COLD_BACKEND": "s3", "COLD_S3_BUCKET": "b"}, ""),
+        ({}, {"COLD_BACKEND": "s3", "COLD_S3_BUCKET": "b", "COLD_ROOT": "events"}, "events"),
+        ({"cold_backend": "s3", "cold_s3_bucket": "b"}, {}, ""),
+        ({"cold_backend": "local"}, {"COLD_BACKEND": "s3"}, "FOLDER/objects"),
+        ({}, {"COLD_ROOT": "/elsewhere"}, "/elsewhere"),
+    ],
+)
+def test_where_the_nodes_of_dev_have_their_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, str], environment: dict[str, str], root: str
+) -> None:
+    """A folder on this machine is no prefix in a bucket, whoever names the bucket."""
+    for name, text in environment.items():
+        monkeypatch.setenv(f"POLYNYA_{name}", text)
+    values = dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS) | flags
+    nodes = [DevNode(number, tmp_path / f"node-{number}", "127.0.0.1", 5000 + 10 * number) for number in (1, 2)]
+    _lay_out(nodes, tmp_path, Laid(1, [], 1, _has_objects(values)), values)
+    assert {_config(node, values).store.root for node in nodes} == {root.replace("FOLDER", str(tmp_path))}
+
+
+@pytest.mark.parametrize("where", ["flag", "environment"])
+def test_a_folder_of_objects_that_each_node_of_dev_would_have_for_itself_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "environment":
+        monkeypatch.setenv("POLYNYA_COLD_ROOT", "store")
+    refused = run("dev", "--data", str(tmp_path / "c"), *(("--cold-root", "store") if where == "flag" else ()))
+    assert refused.exit_code == exits.USAGE and "all nodes share one folder of objects" in refused.output, refused.output
+    assert not (tmp_path / "c").exists()
+
+
+def test_certificates_are_all_made_though_nobody_reads_what_is_said_of_them(tmp_path: Path) -> None:
+    """As with `| head -1`."""
+    nodes = [word for number in range(1, 6) for word in ("--node", str(number))]
+    command = subprocess.Popen([sys.executable, "-m", "polynya", "cluster", "ca", str(tmp_path / "ca"), *nodes], stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    command.stdout.close()
+    assert command.wait(60) == exits.BROKEN_PIPE
+    made = {f"node-{number}.{kind}" for number in range(1, 6) for kind in ("crt", "key")}
+    assert {path.name for path in (tmp_path / "ca").iterdir()} == made | {"ca.crt", "ca.key"}

@@ -11,7 +11,7 @@ import pytest
 from talks import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
-from polynya.client.messages import Answer, Give, Heard, Request
+from polynya.client.messages import Answer, Broken, Give, Heard, Request
 from polynya.client.sharing import ACK_SECONDS, TURN_SECONDS, Job, Plan, Worker, disband
 
 RETRY = Retry(seconds=5.0)
@@ -30,8 +30,9 @@ class Server:
         self.fenced = False
         self.trimmed = 0
         self.gone = False
+        self.lost = 0  # answers to claims that are lost from now on
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Answer | Broken:
         path = urlsplit(request.target).path
         body = msgspec.json.decode(request.body) if request.body else {}
         if path.endswith("/claim"):
@@ -44,13 +45,17 @@ class Server:
             return ok(204, stream_next_offset=token(0, 0), stream_up_to_date="true")  # the wake stream is quiet
         return ok(200, stream_next_offset=token(0, 0))
 
-    def _claim(self, body: dict[str, Any]) -> Answer:
-        if self.holder:
+    def _claim(self, body: dict[str, Any]) -> Answer | Broken:
+        holder = f"{body['worker']} {body['claim_id']}"
+        if self.holder and self.holder != holder:
             return no(409, "ALREADY_CLAIMED", outcome="")
         if self.acked >= self.records or self.gone:
             return no(409, "NO_PENDING_WORK", outcome="")
-        self.holder = body["worker"]
-        self.generation += 1
+        self.generation += self.holder != holder
+        self.holder = holder
+        if self.lost:
+            self.lost -= 1
+            return Broken(True, "the connection broke")
         link = {"path": "s", "acked_offset": at(self.acked), "tail_offset": at(self.records), "has_pending": True, "link_type": "glob"}
         claim = {"wake_id": "w", "generation": self.generation, "token": f"t{self.generation}", "streams": [link], "lease_ttl_ms": 30_000}
         return ok(200, msgspec.json.encode(claim))
@@ -115,6 +120,14 @@ def test_cursors_move_from_time_to_time_and_a_turn_ends() -> None:
     turns = sum(ack["done"] for ack in server.acks)
     assert turns == pytest.approx(60 * 0.3 / TURN_SECONDS, abs=1)
     assert len(server.acks) >= 60 * 0.3 / ACK_SECONDS / 2
+
+
+def test_a_claim_whose_answer_is_lost_is_repeated() -> None:
+    server = Server(5)
+    server.lost = 1
+    worker = Worker(PLAN, "me", RETRY)
+    assert [job.offset for job in jobs(worker, server)] == [at(number + 1) for number in range(5)]
+    assert server.generation == 1
 
 
 def test_a_worker_that_dies_leaves_what_it_did_not_acknowledge_to_the_next() -> None:

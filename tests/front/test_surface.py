@@ -30,6 +30,22 @@ def test_both_spellings_and_the_plural_are_the_same_stream() -> None:
     play(story)
 
 
+def test_a_put_of_what_is_there_is_answered_with_its_content_type() -> None:
+    """The protocol (5.1): `Content-Type` of a 200 is the stream's, however the request spells it."""
+
+    async def story(world: World) -> None:
+        spelled = "Application/JSON; charset=utf-8"
+        assert (await world.put("s", "application/json")).headers["content-type"] == "application/json"
+        again = await world.put("s", spelled)
+        assert (again.status, again.headers["content-type"]) == (200, "application/json")
+        assert (await world.head("s")).headers["content-type"] == "application/json"
+        assert (await world.put("f", stream_forked_from="/v1/stream/s")).status == 201
+        again = await world.put("f", spelled, stream_forked_from="/v1/stream/s")
+        assert (again.status, again.headers["content-type"]) == (200, "application/json")
+
+    play(story)
+
+
 def test_buckets_are_implicit() -> None:
     async def story(world: World) -> None:
         assert (await world.ask("PUT", "/my-bucket")).status == 201

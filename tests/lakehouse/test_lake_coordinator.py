@@ -151,6 +151,18 @@ def test_the_admin_port_is_asked_for_and_asked_again_when_it_is_gone() -> None:
     ]  # fmt: skip
 
 
+def test_an_admin_port_that_is_open_on_another_machine_alone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/v1/node"
+        return httpx.Response(200, json={"ports": {"http": 2, "admin": 3}, "admin_near": True, "start": "it"})
+
+    monkeypatch.setattr(room, "near_admin", lambda port, start: "")
+    monkeypatch.setattr(room, "_RETRY_SECONDS", 0.0)
+    made = HttpCoordinator("", "http://base:2", httpx.Client(transport=httpx.MockTransport(answer)))
+    with pytest.raises(Unavailable, match="on its own machine alone"):
+        made.abandon("t", "u", 1, "why")
+
+
 def test_a_proxy_of_the_environment_is_not_asked_for_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     assert not HttpCoordinator("", "http://127.0.0.1:2")._client.trust_env

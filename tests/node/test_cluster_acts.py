@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
-from polynya.base.errors import NotLeader
+from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.front.http.cluster import ClusterRefused, NewNode
 from polynya.node.cluster_acts import Acts
 from polynya.node.cluster_view import Told
+from polynya.raft import Refusal
 from polynya.stream.commands import Command, NodeRecord, Placement
 from polynya.stream.placement import Map
 
@@ -58,3 +61,45 @@ def test_without_a_majority_the_reason_names_who_is_missing(up: tuple[int, ...],
     with pytest.raises(ClusterRefused, match=rf"group 0, which keeps .* has no leader now: {why}; nothing was changed") as refused:
         asyncio.run(acts.set_node(3, "cordon", False))
     assert refused.value.code == "UNAVAILABLE", "a client may try again"
+
+
+def handed_over(answer: Refusal | PolynyaError | None, *, first: int) -> tuple[dict[str, Any], list[Command]]:
+    """What a transfer of group 1 from node 1 to node 2 says, and what was written, where its leader answers so; node `first` was to lead it."""
+    written: list[Command] = []
+    now = msgspec.structs.replace(nodes(), groups={1: Placement((1, 2, 3), (1, 2, 3), first, 5)})
+    led = {1: SimpleNamespace(leader=1)}
+    transfer = AsyncMock(side_effect=answer) if isinstance(answer, BaseException) else AsyncMock(return_value=answer)
+    acts = Acts(cast(Any, None), cast(Any, None), cast(Any, SimpleNamespace(transfer=transfer)), cast(Any, None), "c")
+
+    async def write(command: Command) -> int:
+        written.append(command)
+        return 2
+
+    acts._see, acts._write = AsyncMock(return_value=(now, SimpleNamespace(groups=led))), cast(Any, write)  # type: ignore[method-assign]
+    with mock.patch("polynya.replica.refusals.transferring", return_value=""):
+        return asyncio.run(acts.transfer(1, 2)), written
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Refusal.CHANGE_IN_FLIGHT, "change in flight"),
+        (Unavailable("no leader is known"), "no leader is known"),
+        (OutcomeUnknown("the leader was lost"), "the leader was lost"),
+    ],
+)
+def test_a_lead_that_is_to_go_and_does_not_go_yet_is_no_refusal(answer: Refusal | PolynyaError, why: str) -> None:
+    """Who is to lead is written already, and the lead follows by itself."""
+    told, written = handed_over(answer, first=1)
+    assert len(written) == 1 and told == {"epoch": 2, "group": 1, "first": 2, "pending": f"group 1 is not handed over yet: {why}"}
+
+
+def test_a_lead_that_goes_waits_for_nothing() -> None:
+    assert handed_over(None, first=1)[0] == {"epoch": 2, "group": 1, "first": 2, "pending": ""}
+
+
+def test_a_lead_that_was_to_be_there_and_does_not_go_is_refused_as_nothing_was_done() -> None:
+    with pytest.raises(ClusterRefused, match="group 1 does not hand over: not ready"):
+        handed_over(Refusal.NOT_READY, first=2)
+    with pytest.raises(Unavailable):
+        handed_over(Unavailable("no leader is known"), first=2)

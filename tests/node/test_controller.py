@@ -162,6 +162,29 @@ def test_while_nothing_is_to_do_nobody_is_asked():
     assert world.gathered == before
 
 
+@pytest.mark.parametrize("on_its_way", [True, False])
+def test_a_group_that_has_other_voters_than_the_map_names_is_looked_at_until_it_has_those(on_its_way):
+    """As where a change that was asked for under an earlier goal arrives late: the map is at rest, and the group is not. It is between two majorities,
+    or has come to another one, and who is to be back is away."""
+    world = World()
+    world.toy.apply(NodeAdd(node(4), balance=False))
+    asyncio.run(world.settle())
+    group, three = 1, world.toy.map.groups[1].goal
+    gone = max(three)
+    other = tuple(sorted({*three, 4} - {gone}))
+    world.toy.caught_up[group].add(4)
+    world.toy.down.add(gone)
+    world.toy.configurations[group] = Configuration(other, three, ()) if on_its_way else Configuration(other, (), (gone,))
+    world.controller = world.another()
+    assert [asyncio.run(world.controller._round()) for _ in range(3)] == [WAIT_SECONDS] * 3
+    if on_its_way:
+        world.toy.configurations[group] = Configuration(other, (), ())
+    world.toy.down.clear()
+    asyncio.run(world.settle())
+    assert world.toy.configurations[group].voters == three == world.toy.map.groups[group].voters
+    assert asyncio.run(world.controller._round()) == IDLE_SECONDS
+
+
 def test_who_leads_no_more_takes_no_more_steps():
     world = World()
     world.toy.apply(SetBalancing(True))

@@ -48,6 +48,32 @@ async def test_a_group_goes_to_the_node_of_its_writers_and_back_when_they_are_go
 
 
 @story
+async def test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is(world: World, leader: Node) -> None:
+    group, loop = world.group_of(A), asyncio.get_running_loop()
+    written = 0
+
+    async def writes_to_the_owner(seconds: float) -> None:
+        nonlocal written
+        until = loop.time() + seconds
+        while loop.time() < until:
+            owner = world.leader(group)
+            if owner is not None:
+                await owner.append(A, b"x")
+                written += 1
+            await asyncio.sleep(0.01)
+
+    leader.kill()
+    await world.wait(lambda: world.leader(group) not in (None, leader))
+    await writes_to_the_owner(4.0)
+    assert world.leader(group) is not leader
+    leader.start()
+    await writes_to_the_owner(10.0)
+    assert world.leader(group) is leader, "its writers are where it is, wherever that is"
+    await writes_to_the_owner(10.0)
+    assert world.leader(group) is leader and await leader.read(A) == b"x" * written
+
+
+@story
 async def test_few_writers_or_writers_everywhere_move_nothing(world: World, leader: Node) -> None:
     group = world.group_of(A)
     await writes(world, other_than(world, leader), 4.0, each=0.2)
@@ -103,6 +129,10 @@ async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(world:
     ("defect", "noticed"),
     [
         ("leads follow to nodes that lag", test_a_node_that_lags_does_not_get_it_and_holds_nobody_up),
+        (
+            "leads stay where their writers are, however they came there",
+            test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is,
+        ),
         ("leads follow at once from where they were put", test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while),
     ],
 )

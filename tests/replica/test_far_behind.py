@@ -87,7 +87,7 @@ async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, lea
     seen, in_thread = chunks(world, behind), asyncio.to_thread
 
     async def slowly(work: Any, /, *about: Any) -> Any:
-        if isinstance(getattr(work, "__self__", None), Scratch) and work.__name__ == "read":
+        if isinstance(getattr(work, "__self__", None), Scratch) and work.__name__ == "read_checked":
             await asyncio.sleep(1.0)
         return await in_thread(work, *about)
 
@@ -95,6 +95,25 @@ async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, lea
         behind.start()
         await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 120.0)
     assert len(set(seen)) > 5 and len(seen) <= len(set(seen)) + 1
+
+
+@story
+async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(world: World, leader: Node, behind: Node) -> None:
+    """What arrives would be refused as often as it is sent."""
+    seen, pack, packed = chunks(world, behind), exchange.pack_transfer, 0
+
+    def packing(*about: Any) -> None:
+        nonlocal packed
+        pack(*about)
+        file, packed = about[-1], packed + 1
+        if packed == 1:
+            damaged = bytes(byte ^ 1 for byte in file.read(file.size - 1, 1))
+            file._files.write(file._fd, [damaged], file.size - 1)
+
+    with patch.object(exchange, "pack_transfer", packing):
+        behind.start()
+        await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 20.0)
+    assert packed == 2 and len(seen) <= 2 * len(set(seen))
 
 
 @story

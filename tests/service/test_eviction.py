@@ -100,6 +100,37 @@ def test_appends_that_wait_for_a_stream_go_on_in_their_order() -> None:
     play(story)
 
 
+def test_who_waits_for_a_stream_that_comes_and_goes_again_meanwhile() -> None:
+    async def story(world: World) -> None:
+        await filled(world)
+        recalls_, gate, loads = world.local.recalls, asyncio.Event(), 0
+        load, faults = recalls_._load, list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+
+        async def slow(group: int, name: str) -> tuple[str, int, bytes] | None:
+            nonlocal loads
+            loads += 1
+            if loads == 1:
+                await gate.wait()
+            return await load(group, name)
+
+        recalls_._load = slow  # type: ignore[method-assign]
+        sent = world.send(world.append_of(NAMES[0], b"three;"))
+        await asyncio.sleep(0)
+        await recalls_.bring(group_of(NAMES[0], world.groups), NAMES[:1])  # for another command
+        assert await world.evict() == 1
+        tasks = list(recalls_._tasks)
+        gate.set()
+        assert (await sent).code == Code.OK
+        await asyncio.gather(*tasks)
+        await world.engine.core.drain()
+        assert not faults
+        assert not recalls_._queues and not recalls_._waiting_bytes
+        assert await world.read(NAMES[0]) == b"one;two;three;"
+
+    play(story)
+
+
 def test_states_come_back_in_entries_that_are_not_too_large() -> None:
     names = [f"test/{{x}}{number}" for number in range(2 * recalls.LOADS_AT_ONCE + 1)]
 
@@ -345,5 +376,24 @@ def test_the_retention_of_a_bucket_reaches_evicted_streams() -> None:
         assert not world.evicted
         assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
         assert await world.evict() == len(NAMES)
+
+    play(story)
+
+
+def test_what_comes_back_to_be_trimmed_is_trimmed_before_it_goes_again() -> None:
+    """The simulation: streams that are idle after a moment came back, and went again before the next look."""
+
+    async def story(world: World) -> None:
+        await filled(world)
+        await world.service.call(0, BucketRetention("test", Retention(age_seconds=7200), world.clock.ms))
+        world.clock.ms += IDLE_MS + 7_200_000
+        for _ in range(3):
+            await world.engine.retainer.run_once()
+            await world.evict()
+        assert [(await world.facts(name)).first_record for name in NAMES] == [2] * len(NAMES)  # type: ignore[union-attr]
+        returned = world.local.recalls.counters.returned
+        await world.engine.retainer.run_once()
+        await world.engine.retainer.run_once()
+        assert world.local.recalls.counters.returned == returned == len(NAMES), "each came back once"
 
     play(story)

@@ -210,6 +210,22 @@ def test_a_subscription_is_idle_and_linked_anew() -> None:
     assert (world.machines[1].streams[SOURCE].links or {})["s"].record == 3 + JUMP
 
 
+def test_a_subscription_of_which_another_group_knows_more_is_linked_as_its_home_says() -> None:
+    copied = Copied()
+    uid = put(copied)
+    copied.copy(1)
+    copied.world.apply(2, LinkSubscription("s", uid, 3, "docs/**", "", [TARGET]))
+    copied.copy(2)
+    world, _ = copied.reborn()
+    home = world.machines[1].subscriptions.homes["s"]
+    assert world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+    assert not world.machines[2].subscriptions.by_name, "not what it watched in the time that is lost"
+    copied.world.apply(2, UnlinkSubscription("s", uid))  # nor that it came to an end
+    copied.copy(2)
+    world, _ = copied.reborn()
+    assert world.apply(2, LinkSubscription("s", uid, home.revision, "docs/**", "", [])).code == Code.OK
+
+
 def test_links_of_a_subscription_that_is_not_there_go() -> None:
     copied = Copied()
     copied.source()

@@ -119,6 +119,44 @@ async def test_a_claim_that_cannot_be_answered_takes_no_lease(node: Shell) -> No
 
 
 @story
+async def test_a_claim_whose_answer_was_lost_comes_again(node: Shell) -> None:
+    await pulled(node)
+    asked = {"worker": "w", "claim_id": "1"}
+    status, claim = await node.ask("POST", "subscriptions/s/claim", asked)
+    home = next(home for machine in node.world.local.machines.values() for home in machine.subscriptions.homes.values())
+    node.world.clock.ms += 20_000
+    again = await node.ask("POST", "subscriptions/s/claim", asked)
+    assert (status, again[0]) == (200, 200)
+    assert [again[1][field] for field in ("wake_id", "generation", "streams")] == [
+        claim[field] for field in ("wake_id", "generation", "streams")
+    ]
+    assert home.lease_until_ms == node.world.clock.ms + claim["lease_ttl_ms"]
+    for other in ({"worker": "w", "claim_id": "2"}, {"worker": "v", "claim_id": "1"}, {"worker": "w"}):
+        status, refused = await node.ask("POST", "subscriptions/s/claim", other)
+        assert (status, refused["error"]["code"], refused["error"]["current_holder"]) == (409, "ALREADY_CLAIMED", "w")
+    assert (await node.ask("GET", "subscriptions/s"))[1]["current_holder"] == "w"
+    for wrong in ({"worker": "w\0"}, {"worker": "w", "claim_id": "\0"}, {"worker": "w", "claim_id": "x" * 257}):
+        assert (await node.ask("POST", "subscriptions/s/claim", wrong))[0] == 400
+    done = {
+        "wake_id": claim["wake_id"],
+        "generation": 1,
+        "acks": [{"stream": name, "offset": TAIL} for name in (FIRST, SECOND)],
+        "done": True,
+    }
+    assert (await node.ask("POST", "subscriptions/s/ack", done, again[1]["token"]))[0] == 200
+    assert (await node.ask("POST", "subscriptions/s/claim", asked))[1]["error"]["code"] == "NO_PENDING_WORK"
+
+
+@story
+async def test_two_of_the_same_claim_at_once(node: Shell) -> None:
+    await pulled(node)
+    asked = {"worker": "w", "claim_id": "1"}
+    answers = await asyncio.gather(*(node.ask("POST", "subscriptions/s/claim", asked) for _ in range(3)))
+    assert [status for status, _ in answers] == [200] * 3
+    assert len({(answer["wake_id"], answer["generation"]) for _, answer in answers}) == 1
+
+
+@story
 async def test_cursors_of_which_some_moved(node: Shell) -> None:
     await pulled(node)
     claim = (await node.ask("POST", "subscriptions/s/claim", {"worker": "w"}))[1]

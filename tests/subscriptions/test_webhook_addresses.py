@@ -35,6 +35,12 @@ REJECTED = [
     "https://",
     "no url",
     "https://8.8.8.8/" + "x" * 3000,
+    "https://" + "a" * 64 + ".example/",  # no name: the resolver does not take it …
+    "https://hook..example/",
+    "https://xn--/",
+    "https://8.8.8.8:65536/",  # … or no socket
+    "https://8.8.8.8:0/",
+    "https://8.8.8.8:-1/",
 ]
 
 

@@ -1,7 +1,9 @@
 """The snapshot store: the newest one of each group survives anything, and a damaged one is never passed over in silence."""
 
 import errno
+import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,7 @@ from google_crc32c import value
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.wal import DiskFull, Snapshot, SnapshotStore
+from polynya.wal.scratch import BLOCK_BYTES
 from polynya.wal.snapshots import HEADER_BYTES, Link, pack_header
 
 FOLDER = Path("/snapshots")
@@ -217,6 +220,31 @@ def test_what_is_written_counts_though_the_older_ones_cannot_be_removed(monkeypa
     assert body_of(store.chain(1)) == b"cd"
     store.write(1, 1, 50, b"e")
     assert disk.names(FOLDER) == ["g00001-00000000000000000050.snap"]
+
+
+def test_a_file_without_a_name_knows_what_was_written(tmp_path: Path) -> None:
+    scratch = SnapshotStore(tmp_path / "s").scratch()
+    data = bytes(number * number % 251 for number in range(3 * BLOCK_BYTES + 5))
+    bounds = [0, 3, BLOCK_BYTES, BLOCK_BYTES + 7, 3 * BLOCK_BYTES - 1, len(data)]
+    scratch.append(*(data[begin:end] for begin, end in pairwise(bounds[:4])))
+    for begin, end in pairwise(bounds[3:]):
+        scratch.append(data[begin:end])
+    assert scratch.size == len(data)
+    reads = [(0, 1), (BLOCK_BYTES - 1, 2), (5, 2 * BLOCK_BYTES), (3 * BLOCK_BYTES, 5), (0, len(data))]
+    for offset, length in reads:
+        assert scratch.read_checked(offset, length) == data[offset : offset + length]
+    for offset, length in ((len(data), 1), (len(data) - 1, 2), (5 * BLOCK_BYTES, 1)):
+        with pytest.raises(EOFError):
+            scratch.read_checked(offset, length)
+    at = 2 * BLOCK_BYTES
+    os.pwrite(scratch._fd, bytes([data[at] ^ 1]), at)
+    for offset, length in reads:
+        if offset < 3 * BLOCK_BYTES and offset + length > at:
+            with pytest.raises(CorruptData):
+                scratch.read_checked(offset, length)
+        else:
+            assert scratch.read_checked(offset, length) == data[offset : offset + length]
+    scratch.close()
 
 
 def test_a_file_without_a_name_that_is_closed_touches_nobody_else_s(tmp_path: Path) -> None:

@@ -119,19 +119,19 @@ async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
         except (OSError, CorruptData) as error:
             raise exits.Refused(str(error)) from None
     else:
-        shelf = open_place(place, file)
+        shelf = open_place(place, file, to_read=True)
     try:
         yield shelf
     finally:
         await shelf.close()
 
 
-def open_place(place: str, file: str | None) -> ObjectStore:
+def open_place(place: str, file: str | None, *, to_read: bool = False) -> ObjectStore:
     """Raises `exits.Ended`."""
     from polynya.objectstore import StoreUnavailable, open_store
 
     try:
-        store = open_store(store_settings(place, file))
+        store = open_store(store_settings(place, file), to_read=to_read)
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
     except StoreUnavailable as error:

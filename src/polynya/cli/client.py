@@ -137,11 +137,17 @@ class Client:
         return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
 
     def admin(self) -> Client:
-        """For the node's admin port, which it tells, on the same host. Raises `exits.Ended`."""
+        """For the node's admin port, which it tells: on the same host, or on this machine when it is open to nobody else. Raises `exits.Ended`."""
+        from polynya.lakehouse.admin_port import far_refusal, near_admin
+
         answer = self.call("GET", "/v1/node")
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
-        admin = url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"])
-        return Client(str(admin), token=self.token, ca_file=self.ca_file, origin=self.origin)
+        admin = str(url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]))
+        if told.get("admin_near") and not is_loopback(admin):
+            admin = near_admin(told["ports"]["admin"], told.get("start", ""))
+            if not admin:
+                raise exits.Refused(far_refusal(str(url).rstrip("/")))
+        return Client(admin, token=self.token, ca_file=self.ca_file, origin=self.origin)
 
     @contextmanager
     def understood(self) -> Iterator[None]:

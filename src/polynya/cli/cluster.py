@@ -167,11 +167,12 @@ def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> 
             output.notice(f"made an authority: {folder / 'ca.crt'}")
         for node in nodes:
             make_certificate(folder, node, list(hosts))
-            click.echo(f"[cluster]  # node {node}")
-            for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
-                click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
     except (OSError, ValueError) as error:
         raise exits.Refused(f"{folder}: {error}") from None
+    for node in nodes:  # when all are made: whoever reads this may not read to its end
+        click.echo(f"[cluster]  # node {node}")
+        for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
+            click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
 
 
 def _zone(node: dict[str, Any]) -> str:

@@ -224,7 +224,8 @@ def transfer_command(client: Client, group: int, target: int, ending: Ending) ->
     polynya cluster transfer 7 --to 2
     """
     told = _act(client, f"groups/{group}/transfer", {"to": target})
-    _finish(client, told, f"group {group} is to be led by node {target}", lead_left(group, target), ending)
+    pending = f" ({told['pending']}; the lead follows by itself)" if told.get("pending") else ""
+    _finish(client, told, f"group {group} is to be led by node {target}{pending}", lead_left(group, target), ending)
 
 
 @click.command("rebalance")

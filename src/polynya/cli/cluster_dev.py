@@ -116,8 +116,7 @@ def dev_command(count: int | None, readers: int | None, replicas: str, place: st
     nodes = _laid_out(folder, (count, readers), values)
     _refuse_running(nodes, folder)
     _refuse_taken(nodes)
-    objects = not values["cold_backend"] and not values["cold_root"]
-    _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), objects), values)
+    _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), _has_objects(values)), values)
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -220,6 +219,17 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
         for each in new:
             shutil.rmtree(each)
         raise
+
+
+def _has_objects(values: Mapping[str, str | None]) -> bool:
+    """Whether the nodes share the folder `objects`: neither the flags nor the environment name another store. Raises `exits.Misused` when each node would
+    have one of its own."""
+    environment = _environment()
+    backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
+    root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
+    if backend == "local" and root and not os.path.isabs(root):
+        raise exits.Misused(f"cold.root: all nodes share one folder of objects, and {root!r} is another one for each; give its whole path")
+    return backend == "local" and not root
 
 
 def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:

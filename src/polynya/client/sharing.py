@@ -287,6 +287,7 @@ class Worker:
         self._handle_seconds = handle_seconds
         self._wakes = Place(plan.wake_stream, NOW)
         self._joined = False
+        self._claims = 0
         self.name = name
         self.lease: Lease | None = None
         self.turns_lost = 0
@@ -335,8 +336,11 @@ class Worker:
         return True
 
     def _claim(self, lane: int) -> Generator[Effect, Heard, Lease | None]:
+        """`name` is no other worker's, so that a number tells the repeat of a claim whose answer was lost from the next one."""
         target = lane_target(self._plan.group, lane)
-        request = Request("POST", f"{target}/claim", {"content-type": JSON_TYPE}, msgspec.json.encode({"worker": self.name}))
+        self._claims += 1
+        body = msgspec.json.encode({"worker": self.name, "claim_id": str(self._claims)})
+        request = Request("POST", f"{target}/claim", {"content-type": JSON_TYPE}, body)
         try:
             claim, now = yield from _timed(call(request, self._retry, f"work for '{self._plan.group}'", _claimed, repeatable=True))
         except Refused as refused:

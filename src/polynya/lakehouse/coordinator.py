@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.lakehouse.admin_port import far_refusal, near_admin
 from polynya.lakehouse.plan import Plan, TableRef
 from polynya.wire.tables import AbandonRequest, CommitRequest
 
@@ -58,6 +59,8 @@ class _Ports(msgspec.Struct):
 class _Node(msgspec.Struct):
     ports: _Ports
     admin_tls: bool = False
+    admin_near: bool = False
+    start: str = ""
 
 
 class _State(msgspec.Struct):
@@ -113,7 +116,12 @@ class HttpCoordinator:
         if not self._admin:
             told = _decoded(self._call("GET", f"{self._base}/v1/node"), _Node, "description of a node")
             scheme = "https" if told.admin_tls else "http"
-            self._admin = str(httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)).rstrip("/")  # on the same host
+            admin = httpx.URL(self._base).copy_with(scheme=scheme, port=told.ports.admin)  # on the same host
+            if told.admin_near and admin.host not in _LOOPBACK:
+                admin = httpx.URL(near_admin(told.ports.admin, told.start))
+            if not admin.host:
+                raise Unavailable(far_refusal(self._base))
+            self._admin = str(admin).rstrip("/")
         return f"{self._admin}/v1/admin/tables/{quote(name, safe='')}/{verb}"
 
     def _state(self, answer: httpx.Response) -> TableRef:

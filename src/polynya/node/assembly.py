@@ -34,6 +34,7 @@ from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.levels import LOOK_SECONDS, Levels
 from polynya.node.maps import Maps
 from polynya.node.metrics import Samples
+from polynya.node.older import Older
 from polynya.node.placing import Placing
 from polynya.node.reader_lag import ReaderLag
 from polynya.node.removal import Removal
@@ -99,7 +100,9 @@ class Assembly:
         self._levels: Levels | None = None
         self._reader_lag: ReaderLag | None = None
         self._controller: Controller | None = None
-        if self._joined is not None and self._maps is not None:
+        self._older: Older | None = None
+        if self._joined is not None and self._maps is not None and self._transport is not None:
+            self._older = Older(start, self._transport, storage.journal, end=fail_stop)
             self._take_part(self._joined, self._maps)
         self._keeper = Keeper(start, self._transport)
         if self._joined is not None:
@@ -150,6 +153,8 @@ class Assembly:
             self._spawn(self._ask_others(self._maps))
         if self._levels is not None:
             self._spawn(self._raise_levels(self._levels))
+        if self._older is not None:
+            self._spawn(self._older.run())
         for each in (self._placing, self._controller):
             if each is not None:
                 self._spawn(each.run())
@@ -184,6 +189,8 @@ class Assembly:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._older is not None:
+            await self._older.keep()
         if self._joined is not None:
             self._joined.forwarding.close()
         await self._engine.core.drain()

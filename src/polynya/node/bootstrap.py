@@ -24,6 +24,7 @@ from polynya.node.cluster import Membership
 from polynya.node.ending import Ending
 from polynya.node.heap import keep_heap_small
 from polynya.node.joining import membership_of
+from polynya.node.older import refuse_older
 from polynya.node.scheduling import ask_for_whole_turns
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE, CoreStart, read_start, report_ready, watch_parent
 from polynya.node.storage import Storage, open_storage
@@ -65,6 +66,7 @@ def _opened(start: CoreStart) -> Storage | None:
 
 def _open(start: CoreStart) -> Storage:
     folder = Path(start.config.data) / f"core-{start.core}"
+    refuse_older(folder)
     shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
     return open_quickly(folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start))
 

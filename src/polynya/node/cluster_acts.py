@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.errors import NotLeader
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
 from polynya.front.http.cluster import ClusterRefused, NewNode
 from polynya.node.cluster_settings import checked_node
 from polynya.node.cluster_view import ClusterView, observed
@@ -108,18 +108,33 @@ class Acts:
         self._check_group(now, group)
         refuse(refusals.transferring(now, seen, group, target))
         placement = now.groups[group]
-        epoch = now.epoch
-        if placement.first != target:
+        epoch, pending = now.epoch, ""
+        written = placement.first != target
+        if written:
             epoch = await self._write(PlaceGroup(group, placement.goal, target, placement.epoch))
         if seen.groups[group].leader != target:
-            refusal = await self._steering.transfer(group, target)
-            refuse("" if refusal is None else f"group {group} does not hand over: {refusal.name.lower().replace('_', ' ')}")
-        return {"epoch": epoch, "group": group, "first": target}
+            pending = await self._hand_over(group, target, begun=written)
+        return {"epoch": epoch, "group": group, "first": target, "pending": pending}
 
     async def rebalance(self, replicas: int) -> dict[str, Any]:
         now, _ = await self._see()
         refuse(refusals.balancing(now, replicas))
         return {"epoch": await self._write(SetBalancing(True, replicas))}
+
+    async def _hand_over(self, group: int, target: int, *, begun: bool) -> str:
+        """Why that is not done yet. `begun`: who is to lead is written, so that the lead follows by itself, and nothing is refused any more; else raises
+        `ClusterRefused`, Unavailable and OutcomeUnknown."""
+        try:
+            refusal = await self._steering.transfer(group, target)
+        except (Unavailable, OutcomeUnknown) as fault:
+            if not begun:
+                raise
+            why = str(fault)
+        else:
+            why = "" if refusal is None else refusal.name.lower().replace("_", " ")
+        if why and not begun:
+            refuse(f"group {group} does not hand over: {why}")
+        return f"group {group} is not handed over yet: {why}" if why else ""
 
     async def _see(self) -> tuple[Map, Observed]:
         now = self._maps.now

@@ -26,8 +26,7 @@ from polynya.replica.planner import (
     Remove,
     Step,
     Transfer,
-    is_read_as_it_should,
-    may_have_work,
+    may_rest,
     plan,
 )
 from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
@@ -104,7 +103,7 @@ class Controller:
             await self._take(step)
         if steps:
             return BUSY_SECONDS
-        self._rested = now.epoch if is_read_as_it_should(now, seen) and not may_have_work(now) else 0
+        self._rested = now.epoch if may_rest(now, seen) else 0
         return IDLE_SECONDS if self._rested else WAIT_SECONDS
 
     def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:

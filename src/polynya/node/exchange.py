@@ -161,8 +161,8 @@ class Exchange:
         while packed.asked:
             wanted = packed.asked[0]
             try:
-                data = await asyncio.to_thread(file.read, wanted.offset, wanted.length)
-            except (OSError, EOFError) as fault:
+                data = await asyncio.to_thread(file.read_checked, wanted.offset, wanted.length)
+            except (OSError, EOFError, CorruptData) as fault:
                 log.warning("a snapshot that is sent cannot be read back; it is packed anew: %s", fault)
                 packed.asked.clear()
                 packed.at = float("-inf")

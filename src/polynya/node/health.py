@@ -147,6 +147,7 @@ class Health:
             "groups": start.groups,
             "ports": {"http": start.port, "admin": start.far_admin_port if is_far else start.admin_port},
             "admin_tls": is_far and start.tls is not None,
+            "admin_near": not is_far,  # open on this machine's loopback alone, wherever HTTP is
             "objects": start.config.cold.backend,
             "unsafe": start.config.unsafe,
         }

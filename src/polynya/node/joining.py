@@ -108,7 +108,7 @@ class Joined:
         self.urls = {node.id: node.http for node in start.config.cluster.nodes}  # where clients reach the nodes
         service.hint = lambda name: self.urls.get(self.forwarding.elsewhere(service.group_of(name)), "")
         if start.config.cluster.leads_follow_writers:
-            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead)
+            self._core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self._core.on_leadership.append(self.forwarding.led)
         self._core.on_dropped.append(self.forwarding.gone)
         self._raft.on_messages = lambda node, messages: self._core.received(messages, node)
@@ -125,6 +125,7 @@ class Joined:
     def meet(self, now: Map) -> None:
         """The nodes of the cluster are connected to, where the map has them. One that was removed is let go once it is gone: until then it may
         still hear of that."""
+        self._transport.know(now.epoch)
         self.urls = {number: now.nodes[number].http for number in now.members if now.nodes[number].http} or self.urls
         for number, record in now.nodes.items():
             if number == self._start.birth.node:

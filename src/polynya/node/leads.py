@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from polynya.raft import Configuration, Refusal
+from polynya.raft import Configuration, Mode, Refusal
 from polynya.transport import Reply, node_of
 
 if TYPE_CHECKING:
     from polynya.node.replicated import ReplicatedCore
     from polynya.node.writing import Writes
     from polynya.raft import Raft
+    from polynya.replica.member import Member
     from polynya.service.demand import Demand
 
 STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
@@ -29,6 +30,7 @@ FOLLOW_ENTRIES = 16  # a node that lacks more of a group's log has a disk or a w
 STAY_SECONDS = 60.0  # without writers here, until a group goes back
 PLACED_SECONDS = 300.0  # a lead stays where an operator, or balance, has just put it
 KIND_STOPPING = 1011  # beside those of health, access, farewell, the cluster's view and its map, and the object store
+KIND_FOLLOWS = 1013  # to who is just given a group for its writers; the body is its number
 STOPPING_SECONDS = 30.0  # a stop does not take as long
 log = logging.getLogger("polynya.leads")
 
@@ -51,9 +53,11 @@ class Leads:
         self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
         self._demand: Demand | None = None
         self._may_lead: Callable[[int], bool] = lambda node: True
+        self._transport: Asking | None = None
+        self._core_at: Callable[[int, int], int] = lambda node, group: 0
         self._firsts: dict[int, int] = {}  # as of the last map; at the start nothing was chosen lately
         self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
-        self._stays: dict[int, float] = {}  # group -> until when, for its writers
+        self._stays: dict[int, float] = {}  # group -> until when, for the writers that it followed here
         self.followed = 0
         core.on_leadership.append(self._led)
         self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
@@ -71,17 +75,19 @@ class Leads:
             if first == core.node and known.get(number, first) != first:
                 self._placed[number] = self._loop.time()
 
-    def follow(self, demand: Demand, may_lead: Callable[[int], bool]) -> None:
-        """From now on groups go to where their writers are, if that node may lead."""
-        self._demand, self._may_lead = demand, may_lead
+    def follow(self, demand: Demand, may_lead: Callable[[int], bool], core_at: Callable[[int, int], int]) -> None:
+        """From now on groups go to where their writers are, if that node may lead. `core_at`: the core of a node that has a group."""
+        self._demand, self._may_lead, self._core_at = demand, may_lead, core_at
 
     def close(self) -> None:
         self._leaves = False
         self._timer.cancel()
 
     def listen(self, transport: Asking) -> None:
-        """From now on to cores of other nodes that stop."""
+        """From now on to cores of other nodes that stop, or that give this one a group for its writers."""
+        self._transport = transport
         transport.on(KIND_STOPPING, self._hear)
+        transport.on(KIND_FOLLOWS, self._hear_of_writers)
 
     def leave(self, transport: Asking, cores: Iterable[int]) -> None:
         """Before a stop: these cores of other nodes give this one no leaderships any more, and what it leads from now on goes to others."""
@@ -96,6 +102,14 @@ class Leads:
 
     def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
         self._stopping[node_of(sender)] = self._loop.time() + STOPPING_SECONDS
+        reply(b"")
+
+    def _hear_of_writers(self, body: bytes, reply: Reply, sender: int) -> None:
+        """The lead that comes now came for them. Of one that a failure moved nobody says so: clients that go where the lead is would hold it for
+        ever, and after a few failures one node would lead all."""
+        number = int.from_bytes(body, "big")
+        if number in self._core.members:
+            self._stays[number] = self._loop.time() + STAY_SECONDS
         reply(b"")
 
     def _led(self, number: int) -> None:
@@ -168,7 +182,8 @@ class Leads:
             if number not in core.led or now - self._placed.get(number, float("-inf")) < PLACED_SECONDS:
                 continue
             if node == core.node:
-                self._stays[number] = now + STAY_SECONDS
+                if self._is_to_stay(number):
+                    self._stays[number] = now + STAY_SECONDS
             elif (
                 left
                 and count >= self._demand.many
@@ -180,7 +195,12 @@ class Leads:
                 self._stays.pop(number, None)
                 self.followed += 1
                 left -= 1
+                self._say_why(number, node)
                 core.transfer(number, node)
+
+    def _say_why(self, number: int, node: int) -> None:
+        if self._transport is not None:  # a node of an older release does not know it, and holds any lead that has its writers there
+            self._transport.call_nowait(self._core_at(node, number), KIND_FOLLOWS, number.to_bytes(4, "big"), lambda answer: None)
 
     def _tries(self, number: int) -> bool:
         """Whether it is not too soon to hand this group over once more."""
@@ -200,7 +220,7 @@ class Leads:
         return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
 
     def _give_back(self) -> None:
-        """A few groups go to the nodes that are to lead them, if those have all of them and nothing is in flight that would lose its answer."""
+        """A few groups go to the nodes that are to lead them, if those keep up: a busy group is never at rest, and what is in flight is answered."""
         core = self._core
         left = 1 + len(core.members) // GIVE_BACK_PART
         for number in sorted(self._strays):
@@ -211,10 +231,7 @@ class Leads:
                 continue
             if self._is_to_stay(number):
                 continue
-            member = core.members[number]
-            if member.proposals or member.queue or self._is_shunned(first) or not _follows(member.raft, first, 0):
-                continue
-            if self._tries(number):
+            if not self._is_shunned(first) and _has_all(core.members[number], first) and self._tries(number):
                 core.transfer(number, first)
                 left -= 1
                 if not left:
@@ -225,3 +242,11 @@ def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
     """Whether the voter is there and has, but for so many entries on their way, all of the group's log."""
     peer = raft.peers.get(node)
     return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= lacks
+
+
+def _has_all(member: Member, node: int) -> bool:
+    """Whether the group's log, of a busy group but for what is on its way: to a node whose connection broke nothing is."""
+    raft = member.raft
+    if not member.proposals and not member.queue and _follows(raft, node, 0):
+        return True
+    return _follows(raft, node) and raft.peers[node].mode is Mode.REPLICATE

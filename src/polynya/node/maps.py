@@ -14,7 +14,7 @@ from polynya.node.birth import Birth
 from polynya.node.cluster_settings import ClusterConfig
 from polynya.stream.commands import ClusterBorn, NodeRecord
 from polynya.stream.placement import Map, born
-from polynya.transport import Reply, Transport, address
+from polynya.transport import Hello, Reply, Transport, address, node_of
 
 KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
 ASK_SECONDS = 2.0  # one that does not answer is passed over
@@ -37,8 +37,10 @@ class Maps:
         self._core = core
         self._node = birth.node
         self._asked = 0  # the node that was asked last
+        self._behind: set[int] = set()  # nodes that have said that they know less, and have not been told yet
         if transport is not None:
             transport.on(KIND_MAP, self._hear)
+            transport.on_met = self._met
 
     def take(self, found: Map | None) -> None:
         """What the replica of the meta group has, or core 0 has told."""
@@ -66,6 +68,9 @@ class Maps:
     async def ask_another(self) -> None:
         """Core 0, of one other node after the other. Whoever was away while others came does not know them, and lets none of them in: where one of
         those leads the meta group, its log says nothing here. A map is of what is committed, so anybody's is as good."""
+        self._behind.intersection_update(self.now.members)
+        for node in sorted(self._behind):
+            self._tell(node)
         others = [number for number in self.now.members if number != self._node]
         if self._core or self._transport is None or not others:
             return
@@ -85,8 +90,23 @@ class Maps:
         told = msgspec.msgpack.decode(body, type=int | Map)
         if isinstance(told, int):
             reply(_ENCODER.encode(self.now) if self.now.epoch > told else b"")
-        elif sender == 0:
+        elif sender == 0 or (self._core == 0 and node_of(sender)):
             self.take(told)
+            reply(b"")
+
+    def _met(self, hello: Hello) -> None:
+        """Who was away may know none of those that are left of a majority with it, and so could ask nobody."""
+        if self._core == hello.core == 0 and hello.epoch < self.now.epoch:
+            self._behind.add(hello.node)
+            self._tell(hello.node)
+
+    def _tell(self, node: int) -> None:
+        def done(answer: bytes | BaseException) -> None:
+            if not isinstance(answer, BaseException):
+                self._behind.discard(node)
+
+        assert self._transport is not None
+        self._transport.call_nowait(address(node, 0), KIND_MAP, _ENCODER.encode(self.now), done)
 
 
 def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:

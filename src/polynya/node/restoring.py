@@ -292,10 +292,11 @@ async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> No
         return
     if found.cluster_id != birth.cluster_id:
         raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
-    if found.history == birth.history and not birth.node:  # of a cluster other nodes may have been restored, and started
+    if found.history == birth.history and await _went_on(store, birth):
+        late = ". A node of the cluster that was restored begins on an empty folder, and gets all from the others" if birth.node else ""
         raise ConfigError(
             "cold: what would be restored has been restored with this object store before, and went on from there: what came since would be taken "
-            "for what comes now. Choose another root or bucket, or take a new backup"
+            f"for what comes now. Choose another root or bucket, or take a new backup{late}"
         )
     if found.history > birth.history:
         raise ConfigError(
@@ -307,6 +308,15 @@ async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> No
             "cold: the object store's root belongs to the cluster that was backed up, and that has not stopped in order. If it is gone for good, "
             "--take-over says so: its nodes can never use this root again. Else choose another root"
         )
+
+
+async def _went_on(store: ObjectStore, birth: Birth) -> bool:
+    """Of what has been started. Some nodes of a cluster may have been, when others are still to be restored: nothing comes of that before a majority
+    is there, and whoever leads a group then copies its state at once."""
+    if not birth.node:
+        return True
+    begun = dict.fromkeys(range(birth.groups + 1), INDEX)
+    return await copies.ahead(store, (birth.cluster_id, birth.history), begun) is not None
 
 
 def _sync(journal: Journal) -> None:

@@ -42,14 +42,15 @@ _THREADS = 4
 class LocalStore:
     """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
 
-    def __init__(self, root: str, files: Files | None = None, *, late: bool = False) -> None:
-        """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise."""
+    def __init__(self, root: str, files: Files | None = None, *, late: bool = False, to_read: bool = False) -> None:
+        """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise.
+        `to_read`: nothing is made or removed in the folder, which may be one that cannot be written."""
         self.root = os.path.abspath(root)
         self._files = files or Files()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
         self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
-        self._is_open = False
-        if not late:
+        self._is_open = to_read
+        if not late and not to_read:
             self._open()
 
     async def put(self, key: str, parts: bytes | Sequence[bytes]) -> str:

@@ -36,8 +36,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.environ, *, late: bool = False) -> ObjectStore | None:
-    """The store; None for the backend `none`. Raises ConfigError, StoreUnavailable (the folder cannot be made; `late`: it may be later)."""
+def open_store(
+    settings: StoreSettings, environment: Mapping[str, str] = os.environ, *, late: bool = False, to_read: bool = False
+) -> ObjectStore | None:
+    """The store; None for the backend `none`. Raises ConfigError, StoreUnavailable (the folder cannot be made; `late`: it may be later).
+    `to_read`: it is only read, and a folder is left as it is."""
     if settings.backend == "none":
         return None
     if settings.backend == "memory":
@@ -45,7 +48,7 @@ def open_store(settings: StoreSettings, environment: Mapping[str, str] = os.envi
     if settings.backend == "local":
         if not settings.root:
             raise ConfigError("the object store 'local' needs a root folder")
-        return LocalStore(settings.root, late=late)
+        return LocalStore(settings.root, late=late, to_read=to_read)
     if settings.backend == "s3":
         return _open_s3(settings, environment)
     raise ConfigError(f"unknown object store backend {settings.backend!r}: use one of {', '.join(BACKENDS)}")

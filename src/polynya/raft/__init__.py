@@ -17,6 +17,7 @@ from polynya.raft.codec import decode_message, encode_block, encode_message, gro
 from polynya.raft.configuration import Configuration, decode_configuration, encode_configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.messages import Append, Entry, HardState, Heartbeat, Kind, Message, Snapshot, SnapshotChunk
+from polynya.raft.progress import Mode
 from polynya.raft.raft import Identity, Raft
 from polynya.raft.recovery import Recovery, Restored
 from polynya.raft.settings import NEVER, Settings
@@ -35,6 +36,7 @@ __all__ = [
     "Kind",
     "Load",
     "Message",
+    "Mode",
     "PeerStatus",
     "Raft",
     "Recovery",

@@ -103,8 +103,8 @@ def plan(now: Map, observed: Observed) -> list[Step]:
 
 
 def may_have_work(now: Map) -> bool:
-    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. Who reads the groups without a
-    vote the map does not show: after each change it is looked at until `is_read_as_it_should`."""
+    """Whether `plan` could find anything, by the map alone: so that nobody has to be asked while nothing is to do. What the groups are the map does not
+    show: after each change it is looked at until they `may_rest`."""
     leaving = any(NodeState.DRAINING <= node.state < NodeState.REMOVED for node in now.nodes.values())
     if now.balancing or leaving or zones.crowded(now):
         return True
@@ -113,6 +113,20 @@ def may_have_work(now: Map) -> bool:
         not is_at_rest(each) or (len(each.goal) != meta if group == META_GROUP else len(each.goal) < least)
         for group, each in now.groups.items()
     )
+
+
+def may_rest(now: Map, observed: Observed) -> bool:
+    """Whether nobody has to be asked again before the map changes, when there was no step. The map alone does not say it: a change that was asked for
+    under an earlier goal may have arrived since, or be on its way."""
+    return (
+        is_read_as_it_should(now, observed)
+        and not may_have_work(now)
+        and all(_is_as_placed(placement, observed.groups[group]) for group, placement in now.groups.items())
+    )
+
+
+def _is_as_placed(placement: Placement, seen: Seen) -> bool:
+    return seen.settled and (seen.configuration.voters, seen.configuration.learners) == (placement.goal, ())
 
 
 def is_read_as_it_should(now: Map, observed: Observed) -> bool:

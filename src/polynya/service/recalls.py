@@ -44,11 +44,12 @@ class RecallCounters(msgspec.Struct):
 
 
 class _Queue:
-    """Commands that wait for one stream."""
+    """Commands that wait for one stream. `coming`: it is being brought back for them, by one task; else an eviction is about to be decided."""
 
-    __slots__ = ("commands", "size")
+    __slots__ = ("coming", "commands", "size")
 
     def __init__(self) -> None:
+        self.coming = False
         self.commands: list[tuple[Command, Done]] = []
         self.size = 0
 
@@ -102,7 +103,7 @@ class Recalls:
         if queue is None:
             queue = self._queues[name] = _Queue()
             if name not in self.racing:
-                self._spawn(self._one(group, name))
+                self._bring_one(group, name)
         queue.commands.append((command, done))
         queue.size += size
         self._waiting_bytes += size
@@ -141,12 +142,9 @@ class Recalls:
 
     def _decided(self, group: int, name: str) -> None:
         """The stream has gone, or it stays."""
-        if name in self._queues:
-            machine = self._machines.get(group)
-            if machine is not None and name in machine.evicted:
-                self._spawn(self._one(group, name))
-            else:
-                self._arrived(group, name, Reply(Code.OK))
+        queue = self._queues.get(name)
+        if queue is not None and not queue.coming:  # else it went while it was brought back, which finds it so
+            self._arrived(group, name, Reply(Code.OK))
 
     def _watching(self, group: int, command: Command, done: Done) -> Done:
         """For what may find other streams gone than it did now."""
@@ -161,6 +159,10 @@ class Recalls:
 
     # --- coming back -----------------------------------------------------------------------------------------------------------
 
+    def _bring_one(self, group: int, name: str) -> None:
+        self._queues[name].coming = True
+        self._spawn(self._one(group, name))
+
     async def _one(self, group: int, name: str) -> None:
         """For those who wait for one stream."""
         try:
@@ -174,16 +176,18 @@ class Recalls:
             self._propose(group, Return([state], self._now_ms()), partial(self._arrived, group, name))
 
     def _arrived(self, group: int, name: str, outcome: Reply | BaseException) -> None:
+        """The stream is back, stays, or cannot come; or it has gone, perhaps again."""
+        arrived, machine = isinstance(outcome, Reply) and outcome.code == Code.OK, self._machines.get(group)
+        if arrived and machine is not None and name in machine.evicted:
+            self._bring_one(group, name)
+            return
         queue = self._queues.pop(name)
         self._waiting_bytes -= queue.size
-        machine = self._machines.get(group)
-        if isinstance(outcome, Reply) and outcome.code == Code.OK:
-            if machine is None or name not in machine.evicted:
-                for command, done in queue.commands:
-                    self._again(group, command, done)
-                return
-            outcome = Unavailable("the stream is on its way between memory and the object store; retry")
-        elif isinstance(outcome, OutcomeUnknown):  # of the return: those who wait were not proposed
+        if arrived:
+            for command, done in queue.commands:
+                self._again(group, command, done)
+            return
+        if isinstance(outcome, OutcomeUnknown):  # of the return: those who wait were not proposed
             outcome = Unavailable(f"the stream could not be brought back: {outcome}; retry")
         self.counters.refused += len(queue.commands)
         for _, done in queue.commands:

@@ -50,7 +50,7 @@ class Retainer:
         self._service = service
         self._buckets: dict[str, Retention] = {}
         self._passes = 0
-        self._back: dict[int, list[str]] = {}  # names of evicted streams that are to be trimmed
+        self._back: dict[int, dict[str, Retention]] = {}  # by name, evicted streams that are to be trimmed
         self._left = 0  # cuts that this pass may still make
         self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
         self._began = time.monotonic()
@@ -74,7 +74,7 @@ class Retainer:
             looked += len(part)
             self._look(part, cuts, inside)
             await asyncio.sleep(0)
-        await self._bring_back()
+        await self._bring_back(cuts, inside)
         for group, stream, wanted in inside:
             cut = await self._read(group, stream, wanted)
             if cut is not None:
@@ -98,18 +98,29 @@ class Retainer:
             group, stream, retention = each
             machine = self._service.local.led.get(group)
             if machine is not None and stream.name in machine.evicted and is_due(stream, retention, now_ms):
-                self._back.setdefault(group, []).append(stream.name)  # the next round trims it
+                self._back.setdefault(group, {})[stream.name] = retention
                 self._left -= 1
-                continue
-            if stream.deleted or machine is None or stream.uid not in machine.by_uid:
-                continue
-            cut = cut_of(stream, retention, now_ms)
-            if cut.boundary is not None:
-                cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
-                self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
-            elif (cut.inside_ms or cut.inside_byte) and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
-                self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
-                inside.append((group, stream, cut))
+            elif machine is not None and stream.uid in machine.by_uid:
+                self._cut(group, stream, retention, cuts, inside)
+
+    def _cut(
+        self,
+        group: int,
+        stream: Stream,
+        retention: Retention,
+        cuts: dict[int, list[tuple[int, int, int]]],
+        inside: list[tuple[int, Stream, Cut]],
+    ) -> None:
+        if stream.deleted:
+            return
+        now_ms = self._service.now_ms()
+        cut = cut_of(stream, retention, now_ms)
+        if cut.boundary is not None:
+            cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
+            self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
+        elif (cut.inside_ms or cut.inside_byte) and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
+            self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
+            inside.append((group, stream, cut))
 
     def _begin_round(self) -> None:
         now = time.monotonic()
@@ -132,13 +143,22 @@ class Retainer:
         if self._buckets:
             yield from ghosts(machine)
 
-    async def _bring_back(self) -> None:
-        for group, names in self._back.items():
+    async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, Cut]]) -> None:
+        """They are trimmed at once: before the next look they may be idle for long enough to go again."""
+        for group, back in self._back.items():
+            names = list(back)
             for begin in range(0, len(names), RECALL_STREAMS):
+                part = names[begin : begin + RECALL_STREAMS]
                 try:
-                    await self._service.local.recalls.bring(group, names[begin : begin + RECALL_STREAMS])
+                    await self._service.local.recalls.bring(group, part)
                 except PolynyaError as fault:
                     self._failed(fault)
+                    continue
+                machine = self._service.local.led.get(group)
+                for name in part:
+                    stream = None if machine is None else machine.streams.get(name)
+                    if stream is not None and retention_of(stream) is None:  # it may have got one of its own meanwhile
+                        self._cut(group, stream, back[name], cuts, inside)
 
     # --- trimming --------------------------------------------------------------------------------------------------------------
 

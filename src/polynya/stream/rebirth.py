@@ -18,6 +18,7 @@ from polynya.stream.snapshots import Image
 from polynya.stream.subscriptions_model import State
 from polynya.stream.tables import Table
 
+REVISION_JUMP = 1 << 32  # of what a subscription watches: other groups' copies may know later ones
 UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the counter has 48 bits, for 65,000 histories one after the other
 
 
@@ -194,8 +195,12 @@ def _subscriptions(image: Image, survey: Survey) -> None:
         home.state, home.wake_id, home.stream, home.holder = State.IDLE, "", "", ""
         home.lease_until_ms = home.attempts = home.next_attempt_ms = 0
         home.generation += 1
+        home.revision += REVISION_JUMP
         home.linked = 0
     gone = {registration.id for registration in subscribed.registrations if registration.uid not in survey.homes}
     subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
+    subscribed.dropped = [
+        uid for uid in subscribed.dropped if uid not in survey.homes
+    ]  # of a copy made after its end, unlike that of its home
     for stream in image.streams if gone else []:
         stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None

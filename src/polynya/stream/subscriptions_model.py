@@ -36,10 +36,19 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     generation: int = 0
     wake_id: str = ""  # "" while idle
     stream: str = ""  # whose append woke it
-    holder: str = ""
+    holder: str = ""  # as `holder_of` gives it
     lease_until_ms: int = 0  # 0: no lease runs
     attempts: int = 0  # failed deliveries in a row
     next_attempt_ms: int = 0  # 0: none is due
+
+
+def holder_of(worker: str, claim_id: str) -> str:
+    """Who has a lease. `claim_id`: what the worker calls the claim by which it got it; "" when it has no word for it."""
+    return f"{worker}\0{claim_id}" if claim_id else worker
+
+
+def worker_of(holder: str) -> str:
+    return holder.partition("\0")[0]
 
 
 class Grave(msgspec.Struct, array_like=True, gc=False):

@@ -158,13 +158,18 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
 
 
 def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
-    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is."""
+    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is. EXISTS
+    has the stream's content type as its detail: one that is spelled otherwise is no other."""
     if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
         return tail_reply(Code.CREATED, stream)
     if stream.deleted or over:
         pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
         return tail_reply(Code.ATTEMPT_PENDING if pending else Code.GONE, stream)
-    return tail_reply(Code.EXISTS if same_configuration(stream, command) else Code.EXISTS_DIFFERENT, stream)
+    if not same_configuration(stream, command):
+        return tail_reply(Code.EXISTS_DIFFERENT, stream)
+    reply = tail_reply(Code.EXISTS, stream)
+    reply.detail = stream.content_type
+    return reply
 
 
 def _judge_new(machine: Machine, command: Create) -> Reply | None:

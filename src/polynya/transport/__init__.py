@@ -27,6 +27,7 @@ from polynya.transport.door import Push, Reply
 from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
 from polynya.transport.peer import Subscription
 from polynya.transport.raftnet import RaftNet
+from polynya.transport.recollection import Recollection, Said
 from polynya.transport.transport import Cluster, Transport
 
 __all__ = [
@@ -38,7 +39,9 @@ __all__ = [
     "PeerTls",
     "Push",
     "RaftNet",
+    "Recollection",
     "Reply",
+    "Said",
     "Subscription",
     "Transport",
     "address",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name
+from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name, older_text
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Link, Type
 
 CONNECT_SECONDS = 2.0
@@ -46,6 +46,8 @@ class Dialer:
         self._tls = tls
         self._on_hello = on_hello
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # told by whom this node was removed, as that one knows
+        self.on_older: Callable[[Hello], None] = lambda hello: None  # … and who says that its data is an older copy
+        self.keep_out: Callable[[Hello], str] = lambda hello: ""  # what the journal of the node lacks, if it is an older copy
         self._troubles: set[str] | None = None  # not tried yet
         self.refusal = ""  # why one of the two sides does not want the other, as far as the last attempt says
 
@@ -146,12 +148,15 @@ class Dialer:
         except msgspec.DecodeError:
             raise Refused("it does not speak this protocol") from None
         if type_ == Type.REFUSED:
-            if other.removed and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
-                self.on_removed(other)
+            if (other.removed or other.lacks) and not judge(self.own, other, expected=self.node, certified=certified_names(link)):
+                (self.on_removed if other.removed else self.on_older)(other)
             raise Refused(f"it refuses this node: {body[kind:].decode(errors='replace')}")
         reason = judge(self.own, other, expected=self.node, certified=certified_names(link))
         if type_ != Type.WELCOME or reason:
             raise Refused(reason or "it does not speak this protocol")
+        lacking = self.keep_out(other)
+        if lacking:  # it hears of it when it comes here
+            raise Refused(older_text(self.node, lacking))
         self._on_hello(other)
         if other.core != core:
             raise Refused(f"it has {other.cores} cores, and core {other.core} answered for core {core}")

@@ -66,6 +66,7 @@ class House:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
+        self.on_synced: Callable[[int, int], None] = _nobody_asks  # (address, how far its journal is)
         self.guests: set[Guest] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -148,6 +149,7 @@ class Guest:
         elif type_ == Type.SEND:
             self._handle(kind, body, _no_reply)
         elif type_ == Type.RAFT:
+            self._house.on_synced(self.core, ident)
             self._raft(body)
         elif type_ == Type.OPEN:
             self._open(kind, ident, body)
@@ -156,6 +158,7 @@ class Guest:
             if push is not None:
                 push.cancelled()
         elif type_ == Type.PING:
+            self._house.on_synced(self.core, ident)
             self.link.send(Type.PONG, 0, 0, b"")
         else:
             self.link.fail(f"a frame of type {type_} is none that this release knows")
@@ -262,6 +265,10 @@ class Door:
 
 def _no_groups(sender: int, body: bytes) -> None:
     """Messages of groups on a node that is in no cluster: greeted guests do not send them."""
+
+
+def _nobody_asks(sender: int, synced: int) -> None:
+    """Between cores of a node."""
 
 
 def _no_reply(answer: bytes | BaseException) -> None:

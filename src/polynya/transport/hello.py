@@ -34,6 +34,11 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     works_at: int = 0  # the highest that a group there has reached
     asks: bool = False  # it only wants to know whom it would meet: it is told, and let go
     removed: int = 0  # said to a node that was removed from the cluster: the epoch of a map that has it so (docs/decisions/0017)
+    journal: int = 0  # the number of the core's journal; 0: it does not say
+    opened: int = 0  # the place where that ended when this life of the core began
+    life: int = 0  # of the core: random
+    lacks: str = ""  # said to one whose journal is an older copy: what it has lost (docs/decisions/0023)
+    epoch: int = 0  # of the newest map of the cluster that it knows
 
 
 encode_hello = msgspec.msgpack.Encoder().encode
@@ -82,6 +87,13 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
     if certified is not None and node_name(other.node) not in certified:
         return f"its certificate is for {', '.join(certified) or 'nobody'}, not for {node_name(other.node)}"
     return ""
+
+
+def older_text(node: int, lacks: str) -> str:
+    """Why a node that comes with an older journal must not come in."""
+    return (
+        f"node {node} came back with an older copy of its data ({lacks}): it has forgotten what it promised, and begins on an empty folder"
+    )
 
 
 def node_name(node: int) -> str:

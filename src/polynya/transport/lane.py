@@ -25,6 +25,7 @@ class Lane:
     blocks."""
 
     def __init__(self, connect: Connect, on_up: Callable[[], None], on_down: Callable[[], None], on_taking: Callable[[], None]) -> None:
+        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is
         self._connect = connect
         self._on_up = on_up
         self._on_down = on_down
@@ -53,7 +54,7 @@ class Lane:
             return
         size = sum(map(len, messages))
         if not queue and not link.full and size <= FRAME_BYTES:
-            link.send(Type.RAFT, 0, 0, join_messages(messages))
+            link.send(Type.RAFT, 0, self.synced(), join_messages(messages))
             link.flush()
             return
         queue += messages
@@ -73,7 +74,7 @@ class Lane:
     def tick(self, now: float) -> None:
         """A few times a second."""
         if self._link is not None:
-            self._pulse.beat(self._link, now)
+            self._pulse.beat(self._link, now, self.synced())
             if self._pulse.taking:
                 self._on_taking()
 
@@ -112,7 +113,7 @@ class Lane:
                 messages.append(queue.popleft())
                 size += len(messages[-1])
             self._queued_bytes -= size
-            link.send(Type.RAFT, 0, 0, join_messages(messages))
+            link.send(Type.RAFT, 0, self.synced(), join_messages(messages))
             link.flush()
 
 

@@ -41,9 +41,9 @@ class Type(enum.IntEnum):
     ITEM = 6
     END = 7  # kind: an error's number, 0 when all was said
     CANCEL = 8  # no more ITEMs are wanted
-    PING = 9  # between nodes: asks for a PONG
+    PING = 9  # between nodes: asks for a PONG; its id as RAFT's
     PONG = 10
-    RAFT = 11  # between nodes: messages of groups, each with its length before it
+    RAFT = 11  # between nodes: messages of groups, each with its length before it; id: how far the sender's journal is synced, 0: it does not say
     WELCOME = 12  # between nodes: answers HELLO
     REFUSED = 13  # likewise: kind is the length of what the answerer is, after which the reason follows
 

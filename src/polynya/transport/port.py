@@ -21,9 +21,10 @@ import msgspec
 from polynya.base.complaints import Complaints
 from polynya.transport.dialing import PeerTls, certified_names, tune, why
 from polynya.transport.door import Guest, House
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge, older_text
 from polynya.transport.link import Link, Type
 from polynya.transport.pulse import MOVED_BYTES
+from polynya.transport.recollection import Recollection
 from polynya.transport.strangers import Stranger, Strangers
 
 PREAMBLE_SECONDS = 3.0
@@ -40,6 +41,7 @@ class NodePort:
     def __init__(
         self, house: House, own: Hello, nodes: Iterable[int], *, listener: socket.socket, directory: str, tls: PeerTls | None
     ) -> None:
+        self.recollection = Recollection()
         self._house = house
         self.own = own
         self._nodes = set(nodes)
@@ -243,9 +245,11 @@ class NodePort:
         if other.asks:
             self._refuse(guest, "it only asked", self._removed_at(other))
             return -1
-        if reason:
+        lacking = "" if reason else self.recollection.keep_out(other)
+        if reason or lacking:
+            reason = reason or older_text(other.node, lacking)
             self._complain("a node was refused", where, reason, node=other.node)
-            self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0)
+            self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0, lacking)
             return -1
         self.on_hello(other)
         guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
@@ -257,9 +261,9 @@ class NodePort:
         if times:
             log.warning(said, extra={**more, "from": where, "reason": reason, "times": times})
 
-    def _refuse(self, guest: Guest, reason: str, removed: int) -> None:
+    def _refuse(self, guest: Guest, reason: str, removed: int, lacks: str = "") -> None:
         """It is told by whom, and why."""
-        own = encode_hello(msgspec.structs.replace(self.own, removed=removed))
+        own = encode_hello(msgspec.structs.replace(self.own, removed=removed, lacks=lacks))
         guest.link.send(Type.REFUSED, len(own), 0, own + reason.encode())
         guest.link.end()
 
@@ -271,7 +275,7 @@ class NodePort:
             reason = _removed(other.node)
         elif not reason and other.node in self._dismissed:
             reason = f"node {other.node} is replaced by another at its address, and on its way out of the cluster"
-        elif not reason and other.node not in self._nodes:
+        elif not reason and other.node not in self._nodes and other.epoch <= self.own.epoch:  # else it knows who came meanwhile
             reason = f"node {other.node} does not belong to the cluster, as far as is known here; 'polynya cluster add' lets a new one in"
         return reason
 

@@ -31,8 +31,8 @@ class Pulse:
         self.taking = False
         self._taken = self._unsent = 0
 
-    def beat(self, link: Link, now: float) -> None:
-        """Asks, and closes a link that has been silent for too long."""
+    def beat(self, link: Link, now: float, synced: int = 0) -> None:
+        """Asks, and closes a link that has been silent for too long. `synced`: how far this core's journal is."""
         unsent = link.unsent
         taken = link.handed - unsent
         moved, busy = taken - self._taken, self._unsent >= BUSY_BYTES
@@ -44,4 +44,4 @@ class Pulse:
             link.close()
         else:
             link.quiet = True
-            link.send(Type.PING, 0, 0, b"")
+            link.send(Type.PING, 0, synced, b"")

@@ -48,6 +48,7 @@ class RaftNet:
         self._nodes = {node: _Node(to, self._cores) for node, to in connect.items()}
         self._running = False
         self.group_of: Callable[[bytes], int] = lambda message: 0
+        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is
         self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
         self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
         self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
@@ -209,7 +210,11 @@ class RaftNet:
             self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
 
         lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost, lambda: self.on_taking(node, shared))
+        lane.synced = self._synced
         return lane
+
+    def _synced(self) -> int:
+        return self.synced()
 
     def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
         """By the core of another node that they are for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,12 +18,13 @@ from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
 from polynya.transport.door import Door, Handler, House, StreamHandler
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_of
+from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_of, older_text
 from polynya.transport.link import PROTOCOL_VERSION, Link, Type
 from polynya.transport.peer import Done, Peer, Subscription
 from polynya.transport.port import NodePort
 from polynya.transport.pulse import Pulse
 from polynya.transport.raftnet import RaftNet
+from polynya.transport.recollection import Recollection
 
 CALL_SECONDS = 60.0  # a call without an answer for so long is given up: the peer hangs
 TICK_SECONDS = 0.25
@@ -74,6 +76,9 @@ class Transport:
         self._dialer: Callable[[int, tuple[str, int]], Dialer] | None = None
         self._port: NodePort | None = None
         self.on_removed: Callable[[Hello], None] = lambda hello: None  # another node refuses this one as removed from the cluster
+        self.on_older: Callable[[Hello], None] = lambda hello: None  # … as one whose data is an older copy
+        self.on_met: Callable[[Hello], None] = lambda hello: None  # a core of another node has said what it is, and is let in
+        self.recollection = Recollection()  # of the journals of other nodes
         self.raft: RaftNet | None = None  # where this node is one of a cluster
         self.tls = cluster.tls if cluster is not None else None  # its contexts may be replaced: the next connections use the new ones
         if cluster is not None:
@@ -86,6 +91,8 @@ class Transport:
         def dialer(node: int, place: tuple[str, int]) -> Dialer:
             made = Dialer(self._hello, node, place, cluster.tls, self._greeted)
             made.on_removed = self._removed
+            made.on_older = self._older
+            made.keep_out = self.recollection.keep_out
             return made
 
         self._dialer = dialer
@@ -96,20 +103,35 @@ class Transport:
             lambda node, core, body: self.send(address(node, core), KIND_BULK, body),
         )
         raft.on_gone.append(self._core_lost)
-        self._house.on_raft = raft.arrived
+        self._house.on_raft, self._house.on_synced = raft.arrived, self.recollection.hear
         self.on(KIND_BULK, lambda body, reply, sender: raft.arrived(sender, body))
         self._port = NodePort(self._house, own, cluster.others, listener=cluster.listener, directory=directory, tls=cluster.tls)
-        self._port.on_hello = self._visited
+        self._port.on_hello, self._port.recollection = self._visited, self.recollection
         self._port.life_of = raft.life_of
         self._port.on_sending = raft.sending
 
     def work_at(self, level: int) -> None:
         """A group here has reached this level: nodes that do not know it are not let in from now on."""
-        assert self._port is not None
         if level != self._hello.works_at:
-            self._hello = self._port.own = msgspec.structs.replace(self._hello, works_at=level)
-            for dialer in self._dialers.values():
-                dialer.own = self._hello
+            self._say(msgspec.structs.replace(self._hello, works_at=level))
+
+    def vouch(self, journal: int, opened: int, synced: Callable[[], int]) -> None:
+        """Before `start`, in a cluster: the number of this core's journal, where that ended when it was opened, and how far it is synced. Others
+        remember it, and keep out a later life that has less."""
+        assert self.raft is not None
+        self.raft.synced = synced
+        self._say(msgspec.structs.replace(self._hello, journal=journal, opened=opened, life=secrets.randbits(63)))
+
+    def know(self, epoch: int) -> None:
+        """The newest map of the cluster that is known here. A node that is not in it may come in where it knows a newer one."""
+        self._say(msgspec.structs.replace(self._hello, epoch=epoch))
+
+    def _say(self, hello: Hello) -> None:
+        """From now on, to whoever is met."""
+        assert self._port is not None
+        self._hello = self._port.own = hello
+        for dialer in self._dialers.values():
+            dialer.own = hello
 
     def add_node(self, node: int, place: tuple[str, int]) -> None:
         """Another node belongs to the cluster, or is somewhere else than it was. In a cluster only."""
@@ -152,7 +174,8 @@ class Transport:
     @property
     def refusals(self) -> dict[int, str]:
         """The other nodes that this core and they do not let each other in, and why, for people."""
-        return {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
+        kept_out = {node: older_text(node, lacks) for node, lacks in self.recollection.kept_out.items()}
+        return kept_out | {node: dialer.refusal for node, dialer in self._dialers.items() if dialer.refusal}
 
     @property
     def twins(self) -> dict[int, str]:
@@ -287,13 +310,18 @@ class Transport:
     def _greeted(self, hello: Hello) -> None:
         """A core of another node has said what it is."""
         assert self.raft is not None
+        self.recollection.greet(hello)
         self.raft.greeted(hello)
+        self.on_met(hello)
         for place in [place for place in self._peers if place >> 8 == hello.node and place & 0xFF >= hello.cores]:
             self._tasks.pop(place).cancel()
             self._peers.pop(place).close()  # the node has fewer cores than it had
 
     def _removed(self, hello: Hello) -> None:
         self.on_removed(hello)  # whoever listens may come after the dialers
+
+    def _older(self, hello: Hello) -> None:
+        self.on_older(hello)
 
     def _visited(self, hello: Hello) -> None:
         """A core of another node has come to this one, so it can be reached."""

@@ -33,8 +33,9 @@ from polynya.wal.writer import Part, WriteBatch, Writer
 
 __all__ = ["DiskFull", "Journal", "JournalEntry", "WriteBatch"]
 
-BEGUN = b"begun\n"  # in the lock file once there is a segment: from then on there always is one
+BEGUN = b"begun\n"  # in the lock file once there is a segment: from then on there always is one; the number of this journal follows
 _READ_AHEAD_BYTES = 4096  # most entries come with one pread
+_LOCK_BYTES = len(BEGUN) + 17  # of the lock file: hexadecimal digits, and an end of the line
 
 
 class JournalEntry(msgspec.Struct, gc=False):
@@ -91,11 +92,21 @@ class Journal:
         "_staged",
         "_synced",
         "_writer",
+        "begun",
         "cuts",
+        "opened",
     )
 
     def __init__(
-        self, folder: Path, recovered: Recovered, writer: Writer, *, lock: int, journal_id: int, segment_bytes: int, files: Files
+        self,
+        folder: Path,
+        recovered: Recovered,
+        writer: Writer,
+        *,
+        lock: int,
+        journal_id: int,
+        segment_bytes: int,
+        files: Files,
     ) -> None:
         self.cuts: tuple[Cut, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
         self._folder = folder
@@ -114,7 +125,8 @@ class Journal:
         self._marked = recovered.marked
         self._entries_end = recovered.entries_end
         self._point_at(recovered.segments[-1])
-        self._synced = self._begin = self.position
+        self._synced = self._begin = self.opened = self.position  # `opened`: the place where it ended when it was opened
+        self.begun = recovered.begun  # a random number, drawn once: it tells this journal from one that is begun in its place
 
     @classmethod
     def open(cls, directory: Path, *, journal_id: int, segment_bytes: int = JOURNAL_SEGMENT_BYTES, files: Files | None = None) -> Journal:
@@ -126,13 +138,15 @@ class Journal:
         files.make_folder(directory)
         lock = files.lock(directory / "lock")
         try:
-            begun = files.size(lock) > 0
-            recovered = recover(directory, journal_id=journal_id, files=files, begun=begun)
+            said = files.read(lock, _LOCK_BYTES, 0) if files.size(lock) else b""
+            recovered = recover(directory, journal_id=journal_id, files=files, begun=bool(said))
             writer = Writer(directory, journal_id=journal_id, segment_bytes=segment_bytes, files=files)
             writer.start(recovered)
-            if not begun:
-                with suppress(OSError):  # of a full disk: the next start tries it again
-                    files.write(lock, [BEGUN], 0)
+            recovered.begun = _number_in(said)
+            if not recovered.begun:
+                recovered.begun = recovered.segments[-1].nonce
+                with suppress(OSError):  # of a full disk: the next start tries it again, with another number
+                    files.write(lock, [BEGUN, b"%016x\n" % recovered.begun], 0)
         except BaseException:
             files.close(lock)
             raise
@@ -145,7 +159,8 @@ class Journal:
 
     @property
     def settled(self) -> int:
-        """The place before which nothing comes that is staged from now on: a full disk may take back what lies between here and `position`."""
+        """The place before which nothing comes that is staged from now on: a full disk may take back what lies between here and `position`. All
+        before it is synced, so that no later start finds a journal that ends before it."""
         return self._synced
 
     @property
@@ -397,3 +412,12 @@ class Journal:
         self._offset = segment.end
         self._buffers = []
         self._limit = 0
+
+
+def _number_in(said: bytes) -> int:
+    """What the lock file has as the journal's number; 0: none, or half of one."""
+    digits = said[len(BEGUN) :]
+    try:
+        return int(digits, 16) if len(said) == _LOCK_BYTES and digits.endswith(b"\n") else 0
+    except ValueError:
+        return 0

@@ -49,13 +49,15 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct):
-    """`marked` is the highest place named by a mark, `entries_end` the place behind the newest entry; `next_number` is free."""
+    """`marked` is the highest place named by a mark, `entries_end` the place behind the newest entry; `next_number` is free, `begun` the
+    journal's own number."""
 
     segments: list[Segment]
     next_number: int
     marked: int = 0
     entries_end: int = 0
     cuts: list[Cut] = []
+    begun: int = 0
 
 
 def segment_path(folder: Path, number: int) -> Path:

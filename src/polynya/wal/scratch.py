@@ -9,10 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from array import array
 from pathlib import Path
 
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import CorruptData
+from polynya.base.limits import KIB
 from polynya.wal.errors import DiskFull, is_full
 from polynya.wal.files import Files
+
+BLOCK_BYTES = 64 * KIB  # that have a checksum, in memory
 
 
 class Scratch:
@@ -21,6 +29,7 @@ class Scratch:
     def __init__(self, path: Path, files: Files) -> None:
         """`path`: where it lies for the moment until its name is taken away; nothing may be there. Raises `DiskFull`, `OSError`."""
         self.size = 0
+        self._crcs = array("I", [0])  # of the blocks; the last one is not full
         self._files = files
         self._lock = threading.Lock()
         try:
@@ -36,7 +45,8 @@ class Scratch:
                 self._files.write(self._descriptor(), buffers, self.size)
             except OSError as error:
                 raise _told(error) from error
-            self.size += sum(map(len, buffers))
+            for buffer in buffers:
+                self._count(buffer)
 
     def read(self, offset: int, length: int) -> bytes:
         """Raises `OSError`, `EOFError` when so much is not there."""
@@ -45,6 +55,28 @@ class Scratch:
         if len(data) != length:
             raise EOFError(f"{length} bytes at {offset} of {self.size}")
         return data
+
+    def read_checked(self, offset: int, length: int) -> bytes:
+        """The same of a file that has all that it will: for who cannot tell whether it is what was written. Raises `CorruptData` when it is not."""
+        if offset + length > self.size:
+            raise EOFError(f"{length} bytes at {offset} of {self.size}")
+        first = offset // BLOCK_BYTES
+        begin, end = first * BLOCK_BYTES, min(-(-(offset + length) // BLOCK_BYTES) * BLOCK_BYTES, self.size)
+        data = self.read(begin, end - begin)
+        for number, at in enumerate(range(0, len(data), BLOCK_BYTES), first):
+            if crc32c(data[at : at + BLOCK_BYTES]) != self._crcs[number]:
+                raise CorruptData(f"the bytes from {begin + at} on of a file on the way between nodes are not what was written")
+        return data[offset - begin : offset - begin + length]
+
+    def _count(self, buffer: bytes) -> None:
+        at, crcs = 0, self._crcs
+        while at < len(buffer):
+            piece = bytes(buffer[at : at + BLOCK_BYTES - self.size % BLOCK_BYTES])
+            crcs[-1] = extend(crcs[-1], piece)
+            at += len(piece)
+            self.size += len(piece)
+            if self.size % BLOCK_BYTES == 0:
+                crcs.append(0)
 
     def close(self) -> None:
         """Its room is free again. May be called again."""

@@ -52,6 +52,7 @@ class _StreamsBody(msgspec.Struct):
 
 class _ClaimBody(msgspec.Struct):
     worker: str
+    claim_id: str = ""  # not in the protocol
 
 
 class _Ack(msgspec.Struct):
@@ -209,10 +210,13 @@ def _members(request: Request, key: str, path: tuple[str, ...]) -> AnyOperation:
 
 
 def _claim(request: Request, key: str) -> AnyOperation:
-    worker = _read(request, _ClaimBody).worker
-    if not worker or len(worker.encode()) > SUBSCRIPTION_TEXT_BYTES_MAX:
-        raise _invalid(f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes")
-    return Claim(key, request.base_url, worker)
+    body = _read(request, _ClaimBody)
+    worker, claim_id = body.worker, body.claim_id
+    if not worker or len(worker.encode()) > SUBSCRIPTION_TEXT_BYTES_MAX or "\0" in worker:
+        raise _invalid(f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes without NUL")
+    if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
+        raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
+    return Claim(key, request.base_url, worker, claim_id)
 
 
 def _work(request: Request, key: str, verb: str) -> AnyOperation:

@@ -43,7 +43,10 @@ class Members(Operation, tag=4, frozen=True, gc=False):
 
 
 class Claim(Operation, tag=5, frozen=True, gc=False):
+    """`claim_id`: what the worker calls this claim, so that it can be repeated; "" if it cannot be."""
+
     worker: str
+    claim_id: str = ""
 
 
 class Work(Operation, tag=6, frozen=True, gc=False):

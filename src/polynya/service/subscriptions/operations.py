@@ -18,7 +18,7 @@ from polynya.service.subscriptions.webhooks import Rejected
 from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, SubscriptionStreams
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions_model import Subscription
+from polynya.stream.subscriptions_model import Subscription, holder_of, worker_of
 from polynya.wal import DiskFull
 
 _NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
@@ -105,20 +105,25 @@ class Operations:
         return Answer(204)
 
     async def _claim(self, asked: Claim) -> Answer:
-        """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it."""
+        """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it. Who asks again because the answer was lost, and
+        says so, gets the lease that it has."""
         subscription = self._wakes.find(asked.id)
         if subscription is None:
             return _NOT_FOUND
         if subscription.config.kind != PULL_WAKE:
             return _NOT_PULL
-        if self._wakes.is_held(subscription):
+        holder = holder_of(asked.worker, asked.claim_id)
+        held = self._wakes.is_held(subscription)
+        if held and not (asked.claim_id and subscription.holder == holder):
             return _held(subscription.holder, subscription.generation)
         links = await self._links.oldest(subscription)
-        if not any(info.pending for info in links):
+        if not held and not any(info.pending for info in links):
             await self._wakes.nothing_pending(subscription)
             return refuse(409, "NO_PENDING_WORK", "the subscription has no pending work")
         signer = await self._wakes.keys.signer()
-        reply = await self._wakes.event(subscription, Event.CLAIM, wake_id=_wake_id(), text=asked.worker)
+        reply = await self._wakes.event(subscription, Event.CLAIM, wake_id=_wake_id(), text=holder)
+        if reply.code == Code.HELD and asked.claim_id and reply.detail[2] == holder:
+            reply = await self._wakes.event(subscription, Event.HEARTBEAT, (reply.detail[0], reply.detail[1]))
         if reply.code == Code.NOT_FOUND:
             return _NOT_FOUND
         generation, wake_id, holder = reply.detail
@@ -199,7 +204,7 @@ def _begun() -> Iterator[None]:
 
 
 def _held(holder: str, generation: int) -> Answer:
-    return refuse(409, "ALREADY_CLAIMED", "another worker has the lease", current_holder=holder, generation=generation)
+    return refuse(409, "ALREADY_CLAIMED", "another worker has the lease", current_holder=worker_of(holder), generation=generation)
 
 
 def _refused(reply: Reply) -> Answer:

@@ -13,7 +13,7 @@ from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.stream.commands import Append, Batch, Encoding
 from polynya.stream.subscriptions import WEBHOOK
-from polynya.stream.subscriptions_model import EXPLICIT, LinkInfo, State, Subscription
+from polynya.stream.subscriptions_model import EXPLICIT, LinkInfo, State, Subscription, worker_of
 
 ROOT = "/v1/stream/__ds"
 
@@ -66,7 +66,7 @@ def listed_shape(subscription: Subscription) -> dict[str, Any]:
         "description": config.description,
         "state": State(subscription.state).name.lower(),
         "generation": subscription.generation,
-        "current_holder": subscription.holder or None,
+        "current_holder": worker_of(subscription.holder) or None,
         "next_attempt_at": _time(subscription.next_attempt_ms) if subscription.attempts else None,
     }
 

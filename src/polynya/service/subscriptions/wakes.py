@@ -129,17 +129,21 @@ class Wakes:
                 await self.look(subscription)
 
     async def complete(self, subscription: Subscription) -> bool:
-        """Until every group has the links that the subscription wants. False: its life is over."""
-        lock = self._completing.setdefault(subscription.id, asyncio.Lock())
+        """Until every group has the links that the subscription wants. False: its life is over. Raises Unavailable when its home has left this
+        node."""
+        key, uid = subscription.id, subscription.uid
+        lock, told = self._completing.setdefault(key, asyncio.Lock()), 0  # the revision; that it is, this member may learn late
         try:
             async with lock:
-                while subscription.linked < subscription.revision:
-                    if not await self.links.tell(self.home_of(subscription.id), subscription):
+                while (known := self.find(key, uid)) is not None and max(told, known.linked) < known.revision:
+                    told = known.revision
+                    if not await self.links.tell(self.home_of(key), known):
                         return False
         finally:
             if not lock.locked():
-                self._completing.pop(subscription.id, None)
-        return self.find(subscription.id, subscription.uid) is not None
+                self._completing.pop(key, None)
+        self.service.local.here(self.home_of(key))
+        return self.find(key, uid) is not None
 
     async def bury(self, key: str, uid: int) -> None:
         await self.links.untell(self.home_of(key), key, uid)
@@ -152,7 +156,8 @@ class Wakes:
         if reply.code == Code.OK:
             self.counters.woken += 1
             self._announced.pop(subscription.id, None)
-            self._tend_one(subscription, self.service.now_ms())
+            if self.home_of(subscription.id) in self.service.local.led:
+                self._tend_one(subscription, self.service.now_ms())
         return reply.code in (Code.OK, Code.ACTIVE)
 
     # --- what is due -----------------------------------------------------------------------------------------------------------
@@ -251,7 +256,8 @@ class Wakes:
         tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
 
     async def _guarded(self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]) -> None:
-        """A fault of the node is met by trying again: `tend` and the sweep find what is left to do."""
+        """A fault of the node is met by trying again: `tend` and the sweep find what is left to do. Where the home is not led any more, its new
+        leader does: what has happened may not be known here yet."""
         try:
             await work
         except PolynyaError:
@@ -259,6 +265,6 @@ class Wakes:
             return
         finally:
             tasks.pop(key, None)
-        subscription = self.find(key)
+        subscription = self.find(key) if self.home_of(key) in self.service.local.led else None
         if subscription is not None and subscription.state != State.IDLE:
             self._tend_one(subscription, self.service.now_ms())

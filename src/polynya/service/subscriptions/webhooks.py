@@ -47,7 +47,7 @@ class Webhooks:
         """Raises `Rejected`. A name that does not resolve now passes: it is asked again at every delivery."""
         parsed = self._parse(url)
         try:
-            addresses = await _resolve(parsed.host, _port(parsed))
+            addresses = await _resolve(_host(parsed), _port(parsed))
         except OSError:
             return
         for address in addresses:
@@ -73,7 +73,7 @@ class Webhooks:
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Outcome:
         """The address that was checked is the one that is called: between the two nobody is asked for the name again."""
         parsed = self._parse(url)
-        addresses = await _resolve(parsed.host, _port(parsed))
+        addresses = await _resolve(_host(parsed), _port(parsed))
         for address in addresses:
             self._check_address(parsed, address)
         target = parsed.copy_with(host=str(addresses[0]))
@@ -101,9 +101,12 @@ class Webhooks:
             raise Rejected(f"webhook.url has at most {WEBHOOK_URL_BYTES_MAX} characters")
         try:
             parsed = httpx.URL(url)
+            host = parsed.host and _host(parsed).encode("idna")  # as it is read, and as the resolver takes it
         except (httpx.InvalidURL, ValueError, TypeError) as error:
             raise Rejected(f"webhook.url is no valid URL: {error}") from None
-        if not parsed.host or parsed.userinfo:
+        if parsed.port is not None and not 0 < parsed.port < 65_536:
+            raise Rejected("webhook.url is no valid URL: its port is not between 1 and 65535")
+        if not host or parsed.userinfo:
             raise Rejected("webhook.url must name a host, and hold no user or password")
         if parsed.scheme == "https":
             return parsed
@@ -135,6 +138,11 @@ async def _says_done(response: httpx.Response) -> bool:
         return msgspec.json.decode(body, type=_Said).done
     except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def _host(url: httpx.URL) -> str:
+    """Other letters than ASCII's are in it by their code (RFC 5891)."""
+    return url.raw_host.decode("ascii")
 
 
 def _port(url: httpx.URL) -> int:

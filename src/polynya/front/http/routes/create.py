@@ -84,6 +84,9 @@ def _created(front: HttpFront, exchange: Exchange, command: Create, tries: int, 
 
 
 def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
+    """`content_type`: of a stream that is new. A core of the release before does not say that of one that is there."""
+    if reply.code == Code.EXISTS and reply.detail is not None:
+        content_type = reply.detail
     headers = [("Location", exchange.base_url + exchange.route.path), ("Content-Type", content_type), *tail_headers(reply)]
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 

@@ -1,0 +1,41 @@
+"""Where the command line looks for the admin port of a node whose HTTP is open to others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from scripted_server import Scripted, scripted
+
+from polynya.cli import exits
+from polynya.cli.client import Client
+
+
+@pytest.fixture
+def node() -> Iterator[Scripted]:
+    """Its base port and its admin port at once, and `127.1`, an address of this machine that no list of loopback names has."""
+    with scripted() as server:
+        port = int(server.url.rpartition(":")[2])
+        server.answers = [told("it", port)]
+        server.url = f"http://127.1:{port}"
+        yield server
+
+
+def told(start: str, port: int) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, json.dumps({"start": start, "ports": {"admin": port}, "admin_tls": False, "admin_near": True}).encode()
+
+
+def test_an_admin_port_that_is_open_on_its_machine_alone_is_found_there(node: Scripted) -> None:
+    with Client(node.url, token="secret") as client, client.admin() as admin:
+        assert admin.server == f"http://127.0.0.1:{node.url.rpartition(':')[2]}"
+    assert ["authorization" in each.headers for each in node.said] == [True, False], "who answers there is not known yet"
+
+
+def test_no_token_goes_to_an_admin_port_that_is_open_on_another_machine_alone(node: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    port = int(node.url.rpartition(":")[2])
+    node.answers = [told("it", port), told("another", port)]
+    with Client(node.url, token="secret", quiet=True) as client, pytest.raises(exits.Refused, match="on its own machine alone"):
+        client.admin()
+    assert "unencrypted" not in capsys.readouterr().err
+    assert ["authorization" in each.headers for each in node.said] == [True, False]

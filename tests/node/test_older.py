@@ -1,0 +1,72 @@
+"""A core's folder that is an older copy of itself: it ends, says so at each start, and what others say of themselves is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polynya.base.errors import CorruptData
+from polynya.node.older import FILE, MARK, Older, refuse_older
+from polynya.transport import Hello, Recollection
+
+ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
+
+
+class World:
+    """Core 1 of a node."""
+
+    def __init__(self, folder: Path, history: int = 1) -> None:
+        self.folder = folder / "core-1"
+        self.folder.mkdir(exist_ok=True)
+        start: Any = SimpleNamespace(birth=SimpleNamespace(history=history), core=1, config=SimpleNamespace(data=str(folder)))
+        self.vouched: list[Any] = []
+        self.transport: Any = SimpleNamespace(recollection=Recollection(), vouch=lambda *said: self.vouched.append(said))
+        self.ends: list[BaseException] = []
+        self.journal: Any = SimpleNamespace(begun=5, opened=10, settled=20)
+        self.older = Older(start, self.transport, self.journal, end=self.ends.append)
+
+
+def test_it_vouches_for_its_journal(tmp_path: Path) -> None:
+    ((number, opened, synced),) = World(tmp_path).vouched
+    assert (number, opened, synced()) == (5, 10, 20)
+
+
+def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    refuse_older(world.folder)
+    world.transport.on_older(Hello(1, 3, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
+    (fault,) = world.ends
+    assert isinstance(fault, CorruptData) and "is an older copy of itself" in str(fault)
+    assert "node 3 remembers what is not there (its journal ends too early)" in str(fault)
+    with pytest.raises(CorruptData, match="node 3 remembers what is not there"):
+        refuse_older(world.folder)
+    (world.folder / MARK).unlink()
+    refuse_older(world.folder)
+
+
+def test_what_others_said_is_kept_and_is_of_this_history(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    asyncio.run(world.older.keep())
+    assert not (world.folder / FILE).exists(), "nobody has said anything"
+    world.transport.recollection.greet(ABOUT)
+    asyncio.run(world.older.keep())
+    assert [each.node for each in World(tmp_path).transport.recollection.give()] == [2]
+    assert World(tmp_path, history=2).transport.recollection.give() == []
+    (world.folder / FILE).write_text("{")
+    assert World(tmp_path).transport.recollection.give() == []
+
+
+def test_a_disk_that_takes_no_file_takes_it_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path)
+    world.transport.recollection.greet(ABOUT)
+    hidden = world.folder.rename(tmp_path / "hidden")
+    for _ in range(2):
+        asyncio.run(world.older.keep())
+    assert [each.message for each in caplog.records] == ["what other nodes say of their journals cannot be kept: it is tried again"]
+    hidden.rename(world.folder)
+    asyncio.run(world.older.keep())
+    assert (world.folder / FILE).exists()

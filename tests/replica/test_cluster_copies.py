@@ -1,0 +1,14 @@
+"""A node to which an older image of its disk is put back is kept out by those who remember more: nothing that was acknowledged is lost. That without it
+something is, a defect shows (sim_mutants.py)."""
+
+from __future__ import annotations
+
+import pytest
+from sim_copies import Copies
+
+
+@pytest.mark.parametrize("seed", [1, 4, 9, 14])
+def test_an_older_image_is_kept_out_and_nothing_is_lost(seed: int) -> None:
+    episode = Copies(seed, 40)
+    episode.play()
+    assert episode.world.noticed

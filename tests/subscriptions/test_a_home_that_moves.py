@@ -1,0 +1,100 @@
+"""The home group of a subscription is led elsewhere, has left, or goes on from another node's state, while this core is about to do something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from shell_world import Shell, shell
+
+from polynya.base.errors import OutcomeUnknown
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions import Event
+from polynya.stream.subscriptions_model import Subscription
+
+ANNOUNCED_MAX = 3
+
+
+def story(tell: Callable[[Shell], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def run() -> None:
+            async with shell() as node, asyncio.timeout(30):
+                await tell(node)
+
+        asyncio.run(run())
+
+    test.__name__ = tell.__name__
+    return test
+
+
+def home_of(node: Shell, key: str) -> Machine:
+    return node.world.local.machines[node.subscriptions._wakes.home_of(key)]
+
+
+@story
+async def test_links_are_told_once_although_the_state_is_another_nodes_meanwhile(node: Shell) -> None:
+    links: Any = node.subscriptions._links
+    tell, told = links.tell, 0
+
+    async def other_state(home: int, subscription: Subscription) -> bool:
+        nonlocal told
+        told += 1
+        assert told < 3, "the groups are told again and again"
+        homes = home_of(node, "s").subscriptions.homes
+        homes["s"] = deepcopy(homes["s"])
+        return await tell(home, subscription)  # type: ignore[no-any-return]
+
+    links.tell = other_state
+    assert (await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool"))[0] == 201
+    assert told == 1
+
+
+@story
+async def test_one_whose_home_has_left_is_not_called_deleted(node: Shell) -> None:
+    links: Any = node.subscriptions._links
+    tell = links.tell
+
+    async def leaving(home: int, subscription: Subscription) -> bool:
+        answer = await tell(home, subscription)
+        gone.append((home, node.world.local.machines.pop(home)))
+        return answer  # type: ignore[no-any-return]
+
+    links.tell = leaving
+    gone: list[tuple[int, Machine]] = []
+    with pytest.raises(OutcomeUnknown, match="the group has moved"):
+        await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+    node.world.local.machines.update(gone)
+
+
+@story
+async def test_who_leads_no_more_announces_no_more(node: Shell) -> None:
+    wakes: Any = node.subscriptions._wakes
+    event, announce, announced = wakes.event, wakes._announce, 0
+    await node.world.create("wake/pool", json=True)
+    await node.world.create("test/a")
+    await node.put("s", type="pull-wake", pattern="test/*", wake_stream="wake/pool")
+
+    async def elsewhere(subscription: Subscription, what: Event, *rest: Any, **more: Any) -> Reply:
+        """It is applied at the new leader; this member lags."""
+        if what != Event.DELIVERED:
+            return await event(subscription, what, *rest, **more)  # type: ignore[no-any-return]
+        local.led = {}
+        return Reply(Code.OK)
+
+    async def counted(*what: Any) -> None:
+        nonlocal announced
+        announced += 1
+        assert announced < ANNOUNCED_MAX
+        await announce(*what)
+
+    local, wakes.event, wakes._announce = node.world.local, elsewhere, counted
+    await node.world.append("test/a", b"one")
+    while local.led:
+        await asyncio.sleep(0.001)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert announced == 1

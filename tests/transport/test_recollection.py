@@ -1,0 +1,100 @@
+"""A core that comes with less of its journal than it had is not let in; one that lost its disk, or only a tail that nobody had heard of, is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import structs
+from two_nodes import Node, two_nodes, until
+
+from polynya.transport import Hello, Recollection, address
+
+ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
+
+
+def known(synced: int = 500) -> Recollection:
+    found = Recollection()
+    found.greet(ABOUT)
+    found.hear(address(2, 0), synced)
+    return found
+
+
+def comes(**other: int) -> Hello:
+    return structs.replace(ABOUT, **{"life": 2, "opened": 500, **other})
+
+
+def test_all_that_was_synced_is_there_or_it_is_an_older_copy() -> None:
+    assert known().lacks(comes()) == "" and known().lacks(comes(opened=700)) == ""
+    assert known().lacks(comes(opened=499)) == "its journal ends at segment 0, offset 499, and had been synced up to segment 0, offset 500"
+    assert known().lacks(comes(opened=100)), "it is what this life began with, before all that it said"
+
+
+def test_a_life_that_goes_on_and_cores_that_are_not_known_lack_nothing() -> None:
+    assert known().lacks(ABOUT) == "" and known().lacks(comes(core=1, opened=0)) == "" and known().lacks(comes(journal=0)) == ""
+
+
+def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> None:
+    found = known()
+    anew = comes(journal=78, opened=0)
+    assert found.lacks(anew) == ""
+    found.greet(anew)
+    assert found.lacks(comes(opened=10**6, life=3)) == "its journal is one that another has replaced since"
+    assert found.lacks(comes(journal=78, opened=0, life=4)) == ""
+
+
+def test_what_was_heard_is_known_in_the_next_life() -> None:
+    before, found = known(), Recollection()
+    assert before.dirty
+    found.take(before.give())
+    assert found.lacks(comes(opened=499)) and not found.lacks(comes())
+
+
+def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
+    found = known()
+    found.greet(structs.replace(ABOUT, journal=0, life=0))
+    found.hear(address(3, 0), 9)
+    assert found.lacks(comes(opened=499)) and [each.node for each in found.give()] == [2]
+
+
+def test_a_node_with_an_older_copy_is_refused_by_both_sides_and_told(tmp_path) -> None:
+    """Over TCP: what it said of its journal with its messages and pings is remembered."""
+
+    async def story() -> None:
+        one, two = Node(tmp_path, 1), Node(tmp_path, 2)
+        told: list[Hello] = []
+
+        async def begin(node: Node, others: dict[int, int], opened: int, synced: int, life: str) -> None:
+            node.vouches = (99, opened, lambda: synced)
+            await node.start(others, life=life)
+
+        await begin(two, {1: one.port}, 100, 4000, "first")
+        await begin(one, {2: two.port}, 0, 10, "first")
+        await until(lambda: one.raft.is_there(2) and two.raft.is_there(1))
+        two.raft.send(1, [b"acknowledged"])
+        await until(lambda: one.heard)
+        await two.stop()
+        await begin(two, {1: one.port}, 3999, 3999, "second")
+        two.transports[0].on_older = told.append
+        await until(lambda: told)
+        assert (told[0].node, told[0].lacks) == (
+            1,
+            "its journal ends at segment 0, offset 3999, and had been synced up to segment 0, offset 4000",
+        )
+        assert not one.raft.is_there(2) and one.transports[0].refusals[2].startswith("node 2 came back with an older copy of its data (")
+        await two.stop()
+        await begin(two, {1: one.port}, 4000, 4000, "third")
+        await until(lambda: one.raft.is_there(2) and two.raft.is_there(1))
+        assert one.transports[0].refusals == {}
+        for node in (one, two):
+            await node.stop()
+            node.held.close()
+
+    asyncio.run(story())
+
+
+def test_who_says_nothing_of_a_journal_is_let_in(tmp_path) -> None:
+    async def story() -> None:
+        async with two_nodes(tmp_path) as (one, two, _):
+            assert one.raft.is_there(2) and two.raft.is_there(1) and one.transports[0].recollection.give() == []
+
+    asyncio.run(story())
