@@ -45,7 +45,7 @@ ASKED: dict[int, Any] = {  # what the body of a call of each kind is
     1002: Report,
     1003: bytes,
     1004: bytes,
-    MAP: int | Map,
+    MAP: Map,
     1009: float,
 }
 ANSWERED: dict[int, Any] = {  # and of an answer; that an append was taken would be believed
@@ -183,8 +183,7 @@ class Impostor:
             self.counts[f"answer to {kind}"] += 1
             shape = ANSWERED.get(kind)
             if kind == MAP:  # a map of a later epoch would be believed
-                found = self.shapes(0.3).of(Map)
-                link.send(Type.REPLY, 0, ident, msgspec.msgpack.encode([0, *found[1:]]) if isinstance(found, list) else noise(chance))
+                link.send(Type.REPLY, 0, ident, self._map())
             elif sane and shape is not None:
                 link.send(Type.REPLY, 0, ident, self.shapes().encoded(shape))
             elif chance.random() < 0.5:
@@ -250,8 +249,15 @@ class Impostor:
         if drawn < 0.35:
             return chance.randrange(65_536), noise(chance)
         kind = chance.choice(list(ASKED))
+        if kind == MAP:
+            return MAP, chance.choice((self._map, lambda: noise(chance), lambda: msgspec.msgpack.encode(number(chance) % 2**63)))()
         body = self.shapes().encoded(ASKED[kind])
         return kind, damaged(chance, body) if chance.random() < 0.3 else body
+
+    def _map(self) -> bytes:
+        """Of the cluster, and never of a later epoch: that would be believed (docs/decisions/0024)."""
+        found = self.shapes(0.3).of(Map)
+        return msgspec.msgpack.encode([0, *found[1:]]) if isinstance(found, list) else noise(self.chance)
 
     async def _subscribe(self, node: int) -> None:
         chance = self.chance
