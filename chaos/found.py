@@ -326,4 +326,10 @@ FOUND = (
         "read line by line",
         "tests/stream/test_rebirth.py",
     ),
+    Found(
+        "What a node had sent before it lost its disk, and came only after it had greeted with an empty one, was taken for how far its new journal "
+        "was: at its next start it was kept out as an older copy of itself",
+        "simulation, seeds 3001024, 3001050 and 3001146",
+        "tests/transport/test_recollection.py",
+    ),
 )

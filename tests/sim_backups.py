@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-from life_model import Listed, Looked, What
+from life_model import Deleted, Listed, Looked, What
 from sim_store import GOOD, SimStore, Weather
 from sim_tier import CLUSTER
 from wgl import Operation
@@ -113,7 +113,7 @@ class Operators:
         self.told["taken"] += 1
         self.told["kept objects"] += progress.kept
         episode.note(f"backup {manifest.id} is taken")
-        taken = self.taken[manifest.id] = Taken(manifest, promise, {}, sure)
+        taken = self.taken[manifest.id] = Taken(manifest, promise, {}, sure - self._gone_since(began))
         if self._keep is None or self._count == 1 or self._is_calm:  # else what is on the shelf may be deleted by now
             await self._look(taken, began)
         return taken
@@ -123,6 +123,15 @@ class Operators:
         pasts = self._episode.lives.pasts.values()
         told = [each.what.told for past in pasts for each in past.operations]  # type: ignore[attr-defined]
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
+
+    def _gone_since(self, began: float) -> set[int]:
+        """Lives that may have ended since: the group of a fork may have been copied before its end, and that of its source after."""
+        found = set[int]()
+        for past in self._episode.lives.pasts.values():
+            operations = [each for each in past.operations if each.ended >= began and isinstance(each.what.asked, Deleted)]  # type: ignore[attr-defined]
+            if any(each.what.told is None or each.what.told.code == Code.OK for each in operations):  # type: ignore[attr-defined]
+                found |= {each.what.told.uid for each in past.operations if getattr(each.what.told, "code", None) == Code.CREATED}  # type: ignore[attr-defined]
+        return found
 
     async def _look(self, taken: Taken, began: float) -> None:
         """Whether it is whole, and can be what the cluster was at some moment since it began."""

@@ -113,7 +113,7 @@ class Greeter:
                 return False
             self.recollection.greet(hello)
             self.met.add((hello.node, hello.life))
-        self.recollection.hear(address(hello.node, 0), synced)
+        self.recollection.hear(address(hello.node, 0), hello.journal, synced)
         now = asyncio.get_running_loop().time()
         if self.recollection.dirty and now - self._kept > KEEP_SECONDS:
             self._node.disk.others, self.recollection.dirty, self._kept = copy.deepcopy(self.recollection.give()), False, now

@@ -18,6 +18,7 @@ from sim_copies import run_copies
 from sim_disk import SimDisk
 from sim_knobs import Knobs
 from sim_moves import run_moves
+from sim_planned import run_planned
 from sim_swarm import run_swarm
 
 from polynya.backup import taking
@@ -35,11 +36,14 @@ from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Configuration, Effects, Entry, HardState, Raft, Recovery, Role, Settings, election, following, leading, reading
 from polynya.raft import snapshots as raft_snapshots
+from polynya.replica import planner
 from polynya.replica.member import Member
-from polynya.service import local, retention
+from polynya.service import local, retainer, retention
 from polynya.service.subscriptions import Subscriptions
+from polynya.service.subscriptions.links import Links
 from polynya.service.subscriptions.wakes import Wakes
-from polynya.stream import lifetimes, producers, rebirth, subscriptions, writes
+from polynya.stream import lifetimes, producers, rebirth, subscriptions, subscriptions_links, writes
+from polynya.stream import retention as bounds
 from polynya.stream import snapshots as stream_snapshots
 from polynya.stream.commands import PackWritten, SubscriptionEvent
 from polynya.stream.holes import JUMP
@@ -196,7 +200,7 @@ def _end_for_error(files: SimDisk, fd: int, length: int, offset: int) -> bytes:
 _READ = SimDisk.read
 
 
-async def _nothing(self: object) -> None:
+async def _nothing(self: object, *asked: object) -> None:
     """Left out."""
 
 
@@ -290,6 +294,23 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
         "__code__",
         _said(lifetimes.is_expired, "stream.ttl_seconds * 1000", "stream.ttl_seconds * 500").__code__,
     ),
+    # … and streams of bounded length (sim_keeps.py)
+    "what is young is trimmed": (
+        retainer,
+        "cut_of",
+        _said(bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"),
+    ),
+    "less is kept than is to be": (retainer, "cut_of", _said(bounds.cut_of, "stream.next_byte - retention.bytes)", "stream.next_byte)")),
+    # … and subscriptions that come and go (sim_members.py)
+    "wakes are announced to nobody": (Wakes, "_announce", _nothing),
+    "groups are not told of subscriptions that are gone": (Links, "untell", _nothing),
+    "a stream that is taken off a subscription stays linked": (
+        subscriptions_links,
+        "_set_streams",
+        _said(subscriptions_links._set_streams, "_unlink(watch, stream, EXPLICIT)", "pass"),
+    ),
+    # … and the planner's nodes in zones (sim_planned.py)
+    "what is together in one zone stays so": (planner._Goals, "_spread", lambda goals, group: None),
 }
 MUTANTS |= LIVED
 NOTICED: dict[str, tuple[Any, str, Any]] = {  # by stories of their own (test_cluster_moves.py, …_follow.py, …_faults.py)
@@ -350,7 +371,13 @@ def _run(world: str, knobs: Knobs) -> object:
     return RUN[world](knobs.seed, knobs=knobs)
 
 
-RUN: dict[str, Callable[..., object]] = {"plain": run_episode, "swarm": run_swarm, "moves": run_moves, "copies": run_copies}
+RUN: dict[str, Callable[..., object]] = {
+    "plain": run_episode,
+    "swarm": run_swarm,
+    "moves": run_moves,
+    "copies": run_copies,
+    "planned": run_planned,
+}
 TRIED = ("plain", "swarm", "moves")
 SEEDS = 40  # of each kind
 SLICED = Knobs(1, {"SLICE_BYTES": 1, "PASSES": 1, "BATCHES": 0}, {}, {"slice_seconds": 0.1, "snapshot_bytes": 1024, "keep_bytes": 4096})
@@ -382,6 +409,12 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
     "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
+    "what is young is trimmed": ("swarm", Knobs.draw(24)),
+    "less is kept than is to be": ("swarm", Knobs.draw(24)),
+    "wakes are announced to nobody": ("swarm", Knobs.draw(8)),
+    "groups are not told of subscriptions that are gone": ("swarm", Knobs.draw(8)),
+    "a stream that is taken off a subscription stays linked": ("swarm", Knobs.draw(52)),
+    "what is together in one zone stays so": ("planned", Knobs.draw(1)),
     "an older copy of a node's data is let in": ("copies", Knobs.draw(1)),
 }
 

@@ -16,12 +16,13 @@ from sim_process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.node.cluster_view import ByCore, Told, observed, replica_of
-from polynya.replica import refusals
+from polynya.replica import refusals, zones
 from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_rest, plan
 from polynya.stream.commands import (
     Command,
     GroupPlaced,
     NodeAdd,
+    NodeAnnounce,
     NodePromote,
     NodeRecord,
     NodeSet,
@@ -35,10 +36,11 @@ from polynya.stream.placement import META_GROUP, Map, born
 from polynya.stream.replies import Code
 
 ROUNDS_MAX = 3000  # until all that was asked for is there
+ZONED = 0.4  # share of the worlds whose nodes have zones, and operators who ask for more
 
 
-def record(number: int, replaces: int = 0) -> NodeRecord:
-    return NodeRecord(number, f"n{number}:1", f"http://n{number}", "", replaces=replaces)
+def record(number: int, replaces: int = 0, zone: str = "") -> NodeRecord:
+    return NodeRecord(number, f"n{number}:1", f"http://n{number}", zone, replaces=replaces)
 
 
 class KnownMap:
@@ -59,7 +61,9 @@ class PlannedWorld(World):
     def __init__(self, seed: int, count: int, replicas: int) -> None:
         super().__init__(seed, count=count, replicas=replicas)
         self.meta = Machine(META_GROUP, GROUPS)
-        command = born([record(number) for number in self.born], GROUPS, replicas)
+        draw = Random(f"zones {seed}")
+        self.zones = draw.choice((("a", "b"), ("a", "b", "c"))) if draw.random() < ZONED else ("",)
+        command = born([record(number, zone=self.zone_of(number)) for number in self.born], GROUPS, replicas)
         self.placed = {group: each.voters for group, each in enumerate(command.placements)}
         self.write(command)
 
@@ -67,6 +71,10 @@ class PlannedWorld(World):
     def now(self) -> Map:
         assert self.meta.map is not None
         return self.meta.map
+
+    def zone_of(self, number: int) -> str:
+        """When it is new."""
+        return self.zones[number % len(self.zones)]
 
     def write(self, command: Command) -> int:
         """Into the map; the code of the reply."""
@@ -95,7 +103,8 @@ class PlannedWorld(World):
         number = max(self.nodes) + 1
         node = self.nodes[number] = Node(self, number)
         node.start()
-        assert self.write(ReaderAdd(record(number)) if reader else NodeAdd(record(number, replaces), balance)) == Code.CREATED
+        new = record(number, replaces, self.zone_of(number))
+        assert self.write(ReaderAdd(new) if reader else NodeAdd(new, balance)) == Code.CREATED
         return node
 
 
@@ -110,11 +119,10 @@ class Planned(Moves):
         count = draw.choice((3, 4, 5, 6))
         self.world = PlannedWorld(seed, count, draw.choice([each for each in (1, 1, 3, 3, 5) if each <= count]))
         reads = [Planned.read_along] * 3 if seed % 3 == 2 else []  # in a part of the worlds
-        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *reads))
+        more = MORE_ACTS if len(self.world.zones) > 1 else ()
+        self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *more, *reads))
         self.removed = 0
-        self.rested = (
-            0  # the epoch at which nothing was left to do, as who leads the meta group knows it: it looks again when the map has changed
-        )
+        self.rested = 0  # the epoch at which nothing was left to do: who leads the meta group looks again when the map has changed
 
     def told(self) -> str:
         return f"{super().told()}, {self.removed} removed"
@@ -132,7 +140,9 @@ class Planned(Moves):
         random = Random(f"end {self.seed}")
         for _ in range(ROUNDS_MAX):
             steps = await self._round(random, calm=True)
-            if not steps and self._rests():
+            if not steps and self._rests() and not self._remaining():
+                crowded = zones.crowded(self.world.now)
+                assert not crowded, f"groups {crowded} have too much in one zone, and nothing moves: {self.world.now}"
                 return
             await asyncio.sleep(0.1)
         raise AssertionError(f"it does not end: {plan(self.world.now, self.look())} {self.world.now}")
@@ -143,6 +153,10 @@ class Planned(Moves):
             group in seen and seen[group].settled and seen[group].configuration.voters == each.voters == each.goal
             for group, each in self.world.now.groups.items()
         )
+
+    def _remaining(self) -> list[int]:
+        """Nodes that were removed, and have yet to hear it: they answer nothing then."""
+        return [node.number for node in self.world.alive() if self.world.now.nodes[node.number].state == NodeState.REMOVED]
 
     async def _control(self, number: int) -> None:
         random = Random(f"controller {self.seed} {number}")
@@ -235,6 +249,32 @@ class Planned(Moves):
         if self.world.now.nodes[number].state != NodeState.ACTIVE and self.world.write(NodeSet(number, NodeState.ACTIVE)) == Code.OK:
             self.note(f"node {number} stays")
 
+    def rest(self) -> None:
+        """A node leads nothing any more, or gets nothing new."""
+        now, number = self.world.now, self.draw.choice(self.able())
+        drains = self.draw.random() < 0.6
+        refused = refusals.draining(now, self.look(), number) if drains else refusals.cordoning(now, number)
+        state = NodeState.DRAINING if drains else NodeState.CORDONED
+        if not refused and self.world.write(NodeSet(number, state)) == Code.OK:
+            self.note(f"node {number} is to be {NodeState.NAMES[state]}")
+
+    def pass_on(self) -> None:
+        """Another node is to lead a group."""
+        now = self.world.now
+        group, number = self.draw.randrange(GROUPS + 1), self.draw.choice(self.able())
+        if not refusals.transferring(now, self.look(), group, number):
+            self.note(f"node {number} is to lead group {group}")
+            placement = now.groups[group]
+            self.world.write(PlaceGroup(group, placement.goal, number, placement.epoch))
+
+    def announce(self) -> None:
+        """A node has another zone, or another number of cores, when it starts again."""
+        number = self.draw.choice(self.able())
+        node = self.world.now.nodes[number]
+        zone, cores = self.draw.choice((node.zone, *self.world.zones)), self.draw.choice((1, 2, 4))
+        self.note(f"node {number} is in zone {zone}, and has {cores} cores")
+        assert self.world.write(NodeAnnounce(number, node.peer, node.http, zone, cores)) == Code.OK
+
     def balance(self) -> None:
         replicas = self.draw.choice((0, 0, 1, 3, 5))
         if not refusals.balancing(self.world.now, replicas):
@@ -260,6 +300,7 @@ ACTS: tuple[Callable[[Planned], None], ...] = (
     Planned.aim, Planned.aim, Planned.aim, Planned.come, Planned.come, Planned.go, Planned.go, Planned.go, Planned.stay, Planned.balance,
     Planned.balance, Planned.lose,
 )  # fmt: skip
+MORE_ACTS: tuple[Callable[[Planned], None], ...] = (Planned.rest, Planned.rest, Planned.pass_on, Planned.announce)
 
 
 def run_planned(seed: int, mishaps: int = 30, knobs: Knobs | None = None) -> str:

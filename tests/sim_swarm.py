@@ -22,6 +22,7 @@ from sim_knobs import Knobs
 from sim_life import Lives
 from sim_loop import SimLoop
 from sim_loss import Loss
+from sim_members import Guests
 from sim_restored import Restored
 from sim_store import GOOD, SimStore, Weather
 from sim_tidy import Tidy
@@ -132,7 +133,7 @@ class SwarmEpisode(Episode):
             self.histories |= {name: History(name) for name in RARE}
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
-        self.ends, self.keeps = Ends(self, self.shop), Keeps(self, self.shop)
+        self.ends, self.keeps, self.guests = Ends(self, self.shop), Keeps(self, self.shop), Guests(self, self.shop)
         self.operators, self.tidy = Operators(self), Tidy(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
@@ -190,6 +191,7 @@ class SwarmEpisode(Episode):
         await self.shop.finish()
         await self.ends.finish()
         await self.keeps.finish()
+        await self.guests.finish()
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
@@ -253,6 +255,7 @@ class SwarmEpisode(Episode):
             *self.shop.clients(),
             *self.ends.clients(),
             *self.keeps.clients(),
+            *self.guests.clients(),
             *self.operators.clients(),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from cold_world import FaultyStore
@@ -191,6 +192,32 @@ def test_an_eviction_that_overtakes_requests_is_not_seen() -> None:
         assert not overtaken, "none reaches the log before it is decided"
         assert not world.local.recalls.racing
         assert await world.read("test/{x}a") == b"012012"
+
+    play(story)
+
+
+def test_a_stream_that_has_changed_since_its_state_was_written_stays() -> None:
+    """Also when all of it is cold again by then: the state in the block does not have the last records."""
+
+    async def story(world: World) -> None:
+        changed, idle = "test/{x}a", "test/{x}b"  # in one block
+        for name in (changed, idle):
+            await world.create(name)
+            await world.append(name, b"one;")
+        await world.flusher.flush_now()
+        world.clock.ms += IDLE_MS
+        write = world.evictor._steps.write
+
+        async def written_late(*block: Any) -> None:
+            await write(*block)
+            world.evictor._steps.write = write  # type: ignore[method-assign]
+            await world.append(changed, b"two;")
+            await world.flusher.flush_now()
+
+        world.evictor._steps.write = written_late  # type: ignore[method-assign]
+        assert await world.evictor.evict_due() == 1
+        assert world.evicted == {idle} and world.evictor.counters.refused == 1
+        assert [await world.read(name) for name in (changed, idle)] == [b"one;two;", b"one;"]
 
     play(story)
 

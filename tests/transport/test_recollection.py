@@ -15,7 +15,7 @@ ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 def known(synced: int = 500) -> Recollection:
     found = Recollection()
     found.greet(ABOUT)
-    found.hear(address(2, 0), synced)
+    found.hear(address(2, 0), ABOUT.journal, synced)
     return found
 
 
@@ -42,6 +42,30 @@ def test_a_journal_that_was_lost_may_be_replaced_and_does_not_come_back() -> Non
     assert found.lacks(comes(journal=78, opened=0, life=4)) == ""
 
 
+def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> None:
+    """Seeds 3001024 and 3001050 of the swarm: of the life before something came late."""
+    found, anew = known(), comes(journal=78, opened=0)
+    found.greet(anew)
+    found.hear(address(2, 0), ABOUT.journal, 600)
+    assert found.lacks(structs.replace(anew, opened=20, life=3)) == ""
+    found.hear(address(2, 0), anew.journal, 30)
+    assert found.lacks(structs.replace(anew, opened=20, life=3))
+
+
+def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> None:
+    """As where this node stood still meanwhile: the life before was short, and has written nothing, or its journal is lost."""
+    found = Recollection()
+    living = comes(opened=100)
+    for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, life=3)):
+        found.greet(living)
+        assert found.lacks(late) == ""
+        found.greet(late)
+        found.hear(address(2, 0), living.journal, 900)
+        assert found.lacks(living) == ""
+        found.greet(living)
+    assert found.lacks(comes(life=9, opened=900)) == "" and found.lacks(comes(life=9, journal=76))
+
+
 def test_what_was_heard_is_known_in_the_next_life() -> None:
     before, found = known(), Recollection()
     assert before.dirty
@@ -52,7 +76,7 @@ def test_what_was_heard_is_known_in_the_next_life() -> None:
 def test_a_node_of_before_that_does_not_say_it_changes_nothing() -> None:
     found = known()
     found.greet(structs.replace(ABOUT, journal=0, life=0))
-    found.hear(address(3, 0), 9)
+    found.hear(address(3, 0), 0, 9)
     assert found.lacks(comes(opened=499)) and [each.node for each in found.give()] == [2]
 
 

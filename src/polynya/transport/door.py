@@ -66,7 +66,7 @@ class House:
         self.handlers: dict[int, Handler] = {}
         self.stream_handlers: dict[int, StreamHandler] = {}
         self.on_raft: Callable[[int, bytes], None] = _no_groups
-        self.on_synced: Callable[[int, int], None] = _nobody_asks  # (address, how far its journal is)
+        self.on_synced: Callable[[int, int, int], None] = _nobody_asks  # (address, the journal's number, how far it is)
         self.guests: set[Guest] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -107,6 +107,7 @@ class Guest:
         self._greet = greet
         self.on_gone: Callable[[], None] = _nothing
         self.core = -1  # until it said hello; then its number, or its address on another node
+        self.journal = 0  # the number of its journal, if it said one
         self.received = 0  # bytes, until the last look
         self.pushes: dict[int, Push] = {}
         self.link = Link(self._on_up, self._on_frame, self._on_lost, checked=checked)
@@ -149,7 +150,7 @@ class Guest:
         elif type_ == Type.SEND:
             self._handle(kind, body, _no_reply)
         elif type_ == Type.RAFT:
-            self._house.on_synced(self.core, ident)
+            self._house.on_synced(self.core, self.journal, ident)
             self._raft(body)
         elif type_ == Type.OPEN:
             self._open(kind, ident, body)
@@ -158,7 +159,7 @@ class Guest:
             if push is not None:
                 push.cancelled()
         elif type_ == Type.PING:
-            self._house.on_synced(self.core, ident)
+            self._house.on_synced(self.core, self.journal, ident)
             self.link.send(Type.PONG, 0, 0, b"")
         else:
             self.link.fail(f"a frame of type {type_} is none that this release knows")
@@ -267,7 +268,7 @@ def _no_groups(sender: int, body: bytes) -> None:
     """Messages of groups on a node that is in no cluster: greeted guests do not send them."""
 
 
-def _nobody_asks(sender: int, synced: int) -> None:
+def _nobody_asks(sender: int, journal: int, synced: int) -> None:
     """Between cores of a node."""
 
 

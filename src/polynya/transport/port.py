@@ -251,6 +251,7 @@ class NodePort:
             self._complain("a node was refused", where, reason, node=other.node)
             self._refuse(guest, reason, self._removed_at(other) if reason == _removed(other.node) else 0, lacking)
             return -1
+        guest.journal = other.journal
         self.on_hello(other)
         guest.link.send(Type.WELCOME, 0, 0, encode_hello(self.own))
         return address(other.node, other.core)
