@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE := # compiled modules are kept: the tests start h
 STATIC = { $(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'"; exit 1; }; } && $(BIN)/ruff check --quiet . && $(BIN)/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check sim mutants chaos upgrade soak evidence bench setup format clean
+.PHONY: help run test check sim mutants chaos fuzz upgrade soak evidence bench setup format clean
 
 help:  ## this list
 	@echo "Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table."
@@ -40,6 +40,9 @@ mutants: $(STAMPS)/dev  ## defects put into the product one by one: each must be
 
 chaos: $(STAMPS)/dev  ## three real nodes under load, real faults from a seed, and a checker (SEED=7, SECONDS=600; ARGS=--help)
 	@PYTHONPATH=src $(PY) -m chaos $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),120) $(ARGS)
+
+fuzz: $(STAMPS)/dev  ## nonsense for real nodes: requests, frames of other nodes, damaged files, flags and settings (SEED=7, SECONDS=600; ARGS="--only http")
+	@PYTHONPATH=src:tests $(PY) tests/fuzz_run.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),300) $(ARGS)
 
 upgrade: $(STAMPS)/dev  ## a rolling upgrade of three nodes from an older revision to this one, under load (FROM=revision; ARGS="--kill --s3")
 	@PYTHONPATH=src $(PY) -m chaos.upgrade --from $(or $(FROM),$(error FROM=REVISION is needed)) $(ARGS)

@@ -121,6 +121,20 @@ def test_a_replaced_disk_gives_just_its_replicas_to_the_heir() -> None:
     assert toy.map.nodes[2].state == NodeState.REMOVED
 
 
+def test_who_takes_over_from_a_node_gets_its_share_of_leads_too() -> None:
+    toy = Toy([""] * 3)
+    toy.down.add(2)
+    toy.apply(NodeAdd(msgspec.structs.replace(node(4), peer="n2:1", http="http://n2", replaces=2)))
+    toy.down.add(4)
+    for _ in range(5):
+        toy.round()
+    assert toy.map.leads(2) == 0, "others lead meanwhile"
+    toy.down.discard(4)
+    toy.settle()
+    leads = [toy.map.leads(number) for number in (1, 3, 4)]
+    assert max(leads) - min(leads) <= 1, leads
+
+
 def test_a_cordoned_node_keeps_what_it_has_and_a_drained_one_its_replicas() -> None:
     toy = Toy([""] * 4)
     held = toy.holds()

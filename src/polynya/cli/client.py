@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
+_ELSEWHERE = "Is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
 NAMES_LOOKED_AT = 1000  # for a suggestion
 
 
@@ -46,7 +48,8 @@ def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
         with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
             try:
-                return command(client, *args, **options)
+                with client.understood():
+                    return command(client, *args, **options)
             except httpx.TransportError as error:
                 raise client.failed(error, applied=True) from None
 
@@ -94,6 +97,11 @@ class Client:
         """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
         import httpx
 
+        try:
+            for server in self.compass.servers:
+                httpx.URL(server)
+        except httpx.InvalidURL as error:
+            raise exits.Misused(f"{self.origin} {server!r} is no URL: {error}") from None
         return httpx.Client(
             base_url=self.server,
             headers={"authorization": f"Bearer {self.token}"} if self.token else {},
@@ -140,6 +148,26 @@ class Client:
             if not admin:
                 raise exits.Refused(far_refusal(str(url).rstrip("/")))
         return Client(admin, token=self.token, ca_file=self.ca_file, origin=self.origin)
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Of answers that are not as a node's are it is said that they are no node's, where that is so. Raises `exits.Ended`."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError):
+            if self.is_node():
+                raise
+            raise exits.Refused(f"what answers at {self.server} is no Polynya node", hint=_ELSEWHERE) from None
+
+    def is_node(self) -> bool:
+        """Whether a Polynya node answers there."""
+        import httpx
+
+        try:
+            told = self._http.request("GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
 
     def __enter__(self) -> Client:
         return self

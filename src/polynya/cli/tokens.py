@@ -61,7 +61,7 @@ def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--server and --context ask a node, --data and --config name its folder: give one of them")
         if not (server or context):
             return command(_Folder(_data_folder(data, file)), *args, **options)
-        with Client.of(find_target(server, context, os.environ)) as client, client.admin() as admin:
+        with Client.of(find_target(server, context, os.environ)) as client, client.understood(), client.admin() as admin:
             return command(_Node(admin), *args, **options)
 
     return with_tokens

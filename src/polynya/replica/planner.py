@@ -301,6 +301,14 @@ class _Goals:
             return  # all or none: two voters of three are no better than one
         if found != goal:
             self._set(group, found)
+            for heir in sorted(found - goal):
+                self._lead_by(group, heir)
+
+    def _lead_by(self, group: int, heir: int) -> None:
+        """Who takes over from another node gets its share of leads with the groups: that node's have gone to others when it went."""
+        first, record, other = self.firsts[group], self.now.nodes[heir], self.now.nodes.get(self.firsts[group])
+        if record.replaces and other and _uneven(self._leads(first), _weight(other), self._leads(heir), _weight(record)):
+            self._set_first(group, heir)
 
     def _heir(self, node: int, found: set[int]) -> int:
         """The node that takes over from this one; 0 when there is none."""

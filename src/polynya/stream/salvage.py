@@ -2,7 +2,8 @@
 
 A pack names, for each slice, the stream's uid, where in the stream it lies, and with a stream's first slice its path and content type. What was
 committed once is there for ever, so that a slice which begins where a stream's index ends continues it, whatever became of its publication. One that
-has a path was written when no record before it was in a pack any more: if it begins further on, these were trimmed after the copy was made.
+has a path was written when no record before it was in a pack any more: if it begins further on, or inside what was never published, these were
+trimmed after the copy was made.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ def _ends(stream: Stream) -> list[int]:
 
 def _continue(image: Image, stream: Stream, pieces: Sequence[Piece], ends: Sequence[int]) -> None:
     at: Place = (stream.next_record, stream.next_byte)
-    while found := _following(pieces, at, ends) or _behind_a_trim(pieces, at, ends):
+    while found := _following(pieces, at, ends) or _instead(stream, pieces, at, ends) or _behind_a_trim(pieces, at, ends):
         cold = found.slice
         if cold.record != at[0] and cold.record - at[0] < JUMP:
-            _trim(image, stream, (cold.record, cold.byte))
+            _trim(image, stream, max((cold.record, cold.byte), (stream.first_record, stream.first_byte)))
         largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
         stream.cold = (stream.cold or b"") + index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
         stream.activity_ms = max(stream.activity_ms, found.append_ms)
@@ -105,6 +106,21 @@ def _following(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece
         and (bound is None or piece.slice.record >= bound or piece.slice.record + piece.slice.records <= bound)
     ]
     return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _instead(stream: Stream, pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+    """One with a path that begins before and reaches further: what lies before its begin was trimmed, and the slice that was taken for what
+    continues the stream there was put, and then named by nobody. Forks may need that: of their sources nothing is taken away."""
+    if stream.pins:
+        return None
+    longer = [
+        piece
+        for piece in pieces
+        if piece.path
+        and at[0] - JUMP < piece.slice.record < at[0] < piece.slice.record + piece.slice.records
+        and not any(piece.slice.record < end < piece.slice.record + piece.slice.records for end in ends)
+    ]
+    return max(longer, key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record), default=None)
 
 
 def _behind_a_trim(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
