@@ -111,6 +111,8 @@ class Target:
         self.birth = SimpleNamespace(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
         self.machines: dict[int, Machine] = {}
 
+    def begin(self) -> None: ...
+
     def write(self, number: int, machine: Machine) -> None:
         self.machines[number] = machine
 

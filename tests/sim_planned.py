@@ -122,9 +122,7 @@ class Planned(Moves):
         more = MORE_ACTS if len(self.world.zones) > 1 else ()
         self.choices = self._edged((*(each for each in MISHAPS if each is not Episode.wipe), *ACTS, *more, *reads))
         self.removed = 0
-        self.rested = (
-            0  # the epoch at which nothing was left to do, as who leads the meta group knows it: it looks again when the map has changed
-        )
+        self.rested = 0  # the epoch at which nothing was left to do: who leads the meta group looks again when the map has changed
 
     def told(self) -> str:
         return f"{super().told()}, {self.removed} removed"

@@ -48,6 +48,8 @@ class SimTarget(Target):
         self._placed = {group: SimpleNamespace(voters=voters) for group, voters in world.placed.items()}  # type: ignore[misc]
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
+    def begin(self) -> None: ...
+
     def finish(self) -> None:
         self._core(0)[0].close()
 

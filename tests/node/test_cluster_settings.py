@@ -13,7 +13,7 @@ from polynya.node.birth import birth_of
 from polynya.node.cluster_settings import ClusterNode, parse_nodes
 from polynya.node.config import Loaded, load
 from polynya.node.maps import birth_command, map_at_birth
-from polynya.node.restoring import Origin, Target
+from polynya.node.restoring import Origin, Target, open_shared
 from polynya.stream.machine import Machine
 
 ID = "00112233445566778899aabbccddeeff"
@@ -169,11 +169,29 @@ def test_a_restore_gives_a_read_replica_its_identity_and_no_data(tmp_path):
     (tmp_path / "data").mkdir()
     with contextlib.ExitStack() as held:
         target = Target(config, Origin(cluster_id=ID, history=2, groups=4), held)
+        target.begin()
         target.write(1, Machine(1, 4))
         target.finish()
     made = birth_of(config)
     assert (made.history, made.nodes, made.groups) == (2, (), 4)
     assert not [path for path in (tmp_path / "data").glob("core-0/snapshots/*") if path.is_file()]
+
+
+def test_a_restore_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
+    (tmp_path / "data").mkdir()
+    origin = Origin(cluster_id=ID, history=2, groups=4)
+    with contextlib.ExitStack() as held, pytest.raises(ConfigError, match=r"take join out.*the same in each file"):
+        Target(loaded(tmp_path, cluster_join="true").config, origin, held)
+    with contextlib.ExitStack() as held:
+        Target(loaded(tmp_path).config, origin, held)  # whose object store belongs to somebody, which is seen later
+    birth_of(loaded(tmp_path).config)  # a node may start on it
+
+
+def test_nodes_that_are_restored_together_know_the_same_nodes(tmp_path):
+    one = loaded(tmp_path).config
+    two = loaded(tmp_path, cluster_nodes=f"{TWO},3=127.0.0.1:5022=http://127.0.0.1:5020", cluster_node="2").config
+    with pytest.raises(ConfigError, match=r"1, 2 \(node 1\) and 1, 2, 3 \(node 2\)"):
+        open_shared([one, two])
 
 
 def test_the_first_map_is_the_same_whoever_makes_it(tmp_path):

@@ -99,6 +99,19 @@ def test_each_command_of_a_subscription_alone() -> None:
     apply(SubscriptionLinked("s", uid, 9))
 
 
+def test_who_watches_a_stream_by_its_name_is_the_same_on_a_member_that_began_with_a_snapshot() -> None:
+    """Byte for byte: the world compares. They are told of the name in another order than they came in."""
+    world = World()
+    for command in (
+        LinkSubscription("s", 5, 1, "", "", []),
+        LinkSubscription("t", 6, 1, "", "", [A]),
+        LinkSubscription("s", 5, 2, "", "", [A]),
+        Create(A, 4, "text/plain", Encoding.BYTES),
+    ):
+        assert world.apply(1, command).code in (Code.OK, Code.CREATED)
+    assert list(world.machines[1].streams[A].links or ()) == ["s", "t"]
+
+
 def test_a_stream_that_came_and_went_needs_no_tombstone() -> None:
     world = World()
     machine = world.machines[1]

@@ -52,6 +52,20 @@ def test_what_a_journal_that_was_lost_had_said_is_not_asked_of_the_new_one() -> 
     assert found.lacks(structs.replace(anew, opened=20, life=3))
 
 
+def test_a_greeting_of_a_life_that_is_over_and_comes_late_makes_no_older_copy_of_the_one_that_lives() -> None:
+    """As where this node stood still meanwhile: the life before was short, and has written nothing, or its journal is lost."""
+    found = Recollection()
+    living = comes(opened=100)
+    for late in (ABOUT, structs.replace(ABOUT, journal=76, opened=5, life=3)):
+        found.greet(living)
+        assert found.lacks(late) == ""
+        found.greet(late)
+        found.hear(address(2, 0), living.journal, 900)
+        assert found.lacks(living) == ""
+        found.greet(living)
+    assert found.lacks(comes(life=9, opened=900)) == "" and found.lacks(comes(life=9, journal=76))
+
+
 def test_what_was_heard_is_known_in_the_next_life() -> None:
     before, found = known(), Recollection()
     assert before.dirty

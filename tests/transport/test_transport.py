@@ -68,6 +68,42 @@ def test_calls_are_answered_each_with_its_own(tmp_path):
     run(story())
 
 
+def test_one_who_cannot_take_an_answer_costs_nobody_else_theirs(tmp_path):
+    """Whether it is an answer, a connection that breaks, or a peer that does not come back."""
+
+    async def story():
+        faults = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+        heard, ended = [], []
+
+        def fails(answer):
+            raise KeyError(answer if isinstance(answer, bytes) else type(answer))
+
+        def ask(kind):
+            asking.call_nowait(1, kind, b"x", fails)
+            asking.call_nowait(1, kind, b"x", heard.append)
+
+        async with pair(tmp_path) as (asking, answering):
+            answering.on(HOLD, lambda body, reply, core: None)
+            answering.on_stream(COUNT, lambda body, push, core: None)
+            ask(ECHO)
+            await until(lambda: heard)
+            assert heard == [b"x"] and asking.counters()["connected"] == 1, "the connection goes on"
+            asking.subscribe(1, COUNT, b"", heard.append, fails)
+            asking.subscribe(1, COUNT, b"", heard.append, ended.append)
+            ask(HOLD)
+            await asyncio.sleep(0.05)
+            await answering.close()
+            await until(lambda: ended)
+            assert isinstance(heard[1], OutcomeUnknown) and isinstance(ended[0], Unavailable)
+            ask(ECHO)
+            await until(lambda: len(heard) == 3)
+            assert isinstance(heard[2], Unavailable)
+        assert [fault.args for fault in faults] == [(b"x",), (OutcomeUnknown,), (Unavailable,), (Unavailable,)]
+
+    run(story())
+
+
 def test_both_directions_are_separate(tmp_path):
     async def story():
         async with pair(tmp_path) as (zero, one):

@@ -58,33 +58,39 @@ class Target:
                 f"groups: the backup has {origin.groups} groups, and a stream's group is part of its identity; leave the setting out. To have other "
                 "groups, start a new cluster and copy the streams ('polynya import')"
             )
+        if config.cluster.join:
+            raise ConfigError(
+                f"cluster.join of node {config.cluster.node}: a restore makes the nodes that a cluster begins with, which join none: take join out, and "
+                "name all of them in [[cluster.nodes]], the same in each file"
+            )
         self.config = config
         self.folder = Path(config.data)
         lock_folder(config.data, held)
-        self._clear()
-        if config.cluster.join:
-            raise ConfigError("cluster.join: a restore makes the nodes that a cluster begins with; add others when it is there")
+        self._is_begun = self._look()
         self.birth = births.new_birth(config, config.cluster.id or origin.cluster_id, origin.groups, origin.history)
         self._placed = map_at_birth(self.birth, config.cluster).groups
         self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
 
-    def _clear(self) -> None:
-        """Only what a restore has begun is taken away."""
-        folder, mark = self.folder, self.folder / births.RESTORING
-        ours = frozenset[str]()
+    def _look(self) -> bool:
+        """Whether an earlier restore has begun in the folder. Nothing is changed: this one may be refused yet."""
+        folder, is_begun, ours = self.folder, (self.folder / births.RESTORING).exists(), frozenset[str]()
         if (folder / births.FILE).exists():
             raise ConfigError(f"data: {folder} is the data of a node; a restore needs an empty or a new folder")
-        if mark.exists():
-            for core in folder.glob("core-*"):
-                shutil.rmtree(core)
-            ours = frozenset((births.RESTORING,))
+        if is_begun:
+            ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
         if self.config.cold.backend == "local":
             ours |= {self.config.objects_path.name}  # what is there is the root's matter
         strangers = births.strangers_in(folder, ours)
         if strangers:
             raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
-        mark.touch()
-        births.sync_folder(folder)
+        return is_begun
+
+    def begin(self) -> None:
+        """From here on no node starts on it until `finish`. Only what a restore has begun is taken away."""
+        for core in self.folder.glob("core-*") if self._is_begun else ():
+            shutil.rmtree(core)
+        (self.folder / births.RESTORING).touch()
+        births.sync_folder(self.folder)
 
     def write(self, number: int, machine: Machine) -> None:
         """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
@@ -170,6 +176,8 @@ class Restorer:
     async def run(self) -> Restored:
         """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
         groups = range(self._birth.groups + 1)
+        for target in self._targets:
+            await asyncio.to_thread(target.begin)
         for group in groups:  # what they say of each other, before anything is written
             self.done.doing = f"looking at group {group}"
             self._survey.add((await self._states.state(group)).image)
@@ -279,7 +287,11 @@ async def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
-    """The object store that these nodes share. Raises ConfigError, StoreUnavailable."""
+    """The object store that these nodes share, who know the same nodes. Raises ConfigError, StoreUnavailable."""
+    lists = {tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node for config in configs}
+    if len(lists) > 1:
+        said = " and ".join(f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items())
+        raise ConfigError(f"cluster.nodes: the files name different nodes: {said}; a cluster begins with one list")
     if any(config.store != configs[0].store for config in configs):
         raise ConfigError("cold: the nodes of a cluster share one object store, and these files name several (cold.root)")
     return open_store(configs[0].store)

@@ -124,8 +124,9 @@ def link_created(state: Subscriptions, stream: Stream) -> None:
             watch = state.watches[key]
             if watch.matches(stream.name):
                 _link(watch, stream, GLOB)
-    for key in state.by_name.get(stream.name, ()):
-        _link(state.watches[key], stream, EXPLICIT)
+    named = (state.watches[key] for key in state.by_name.get(stream.name, ()))
+    for watch in sorted(named, key=_life):  # in which order they were told of the name no snapshot says
+        _link(watch, stream, EXPLICIT)
 
 
 def note_append(state: Subscriptions, stream: Stream) -> None:
@@ -263,6 +264,10 @@ def _watch(state: Subscriptions, registration: Registration) -> Watch:
     for name in registration.streams:
         state.by_name.setdefault(name, {})[registration.id] = None
     return watch
+
+
+def _life(watch: Watch) -> int:
+    return watch.registration.uid
 
 
 def _never(name: str) -> bool:

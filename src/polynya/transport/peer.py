@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.msgpack import UNREADABLE
@@ -16,6 +17,7 @@ from polynya.transport.pulse import Pulse
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails
 Done = Callable[[bytes | BaseException], None]
+Outcome = TypeVar("Outcome")
 
 
 class Subscription:
@@ -131,7 +133,7 @@ class Peer:
                 break
             del self._calls[ident]
             self.failed += 1
-            done(OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s"))
+            _tell(done, OutcomeUnknown(f"{self.name} did not answer within {self._call_seconds:g} s"))
 
     def _take(self, type_: int, kind: int, body: bytes) -> int:
         """Send or keep one frame; its id, 0 when it is refused."""
@@ -186,18 +188,20 @@ class Peer:
         elif type_ == Type.ERROR:
             call = self._calls.pop(ident, None)
             if call is not None:
-                call[0](decode_error(kind, body))
+                _tell(call[0], decode_error(kind, body))
         elif type_ == Type.END:
             subscription = self._subscriptions.pop(ident, None)
             if subscription is not None:
-                subscription.on_end(decode_error(kind, body) if kind else None)
+                _tell(subscription.on_end, decode_error(kind, body) if kind else None)
 
     def _answered(self, done: Done, body: bytes) -> None:
         try:
             done(body)
         except UNREADABLE as error:  # whoever asked must not wait for ever
             self.failed += 1
-            done(OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
+            _tell(done, OutcomeUnknown(f"the answer of {self.name} makes no sense: {error}"))
+        except Exception as fault:
+            _report(fault)
 
     def _on_lost(self) -> None:
         """Everything asked over the connection is decided now; what is asked from now on waits for the next."""
@@ -211,17 +215,29 @@ class Peer:
         for ident, (done, _) in calls.items():
             self.failed += 1
             if ident <= link.written_id:
-                done(OutcomeUnknown(f"the connection to {self.name} broke before it answered"))
+                _tell(done, OutcomeUnknown(f"the connection to {self.name} broke before it answered"))
             else:
-                done(Unavailable(f"{self.name} went away; retry"))
+                _tell(done, Unavailable(f"{self.name} went away; retry"))
         for subscription in subscriptions.values():
-            subscription.on_end(Unavailable(f"the connection to {self.name} broke"))
+            _tell(subscription.on_end, Unavailable(f"the connection to {self.name} broke"))
 
     def _fail_waiting(self, error: Unavailable) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for type_, _, ident, _ in waiting:
             self.failed += 1
             if type_ == Type.CALL and ident in self._calls:
-                self._calls.pop(ident)[0](error)
+                _tell(self._calls.pop(ident)[0], error)
             elif type_ == Type.OPEN and ident in self._subscriptions:
-                self._subscriptions.pop(ident).on_end(error)
+                _tell(self._subscriptions.pop(ident).on_end, error)
+
+
+def _tell(tell: Callable[[Outcome], object], outcome: Outcome) -> None:
+    try:
+        tell(outcome)
+    except Exception as fault:
+        _report(fault)
+
+
+def _report(fault: Exception) -> None:
+    """Who cannot take its answer must not cost the others theirs."""
+    asyncio.get_running_loop().call_exception_handler({"message": "an answer could not be given", "exception": fault})

@@ -12,7 +12,7 @@ import msgspec
 
 from polynya.transport.hello import Hello, address
 
-BEFORE_MAX = 8  # journals of one core that were replaced
+BEFORE_MAX = 8  # journals of one core that were replaced, and lives that were let in
 
 
 class Said(msgspec.Struct):
@@ -21,8 +21,8 @@ class Said(msgspec.Struct):
     node: int
     core: int
     journal: int  # its number
-    life: int
     synced: int
+    lives: tuple[int, ...] = ()  # of the core, that were let in, the newest last
     before: tuple[int, ...] = ()  # numbers of journals that this one has replaced, the newest last
 
 
@@ -45,7 +45,7 @@ class Recollection:
     def lacks(self, hello: Hello) -> str:
         """What the journal of a core that comes has lost, for people; empty: nothing, as far as is known here."""
         known = self._said.get(address(hello.node, hello.core))
-        if known is None or not hello.journal or known.life == hello.life:
+        if known is None or not hello.journal or hello.life in known.lives:
             return ""
         if hello.journal in known.before:
             return "its journal is one that another has replaced since"
@@ -66,16 +66,15 @@ class Recollection:
             return
         self.kept_out.pop(hello.node, None)
         place = address(hello.node, hello.core)
-        known = self._said.get(place)
-        if known is None:
-            self._said[place] = Said(hello.node, hello.core, hello.journal, hello.life, hello.opened)
-        elif known.journal != hello.journal:
-            before = (*known.before, known.journal)[-BEFORE_MAX:]
-            self._said[place] = Said(hello.node, hello.core, hello.journal, hello.life, hello.opened, before)
-        elif known.life != hello.life:
-            known.life, known.synced = hello.life, max(known.synced, hello.opened)
-        else:
+        known = self._said.setdefault(place, Said(hello.node, hello.core, hello.journal, hello.opened))
+        if known.journal != hello.journal:  # of a life that has greeted before: that of another, which is over, had come late
+            others = (*(number for number in known.before if number != hello.journal), known.journal)
+            known.journal, known.synced, known.before = hello.journal, hello.opened, others[-BEFORE_MAX:]
+        elif hello.life in known.lives:
             return
+        if hello.life not in known.lives:
+            known.lives = (*known.lives, hello.life)[-BEFORE_MAX:]
+        known.synced = max(known.synced, hello.opened)
         self.dirty = True
 
     def hear(self, place: int, journal: int, synced: int) -> None:

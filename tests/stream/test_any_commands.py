@@ -1,0 +1,265 @@
+"""Any commands in any order: a member that has just begun with a snapshot says the same to each, and is the same, byte for byte; and so is what the
+chain of deltas says (both are compared by the world)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from stream_world import World, raw_batch
+
+from polynya.stream import index
+from polynya.stream.commands import (
+    AckLinks,
+    Acknowledge,
+    Append,
+    ClaimRanges,
+    ColdSlice,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Expire,
+    Fork,
+    LinkSubscription,
+    PackDeleted,
+    PackWritten,
+    PinSource,
+    Producer,
+    PublishSlices,
+    RefuseAttempt,
+    ReplaceSlices,
+    Retention,
+    SetRetention,
+    SubscriptionConfig,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+    Touch,
+    Trim,
+    UnlinkSubscription,
+    Unpin,
+)
+from polynya.stream.machine import Machine
+from polynya.stream.model import Stream
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions import Event
+from polynya.stream.subscriptions_model import Subscription
+
+NAMES = [*(f"test/{letter}" for letter in "abcde"), "other/x"]
+HOME = 1  # of packs and subscriptions
+STEPS = 250
+JOBS = {7: "test/", 9: ""}  # tables and their prefixes
+
+
+class Player:
+    """Each method does something with group `group`, if it can."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.world = World(2)
+        self.now_ms = 1000
+        self.packs = 0
+        self.jobs = dict.fromkeys(JOBS, 1)
+        self.attempts: list[tuple[int, str, str]] = []
+
+    def play(self) -> None:
+        moves: list[Callable[[], object]] = [self.write] * 6 + [
+            *(self.create, self.create, self.end, self.touch, self.trim, self.retain, self.fork, self.unpin, self.deliver, self.flush),
+            *(self.flush, self.merge, self.evict, self.bring, self.claim, self.put, self.members, self.link, self.event, self.acknowledge),
+            *(self.members, self.link, self.link, self.create, self.end, self.forget, self.collect, self.restart),
+        ]
+        for _ in range(STEPS):
+            self.now_ms += self.random.choice([0, 1, 5, 50, 400])
+            self.group, self.name = self.random.choice([1, 1, 1, 2]), self.random.choice(NAMES)
+            self.random.choice(moves)()
+
+    def apply(self, command: Command, group: int = 0) -> Reply:
+        return self.world.apply(group or self.group, command)
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    @property
+    def machine(self) -> Machine:
+        return self.world.machines[self.group]
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.machine.streams.get(self.name)
+
+    # Streams.
+
+    def create(self) -> None:
+        body = raw_batch(b"x" * self.random.randint(1, 5)) if self.chance(0.4) else None
+        retention = Retention(age_seconds=1, bytes=3) if self.chance(0.15) else None
+        ttl_seconds = 1 if self.chance(0.25) else None
+        closed, producer = self.chance(0.1), Producer("p", 0, 0) if self.chance(0.3) else None
+        self.apply(
+            Create(
+                self.name,
+                self.now_ms,
+                "text/plain",
+                0,
+                ttl_seconds=ttl_seconds,
+                closed=closed,
+                batch=body,
+                producer=producer,
+                retention=retention,
+            )
+        )
+
+    def write(self) -> None:
+        body = raw_batch(b"y" * self.random.randint(1, 9))
+        producer = Producer(self.random.choice("pq"), 0, self.random.randint(0, 3)) if self.chance(0.4) else None
+        self.apply(Append(self.name, self.now_ms, "text/plain", body, producer=producer, close=self.chance(0.03)))
+
+    def end(self) -> None:
+        stream = self.stream
+        if stream is not None and self.chance(0.5):
+            self.apply(Expire(self.name, stream.uid, stream.activity_ms, self.now_ms))
+        else:
+            self.apply(Delete(self.name, self.now_ms))
+
+    def touch(self) -> None:
+        self.apply(Touch([(stream.uid, self.now_ms) for stream in list(self.machine.streams.values())[:3]], self.now_ms))
+
+    def trim(self) -> None:
+        stream = self.stream
+        if stream is not None and not stream.deleted:
+            record = self.random.randint(stream.first_record, stream.next_record + 1)
+            self.apply(Trim([(stream.uid, record, -1)], self.now_ms, [self.name]))
+
+    def retain(self) -> None:
+        retention = self.random.choice([None, Retention(age_seconds=5), Retention(bytes=4)])
+        self.apply(SetRetention(self.name, retention, self.now_ms))
+
+    def fork(self) -> None:
+        attempt = f"{self.random.getrandbits(128):032x}"
+        self.attempts.append((self.group, attempt, self.name))
+        pinned = self.apply(PinSource(self.name, attempt, self.random.choice(NAMES), self.now_ms))
+        if pinned.code != Code.OK or self.chance(0.3):
+            return
+        record, byte, content_type, encoding, ttl_seconds, _, depth, _, *first = pinned.detail
+        fork = Fork(attempt, self.name, pinned.uid, record, byte, "", 0, depth, *first)
+        command = Create(self.random.choice(NAMES), self.now_ms, content_type, encoding, ttl_seconds=ttl_seconds, fork=fork)
+        self.apply(command, self.random.choice([1, 2]))
+        if self.chance(0.6):
+            self.apply(ConfirmPin(pinned.uid, attempt))
+
+    def unpin(self) -> None:
+        if not self.attempts:
+            return
+        group, attempt, name = self.random.choice(self.attempts)
+        source = self.world.machines[group].streams.get(name)
+        if source is not None and self.chance(0.6):
+            self.apply(Unpin(source.uid, attempt, self.now_ms), group)
+        else:
+            self.apply(RefuseAttempt(self.name, attempt, self.now_ms))
+
+    def deliver(self) -> None:
+        for message, (group, command) in list(self.machine.outbox.items())[:2]:
+            self.apply(command, group)
+            self.apply(Acknowledge(message))
+
+    # Packs, blocks and tables.
+
+    def flush(self) -> None:
+        hot = list(self.machine.hot.values())
+        if hot:
+            stream = self.random.choice(hot)
+            self.packs += 1
+            cold = self.world.slice_of(stream, self.random.randint(1, len(stream.hot or ())), f"pack{self.packs}")
+            self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
+            self.apply(PublishSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
+
+    def merge(self) -> None:
+        several = [stream for stream in self.machine.streams.values() if index.count(stream.cold) > 1]
+        if not several:
+            return
+        stream = self.random.choice(several)
+        entries = list(self.machine.index_of(stream))
+        first, last = sorted(self.random.sample(range(len(entries)), 2))
+        some, world = entries[first : last + 1], self.world
+        self.packs += 1
+        records, length = sum(cold.records for cold in some), sum(cold.length for cold in some)
+        cold = ColdSlice(some[0].record, some[0].byte, records, length, f"pack{self.packs}", 0, 10, 5)
+        world.slices[cold.pack, 0] = [batch for each in some for batch in world.slices[each.pack, each.offset]]
+        self.apply(PackWritten(cold.pack, [self.group], self.now_ms), HOME)
+        self.apply(ReplaceSlices(cold.pack, HOME, 1, [(stream.uid, cold)], self.now_ms))
+
+    def collect(self) -> None:
+        for key in list(self.world.machines[HOME].condemned(self.now_ms)):
+            self.apply(PackDeleted(key), HOME)
+
+    def evict(self) -> None:
+        names = [name for name in self.machine.streams if self.chance(0.6)]
+        if names:
+            self.world.evict(self.group, names, self.now_ms)
+
+    def bring(self) -> None:
+        names = [name for name in self.machine.evicted if self.chance(0.6)]
+        if names:
+            self.world.bring(self.group, names, self.now_ms)
+
+    def claim(self) -> None:
+        table = self.random.choice(list(JOBS))
+        self.jobs[table] += self.chance(0.6)
+        job, bytes_max, fresh = self.jobs[table], self.random.choice([5, 1000]), self.chance(0.9)
+        self.apply(ClaimRanges(table, job, self.random.choice([job - 1, job - 1, 0]), JOBS[table], [], bytes_max, fresh))
+
+    def restart(self) -> None:
+        self.world.restart(self.group)
+
+    # Subscriptions.
+
+    @property
+    def home(self) -> Subscription | None:
+        return self.random.choice([*self.world.machines[HOME].subscriptions.homes.values(), None])
+
+    def put(self) -> None:
+        pattern, kind = self.random.choice(["test/*", "**", ""]), self.random.choice([0, 1])
+        config = SubscriptionConfig(kind, pattern, [self.name], "http://hook/", "wake/x", 1000)
+        self.apply(SubscriptionPut(self.random.choice("stu"), self.now_ms, config, "http://here"), HOME)
+
+    def members(self) -> None:
+        home = self.home
+        if home is not None:
+            self.apply(SubscriptionStreams(home.id, [self.name], [self.random.choice(NAMES)], self.now_ms), HOME)
+
+    def link(self) -> None:
+        home = self.home
+        if home is not None:
+            for group in (1, 2):
+                command = LinkSubscription(home.id, home.uid, home.revision, home.config.pattern, "wake/x", list(home.streams))
+                self.apply(command, group)
+            self.apply(SubscriptionLinked(home.id, home.uid, home.revision), HOME)
+
+    def event(self) -> None:
+        home = self.home
+        if home is not None:
+            event, wake_id = self.random.choice(list(Event)), home.wake_id or "w"
+            self.apply(
+                SubscriptionEvent(home.id, home.uid, event, self.now_ms, home.generation, wake_id, self.name, self.now_ms + 10), HOME
+            )
+
+    def acknowledge(self) -> None:
+        home, stream = self.home, self.stream
+        if home is not None and stream is not None:
+            place = self.random.randint(0, stream.next_record + 1), self.random.randint(0, stream.next_byte)
+            self.apply(AckLinks(home.id, home.uid, [(stream.name, stream.uid, *place)]))
+
+    def forget(self) -> None:
+        home = self.home
+        if home is not None:
+            self.apply(SubscriptionDelete(home.id, self.now_ms), HOME)
+            for group in (1, 2) if self.chance(0.7) else ():
+                self.apply(UnlinkSubscription(home.id, home.uid), group)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_member_that_began_with_a_snapshot_goes_on_like_the_others(seed: int) -> None:
+    Player(seed).play()
