@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
-from life_model import Deleted, Listed, Looked, What
+from life_model import Cut, Deleted, Listed, Looked, What
 from sim_store import GOOD, SimStore, Weather
 from sim_tier import CLUSTER
 from wgl import Operation
@@ -125,11 +125,12 @@ class Operators:
         return {each.uid for each in told if isinstance(each, Reply) and each.code == Code.CREATED}
 
     def _gone_since(self, began: float) -> set[int]:
-        """Lives that may have ended since: the group of a fork may have been copied before its end, and that of its source after."""
+        """Lives that may have ended since, or been trimmed: the group of a fork may have been copied before, and that of its source after, when nobody
+        needed it any more."""
         found = set[int]()
         for past in self._episode.lives.pasts.values():
-            operations = [each for each in past.operations if each.ended >= began and isinstance(each.what.asked, Deleted)]  # type: ignore[attr-defined]
-            if any(each.what.told is None or each.what.told.code == Code.OK for each in operations):  # type: ignore[attr-defined]
+            operations = [each for each in past.operations if each.ended >= began and isinstance(each.what.asked, Deleted | Cut)]  # type: ignore[attr-defined]
+            if any(getattr(each.what.told, "code", Code.OK) == Code.OK for each in operations):  # type: ignore[attr-defined]
                 found |= {each.what.told.uid for each in past.operations if getattr(each.what.told, "code", None) == Code.CREATED}  # type: ignore[attr-defined]
         return found
 
