@@ -59,7 +59,6 @@ class Copies(Episode):
             each.disk.capacity = 1 << 40
             if not each.alive:
                 each.start()
-<<<<<<< HEAD
         self.due = 0
         for _ in range(int(10 * KNOWN_SECONDS)):
             if all(each.remembers for each in world.nodes.values()) and not self._behind():
@@ -67,15 +66,6 @@ class Copies(Episode):
             await asyncio.sleep(0.1)
         else:
             return  # where ways hold little somebody may be behind for long: not now, then
-=======
-        await world.wait(lambda: all(each.remembers for each in world.nodes.values()), KNOWN_SECONDS)
-        deadline = asyncio.get_running_loop().time() + KNOWN_SECONDS
-        while self._behind():
-            if asyncio.get_running_loop().time() > deadline:  # where entries are read one by one, it is as long as clients write
-                self.due = 0
-                return
-            await asyncio.sleep(0.01)
->>>>>>> 79efcac
         self.note(f"an older image is put back to node {number}")
         node.kill(power=0.0)
         world.put_back(node, self.images.pop(number)[1])
