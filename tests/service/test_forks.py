@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from service_stories import node_story, story_on_one_and_two_cores
@@ -10,7 +12,7 @@ from service_world import Code, Listener, Node, World, json_batch, name_in, raw_
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.service import forks
-from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
 from polynya.stream.commands import Command, PinSource
 from polynya.stream.replies import Reply
 
@@ -382,6 +384,34 @@ def test_a_source_that_changes_while_its_fork_point_is_looked_for(then: str) -> 
         await world.settle()
         pins = [stream.pins for machine in world.local.machines.values() for stream in machine.streams.values() if stream.pins]
         assert len(pins) == (then == "anew"), "what was refused leaves no pin"
+        await world.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("at", [(0, 0), (Position.AT_BYTE, 3)])
+def test_a_page_of_a_fork_that_is_trimmed_meanwhile_does_not_begin_behind_what_was_asked_for(at: tuple[int, int]) -> None:
+    """What it had inherited goes from the source once the fork does not need it."""
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        for number in range(6):
+            await world.append(SOURCE, b"s%d;" % number)
+        assert (await world.fork(CHILD, SOURCE, (4, 12))).code == Code.CREATED
+        await world.append(CHILD, b"c0;")
+        read_uid = world.service.read_uid
+
+        async def later(*arguments: Any, **more: Any) -> Any:
+            await world.service.trim(TrimQuery(CHILD, 4, 12))
+            await world.service.trim(TrimQuery(SOURCE, 5, 15))
+            await world.settle()
+            return await read_uid(*arguments, **more)
+
+        with patch.object(world.service, "read_uid", later):
+            found = await world.service.read(ReadQuery(CHILD, *at))
+        assert isinstance(found, Refusal) and found.code == Code.TRIMMED
+        assert await world.read(CHILD) == b"c0;"
         await world.stop()
 
     asyncio.run(run())

@@ -449,8 +449,8 @@ class LocalGroups:
         if stream is None:
             raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
-        if isinstance(plan, Refused):
-            raise Unavailable(f"the source of this fork cannot be read at record {at[0]}")
+        if isinstance(plan, Refused):  # the fork has been trimmed, or has ended, since its page was planned
+            raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
         return await self._materialise(plan, limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:

@@ -97,6 +97,8 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
     begin = _begin(stream, want, tail)
     if isinstance(begin, Refused):
         return begin
+    if want.until is not None and _is_gone(stream, cold, begin):
+        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
     record, byte = begin = begin if begin[0] == AT_BYTE else holes.behind(stream, cold.data, begin, tail)
     if begin == tail:
         return ReadPlan([], record, byte, record, byte, True)
@@ -104,6 +106,16 @@ def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
     if hot and (byte >= hot[0].byte if record == AT_BYTE else record >= hot[0].record):
         return cut(hot, Want(record, byte, want.bytes_max, want.whole_records, tail))
     return _plan_old(stream, cold, Want(record, byte, want.bytes_max, want.whole_records, tail))
+
+
+def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
+    """Of an ancestor: whether what was there is kept no more. No fork needs it any longer, also if one did when its page was planned."""
+    record, byte = at
+    if stream.fork is not None and (byte < stream.fork.byte if record == AT_BYTE else record < stream.fork.record):
+        return False  # its own source has it
+    first = cold[0] if cold else stream.hot[0] if stream.hot else None
+    kept = (stream.next_record, stream.next_byte) if first is None else (first.record, first.byte)
+    return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # numbers that were jumped over have no bytes
 
 
 def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | Refused:
