@@ -285,7 +285,6 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     "a restore goes on at the numbers of what was lost": (rebirth, "_jump", lambda stream: None),
     "a restore knows no producers": (rebirth, "_jump", _forgets_producers),
     # … and what is left over (sim_tidy.py)
-    "packs whose publication was lost are kept for ever": (Collector, "_settle_elsewhere", _nothing),
     "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim_ends.py)
     "reads do not count where a node follows": (ReplicatedCore, "_apply", _no_floor()),
@@ -405,7 +404,6 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "a recovery looks for no packs that came after the copies": ("swarm", Knobs.draw(20)),
     "a restore goes on at the numbers of what was lost": ("swarm", Knobs.draw(3)),
     "a restore knows no producers": ("swarm", Knobs.draw(3)),
-    "packs whose publication was lost are kept for ever": ("swarm", Knobs(58)),
     "packs that no log knows are kept for ever": ("swarm", Knobs.draw(14)),
     "reads do not count where a node follows": ("swarm", Knobs.draw(6086)),
     "a stream ends when it was not read for half of its time": ("swarm", Knobs.draw(1)),
