@@ -339,7 +339,8 @@ FOUND = (
         "tests/stream/test_salvage.py",
     ),
     Found(
-        "A page of a fork that was trimmed while it was read, so that its source let go of what it had inherited, began behind what was asked for, and did not say so",
+        "A page of a fork that was trimmed while it was read, so that its source let go of what it had inherited, began behind what was asked for, "
+        "and did not say so",
         "simulation, seed 213 after others in one process",
         "tests/service/test_forks.py",
     ),

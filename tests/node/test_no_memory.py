@@ -7,13 +7,17 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import uvloop
 
 from polynya.node.assembly import EXIT_FAULT, lost_callback, lost_thread
+from polynya.node.config import Config
+from polynya.node.learning import ask_others
 from polynya.service.api import LiveEvent
 from polynya.service.feeds import Feeds
+from polynya.transport import report_lost
 
 
 @pytest.fixture
@@ -73,13 +77,14 @@ def test_a_connection_that_found_no_memory_is_cut_and_costs_no_other(ended: list
         runner(story())
 
 
-def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("handler", [lost_callback, report_lost])
+def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture, handler: Any) -> None:
     """uvloop's TLS answers on a transport that is closed, and tells the loop of it (uvloop/sslproto.pyx, `_do_read`)."""
     caplog.set_level(logging.INFO)
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lost_callback)
+        loop.set_exception_handler(handler)
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
         transport, protocol = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
         transport.abort()
@@ -93,6 +98,14 @@ def test_a_connection_that_ends_as_something_arrives_is_one_line_in_the_log(capl
     uvloop.run(story())
     (line,) = caplog.records
     assert (line.levelno, line.exc_info, "closed" in line.error) == (logging.INFO, None, True)  # type: ignore[attr-defined]
+
+
+def test_who_asks_other_nodes_before_it_starts_reports_so_too() -> None:
+    async def story() -> None:
+        assert await ask_others(Config(), []) == {}
+        assert asyncio.get_running_loop().get_exception_handler() is report_lost
+
+    asyncio.run(story())
 
 
 def test_a_live_reader_that_failed_hears_that_it_has_to_resume() -> None:

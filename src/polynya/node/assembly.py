@@ -47,6 +47,7 @@ from polynya.service.node import NodeService
 from polynya.service.subscriptions import Subscriptions
 from polynya.service.tables import Tables
 from polynya.stream.placement import META_GROUP
+from polynya.transport import report_lost
 from polynya.wal import JournalFailed
 
 EXIT_FAULT = 1  # a bug: a restart may help
@@ -384,11 +385,7 @@ def lost_callback(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     fault = context.get("exception")
     if isinstance(fault, MemoryError) and "transport" not in context:
         fail_stop(fault)
-    transport = context.get("transport")
-    if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():  # uvloop's TLS writes to it all the same
-        log.info("a connection ended just as something arrived on it", extra={"error": str(fault)})
-        return
-    loop.default_exception_handler(context)
+    report_lost(loop, context)
 
 
 def lost_thread(ended: threading.ExceptHookArgs) -> None:

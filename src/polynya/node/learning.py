@@ -24,7 +24,7 @@ from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import Config
 from polynya.objectstore import StoreUnavailable, open_store, read_root
 from polynya.raft import Kind
-from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls
+from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls, report_lost
 from polynya.wal import Journal, SnapshotStore
 
 STORE_SECONDS = 5.0
@@ -45,7 +45,8 @@ async def learn(config: Config) -> Learned:
 
 
 async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:
-    """What those of these nodes say of themselves that answer."""
+    """What those of these nodes say of themselves that answer. On a loop of its own, or the supervisor's."""
+    asyncio.get_running_loop().set_exception_handler(report_lost)
     try:
         tls = peer_tls_of(config.cluster)
     except ConfigError:  # said by whoever needs it to start

@@ -22,7 +22,7 @@ TCP alone carries it, else 0. The first frame of a connection is HELLO: between 
 asking core, the body the start id of the node; between nodes the body is a `Hello`, which WELCOME or REFUSED answers.
 """
 
-from polynya.transport.dialing import Dialer, PeerTls
+from polynya.transport.dialing import Dialer, PeerTls, report_lost
 from polynya.transport.door import Push, Reply
 from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
 from polynya.transport.peer import Subscription
@@ -47,4 +47,5 @@ __all__ = [
     "address",
     "node_name",
     "node_of",
+    "report_lost",
 ]

@@ -232,3 +232,12 @@ def why(error: OSError) -> str:
 
 def _nothing() -> None:
     pass
+
+
+def report_lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A loop's exception handler: what uvloop's TLS says when it writes to a connection that has just ended is a line in the log."""
+    fault, transport = context.get("exception"), context.get("transport")
+    if isinstance(fault, RuntimeError) and transport is not None and transport.is_closing():
+        log.info("a connection ended just as something arrived on it", extra={"error": str(fault)})
+    else:
+        loop.default_exception_handler(context)
