@@ -133,6 +133,9 @@ def _chaos(runs: list[Chaos], soak: Chaos | None) -> str:
             f"| `{run.command}` ({name}, {run.seconds:.0f} s) | {run.episodes} | {run.acknowledged:,} | {run.refused:,} | {run.unknown:,} | {run.reads:,} | "
             f"{run.tailed:,} | {run.longest_pause:.1f} s | {run.slowest_recovery:.1f} s | {len(run.wrong) or 'nothing'} |"
         )
+    wrong = [each for run in runs for each in run.wrong]
+    if wrong:
+        lines += ["", "What was wrong (mended since, where it is listed below):", "", *(f"* {each.splitlines()[0]}" for each in wrong)]
     faults: Counter[str] = Counter()
     for run in runs:
         faults += Counter(run.faults)
