@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from polynya.base.complaints import Complaints
 from polynya.base.errors import Senseless
+from polynya.base.msgpack import UNREADABLE
 from polynya.raft import Kind, Message
 from polynya.raft.messages import Append
 from polynya.replica.log import decode_command
@@ -64,7 +63,7 @@ def _read(message: Append) -> None:
         if entry.kind == _COMMAND:
             try:
                 command = decode_command(entry.payload)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise Senseless(
                     f"group {message.group}: what node {message.sender} sends as entry {entry.index} is no command that this release knows ({error})"
                 ) from None

@@ -98,15 +98,7 @@ class Journal:
     )
 
     def __init__(
-        self,
-        folder: Path,
-        recovered: Recovered,
-        writer: Writer,
-        *,
-        lock: int,
-        journal_id: int,
-        segment_bytes: int,
-        files: Files,
+        self, folder: Path, recovered: Recovered, writer: Writer, *, lock: int, journal_id: int, segment_bytes: int, files: Files
     ) -> None:
         self.cuts: tuple[Cut, ...] = tuple(recovered.cuts)  # what `open` cut as torn, for the operator
         self._folder = folder
