@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 
+from bench import _results
 from bench._nodes import Cluster, Floor, Ursula, machine
 from bench._rounds import Figures, in_turn, table
 
@@ -49,11 +50,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
+    _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
     runs = in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))
     print(table("server", runs))
     print(json.dumps(runs))
+    if arguments.save:
+        _results.save("clusters", runs)
 
 
 if __name__ == "__main__":

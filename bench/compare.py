@@ -26,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from bench import _results
 from bench._rounds import Figures, in_turn, table
 
 NODE_SERVER = """
@@ -194,8 +195,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--subscribers", type=int, default=1000)
     parser.add_argument("--directory", default=None, help="where the servers keep their data (a real disk)")
+    _results.add_option(parser)
     arguments = parser.parse_args()
-    print(table("server", in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))))
+    runs = in_turn(arguments.servers.split(","), arguments.rounds, lambda server: run_once(server, arguments))
+    print(table("server", runs))
+    if arguments.save:
+        _results.save("compare_" + arguments.workload.replace("-", "_"), runs)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import cast
 
 import uvloop
 
+from bench import _results
 from bench._nodes import Cluster, machine
 
 STAMP = re.compile(rb"(\d{20})x")
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
+    _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
     runs = []
@@ -194,6 +196,8 @@ def main() -> None:
     for key in runs[0]:
         print(f"| {key} | " + " | ".join(f"{run[key]:,}" for run in runs) + " |")
     print(json.dumps(runs))
+    if arguments.save:
+        _results.save("mixed", {"polynya": runs})
 
 
 if __name__ == "__main__":

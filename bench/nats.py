@@ -26,6 +26,7 @@ from types import TracebackType
 import psutil
 import uvloop
 
+from bench import _results
 from bench._nodes import Cluster, cpu_of, free_ports, machine
 from bench._rounds import Figures, in_turn, table
 
@@ -202,12 +203,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", help="where the servers keep their data (a real disk)")
+    _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
     runs = in_turn(["polynya", "nats"], arguments.rounds, lambda server: run_once(server, arguments))
     syncs = {server: run_once(server, arguments, traced=True)["syncs_each"] for server in runs} if shutil.which("strace") else {}
     print(table("server", runs, {"fsyncs each": syncs}))
     print(json.dumps({"runs": runs, "syncs_each": syncs}))
+    if arguments.save:
+        _results.save("nats", runs, more={"fsyncs_each": syncs})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from bench import _results
 from bench._nodes import Cluster, machine
 from bench._rounds import Figures, in_turn, table
 from bench.mixed import put
@@ -102,11 +103,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--directory", help="where the nodes keep their data (a real disk)")
+    _results.add_option(parser)
     arguments = parser.parse_args()
     print(machine())
     runs = in_turn(arguments.through.split(","), arguments.rounds, lambda way: run_once(way, arguments))
     print(table("through", runs))
     print(json.dumps(runs))
+    if arguments.save:
+        _results.save("wrk", runs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import types
@@ -48,3 +49,11 @@ def test_the_readme_names_every_make_target() -> None:
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {"run", "test", "check", "bench"} <= set(targets)
     assert "make run" in (ROOT / "README.md").read_text("utf-8") and "make test" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_benchmarks_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    report = importlib.import_module("bench.report")
+    assert report.PAGE.read_text("utf-8") == report.page(), "run: python -m bench.report"
+    for name, chart in report.charts().items():
+        assert (report.IMAGES / name).read_text("utf-8") == chart, "run: python -m bench.report"

@@ -1,0 +1,80 @@
+"""Results of benchmarks as files: `--save` writes `bench/results/NAME.json`, and `python -m bench.report` makes the page of them.
+
+A file has the benchmark's name, the commit and the date, the machine, the command, the number of rounds, and for each server and each figure the
+median, the smallest and the largest value of all rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench._rounds import Runs
+
+FOLDER = Path(__file__).parent / "results"
+Figures = dict[str, list[float]]
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--save", action="store_true", help="write bench/results/NAME.json, of which `python -m bench.report` makes the page"
+    )
+
+
+def summary(runs: Runs) -> dict[str, Figures]:
+    """Median, smallest and largest value of each figure, by server."""
+    return {
+        name: {key: [_short(of([run[key] for run in found])) for of in (statistics.median, min, max)] for key in found[0]}
+        for name, found in runs.items()
+        if found
+    }
+
+
+def save(name: str, runs: Runs, *, more: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    """Write the result of one benchmark. `more` adds figures that were measured once: figure to server to value."""
+    figures = summary(runs)
+    for key, values in (more or {}).items():
+        for server, value in values.items():
+            figures[server][key] = [_short(value)] * 3
+    result = {
+        "benchmark": name,
+        "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": _machine(),
+        "command": " ".join(["python -m", f"bench.{Path(sys.argv[0]).stem}", *(each for each in sys.argv[1:] if each != "--save")]),
+        "rounds": max(map(len, runs.values())),
+        "figures": figures,
+    }
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def load(name: str) -> dict[str, Any]:
+    """The saved result of one benchmark."""
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}") if abs(value) < 10_000 else round(value)
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(FOLDER.parent), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def _machine() -> str:
+    gib = round(psutil.virtual_memory().total / 2**30)
+    python = platform.python_version()
+    return f"{psutil.cpu_count()} cores, {gib} GiB, {platform.system()} {platform.release()}, Python {python}; the load generator shares the cores"
