@@ -19,12 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.page import Chaos, Mutant, Results, written
+from chaos.page import Chaos, Mutant, Results, appendix, written
 from chaos.run import Outcome
 from chaos.totals import Simulation
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE = ROOT / "docs" / "reliability.json", ROOT / "docs" / "reliability.md"
+RESULTS, PAGE, APPENDIX = (ROOT / "docs" / name for name in ("reliability.json", "reliability.md", "reliability-appendix.md"))
 SHARES = {"sim": 0.35, "chaos": 0.4, "soak": 0.25}  # of the time; the mutations take what they take
 SIM_STEP = 20  # seeds of one call
 CHAOS_SECONDS = 240.0  # of one run, at most
@@ -82,6 +82,13 @@ def _chaos(work: Work, *options: str) -> Chaos:
     return Chaos.of(outcome, " ".join(options))
 
 
+def write_pages(results: Results) -> None:
+    """Write the page and its appendix."""
+    PAGE.write_text(written(results))
+    APPENDIX.write_text(appendix(results))
+    print(f"wrote {PAGE} and {APPENDIX}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.evidence", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=7200.0, help="for simulation, chaos and soak together (default: two hours)")
@@ -93,8 +100,7 @@ def main() -> int:
     if not options.write:
         results = _run(options, results)
         RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    PAGE.write_text(written(results))
-    print(f"{PAGE} is written")
+    write_pages(results)
     return 1 if results.wrong else 0
 
 

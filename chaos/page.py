@@ -1,4 +1,4 @@
-"""docs/reliability.md, made of results and of what is known without them."""
+"""Make docs/reliability.md and its appendix from the results of the last run."""
 
 from __future__ import annotations
 
@@ -87,19 +87,53 @@ class Results(msgspec.Struct, kw_only=True):
 HERE = Path(__file__).parent
 
 
+APPENDIX_HEAD = """# Reliability: counters and defects
+
+<!-- written by `python -m chaos.evidence` (`make evidence`): change `chaos/page.py` and `found.py` instead -->
+
+The numbers behind [reliability.md](reliability.md).
+"""
+
+
 def written(results: Results) -> str:
-    """The page."""
+    """The page: methods, totals, limits."""
     head, tail = ((HERE / name).read_text() for name in ("page_head.md", "page_tail.md"))
-    parts = [head, *_results(results), *_found(), tail.replace("{tiers}\n", table(results.tiers))]
+    return _joined([head, _totals(results), f"## What runs when\n\n{table(results.tiers)}", tail])
+
+
+def appendix(results: Results) -> str:
+    """Counters of the last run, planted defects and what caught them, defects that were found."""
+    return _joined([APPENDIX_HEAD, *_results(results), *_found()])
+
+
+def _joined(parts: list[str]) -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _totals(results: Results) -> str:
+    """One row for each method, of the last run."""
+    if not results.date:
+        return "## Last run\n\nNo run is recorded.\n"
+    rows = []
+    if (told := results.simulation) is not None:
+        failed = f"**failed: {', '.join(map(str, told.failed))}**" if told.failed else "0 failed"
+        rows.append(f"| simulation | {told.seeds:,} seeds, {told.simulated_hours:.1f} simulated hours | {told.acknowledged:,} | {failed} |")
+    for run in [*results.chaos, *([results.soak] if results.soak is not None else [])]:
+        name = "soak" if run is results.soak else f"chaos, {run.network}"
+        lost = f", {run.recovered:,} records recovered after the loss of all disks" if run.recovered else ""
+        wrong = "; ".join(each.splitlines()[0] for each in run.wrong) or "nothing wrong"
+        rows.append(f"| {name} | {run.episodes} episodes in {run.seconds:.0f} s{lost} | {run.acknowledged:,} | {wrong} |")
+    if results.mutants:
+        caught = sum(bool(mutant.by) for mutant in results.mutants)
+        rows.append(f"| mutations ({results.mutants_date}) | {len(results.mutants)} planted defects | | {caught} caught |")
+    head = f"## Last run\n\n{results.date}, {results.machine}, `{results.command}`.\n\n"
+    return head + "| method | amount | appends acknowledged | result |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _results(results: Results) -> list[str]:
     if not results.date:
-        return ["## Last results\n\nNone were written down yet.\n"]
-    parts = [
-        f"## Last results\n\n{results.date}, {results.machine}, by `{results.command}`. Nothing of simulation, chaos and soak is from another run.\n"
-    ]
+        return ["## Last run\n\nNo run is recorded.\n"]
+    parts = [f"## Last run\n\n{results.date}, {results.machine}, `{results.command}`.\n"]
     if results.simulation is not None:
         parts.append(_simulation(results.simulation))
     if results.chaos or results.soak:
@@ -176,4 +210,4 @@ def _short(by: str) -> str:
 
 def _found() -> list[str]:
     rows = "\n".join(f"| {found.what} | {found.by} | {found.test} |" for found in FOUND)
-    return [f"## What was found, and mended\n\n| defect | found by | kept as |\n|---|---|---|\n{rows}\n"]
+    return [f"## Defects found before the first release\n\n| defect | found by | test |\n|---|---|---|\n{rows}\n"]

@@ -116,8 +116,8 @@ def _minutes(found: float, limit: float) -> str:
 
 
 def main() -> int:
-    from chaos.evidence import PAGE, RESULTS, machine
-    from chaos.page import Results, written
+    from chaos.evidence import RESULTS, machine, write_pages
+    from chaos.page import Results
 
     parser = argparse.ArgumentParser(prog="python -m chaos.tiers", description=__doc__.split("\n", 1)[0])
     parser.add_argument("junit", type=Path, help="what --junitxml of pytest left")
@@ -131,8 +131,7 @@ def main() -> int:
         results = msgspec.json.decode(RESULTS.read_bytes(), type=Results)
         results.tiers = run
         RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-        PAGE.write_text(written(results))
-        print(f"{PAGE} is written")
+        write_pages(results)
     return 1 if over(run) else 0
 
 

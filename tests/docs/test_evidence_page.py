@@ -11,14 +11,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from chaos.evidence import PAGE, RESULTS  # noqa: E402  (not a part of the package)
+from chaos.evidence import APPENDIX, PAGE, RESULTS  # noqa: E402  (not a part of the package)
 from chaos.found import FOUND  # noqa: E402
-from chaos.page import Chaos, Mutant, Results, Simulation, written  # noqa: E402
+from chaos.page import Chaos, Mutant, Results, Simulation, appendix, written  # noqa: E402
 from chaos.tiers import TIERS, measured, over, table, tier_of, total  # noqa: E402
 
 
 def test_the_page_is_made_of_the_numbers_that_are_kept() -> None:
-    assert PAGE.read_text() == written(msgspec.json.decode(RESULTS.read_bytes(), type=Results)), "run python -m chaos.evidence --write"
+    results = msgspec.json.decode(RESULTS.read_bytes(), type=Results)
+    assert PAGE.read_text() == written(results), "run python -m chaos.evidence --write"
+    assert APPENDIX.read_text() == appendix(results), "run python -m chaos.evidence --write"
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.what[:40])
@@ -43,13 +45,14 @@ def test_what_is_wrong_is_not_hidden() -> None:
         )  # type: ignore[arg-type]
 
     fine = Results(date="2026-01-01", chaos=[chaos()], mutants=[Mutant("raft", "votes twice", "seed 1")], simulation=Simulation(seeds=5))
-    assert not fine.wrong and "| nothing |" in written(fine) and "x: no root" in written(fine) and "none failed" in written(fine)
-    for results, told in (
-        (Results(date="d", chaos=[chaos("lost: w.1.0")]), "| 1 |"),
-        (Results(date="d", mutants=[Mutant("raft", "votes twice", "")]), "**survives**"),
-        (Results(date="d", simulation=Simulation(seeds=5, failed=[7])), "failed: 7"),
+    assert not fine.wrong and "| nothing |" in appendix(fine) and "x: no root" in appendix(fine) and "none failed" in appendix(fine)
+    assert "nothing wrong" in written(fine) and "| 1 caught |" in written(fine) and "0 failed" in written(fine)
+    for results, briefly, told in (
+        (Results(date="d", chaos=[chaos("lost: w.1.0")]), "lost: w.1.0", "| 1 |"),
+        (Results(date="d", mutants=[Mutant("raft", "votes twice", "")]), "| 0 caught |", "**survives**"),
+        (Results(date="d", simulation=Simulation(seeds=5, failed=[7])), "failed: 7", "failed: 7"),
     ):
-        assert results.wrong and told in written(results)
+        assert results.wrong and briefly in written(results) and told in appendix(results)
 
 
 REPORT = """<testsuites><testsuite name="pytest" tests="4" time="120.0" timestamp="2026-11-22T05:00:00">
