@@ -136,6 +136,17 @@ def test_refusals_have_their_types(client: Client) -> None:
         Client("ftp://somewhere")
 
 
+def test_refusals_name_what_is_there_whichever_core_has_it(client: Client) -> None:
+    for _ in range(8):
+        stream = client.stream(next(names))
+        stream.create(ttl_seconds=60)
+        with pytest.raises(Refused, match=r"holds application/json, and the request's Content-Type is text/plain") as refused:
+            client.stream(stream.name, content_type="text/plain").append("x")
+        assert refused.value.code == "CONTENT_TYPE_MISMATCH"
+        with pytest.raises(StreamExists, match="its Stream-TTL is 60, and the request's is 30"):
+            stream.create(ttl_seconds=30)
+
+
 def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
     stream = client.stream(next(names))
     for live in ("sse", "long-poll"):
