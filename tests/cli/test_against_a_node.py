@@ -73,6 +73,30 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
     assert run("ls").out == ""
 
 
+def test_a_subscription_that_is_refused_leaves_no_stream(node: RunningNode) -> None:
+    def refused(*arguments: str) -> str:
+        ran = polynya("sub", "create", *arguments, server=node.url)
+        assert ran.code == 1, ran
+        assert polynya("ls", "left/", server=node.url).out == ""
+        return ran.err
+
+    assert "lease_ttl_ms must be" in refused("w", "--pattern", "jobs/*", "--wake-stream", "left/wakes", "--lease", "1ms")
+    assert "is no stream path" in refused("w", "--stream", "a/../b", "--wake-stream", "left/wakes")
+    assert "watch its own wake_stream" in refused("w", "--stream", "left/wakes", "--wake-stream", "left/wakes")
+    first = ("sub", "create", "taken", "--pattern", "jobs/*", "--webhook", "http://127.0.0.1:1/hook")
+    assert polynya(*first, server=node.url).code == 0
+    assert "another configuration" in refused("taken", "--pattern", "jobs/*", "--wake-stream", "left/wakes")
+    polynya("create", "textual", "--content-type", "text/plain", server=node.url)
+    assert "the stream textual holds text/plain, and wakes are application/json" in refused(
+        "w", "--pattern", "j/*", "--wake-stream", "textual"
+    )
+    polynya("create", "ended", server=node.url)
+    polynya("close", "ended", server=node.url)
+    assert "the stream ended is closed" in refused("w", "--pattern", "j/*", "--wake-stream", "ended")
+    assert json.loads(polynya("sub", "ls", "--json", server=node.url).out)["id"] == "taken"
+    polynya("sub", "rm", "taken", server=node.url)
+
+
 def test_reads_from_the_last_records_and_tables(node: RunningNode) -> None:
     for part in range(3):
         polynya("append", "last", "--create", server=node.url, stdin="".join(f'{{"n":{part * 5 + at}}}\n' for at in range(5)).encode())

@@ -43,6 +43,52 @@ def test_lines_of_stdin_become_one_batch_of_an_idempotent_producer() -> None:
     assert json.loads(result.stdout) == {"name": "a/b", "records": 3, "batches": 1, "bytes": len(sent.body), "offset": TAIL}
 
 
+ARRAY = b'[{"n": 1}, {"n": 2}, [3]]'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "body", "said"),
+    [
+        (
+            (ARRAY.decode(),),
+            b"",
+            b"[%s]" % ARRAY,
+            "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its",
+        ),
+        ((), ARRAY, b"[%s]" % ARRAY, "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its"),
+        (
+            ("1", "[2]"),
+            b"",
+            b"[1,[2]]",
+            "appended 2 records to a in 1 batch\n  one of them is a JSON array, stored as one record; to store its",
+        ),
+        (
+            (" []", "[2]", "3"),
+            b"",
+            b"[[],[2],3]",
+            "appended 3 records to a in 1 batch\n  2 of them are JSON arrays, stored as one record each; to store their",
+        ),
+    ],
+)
+def test_an_array_that_becomes_one_record_is_pointed_out(arguments: tuple[str, ...], stdin: bytes, body: bytes, said: str) -> None:
+    with scripted(JSON_STREAM, DONE) as server:
+        result = ran(server.url, "append", "a", *arguments, stdin=stdin)
+    assert result.exit_code == 0 and server.said[1].body == body
+    assert said in result.stderr
+    assert result.stderr.endswith(" elements as records: polynya append a --whole < FILE\n")
+
+
+def test_a_whole_array_becomes_a_record_for_each_element_as_over_http() -> None:
+    with scripted(JSON_STREAM, DONE) as server:
+        result = ran(server.url, "append", "a", "--whole", stdin=ARRAY)
+        assert server.said[1].body == ARRAY and result.stderr == "appended 3 records to a in 1 batch\n"
+    with scripted(JSON_STREAM, DONE) as server:
+        assert json.loads(ran(server.url, "append", "a", "--whole", "--json", stdin=b'{"n": 1}').stdout)["records"] == 1
+    for arguments, size in ((("--whole",), 25), (("[1]",), 4)):
+        with scripted(TEXT_STREAM, DONE) as server:
+            assert ran(server.url, "append", "a", *arguments, stdin=ARRAY).stderr == f"appended {size} B to a in 1 batch\n"
+
+
 def test_an_append_whose_answer_is_lost_is_repeated_exactly() -> None:
     with scripted(JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE) as server:
         assert ran(server.url, "append", "a", "1", "2").exit_code == 0
