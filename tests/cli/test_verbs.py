@@ -295,3 +295,17 @@ def test_names_that_could_drive_a_terminal_are_listed_as_escapes() -> None:
 def test_a_stream_ends_in_one_way() -> None:
     both = ran("http://127.0.0.1:1", "create", "a", "--ttl", "1h", "--expires-at", "2030-01-01T00:00:00Z")
     assert both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
+
+
+def test_a_table_of_no_stream_says_that_it_stays_empty() -> None:
+    made = (201, {"content-type": "application/json"}, b'{"table": {}}')
+    listed = (200, {"content-type": "application/json"}, b'{"streams": [], "next": null}')
+    asked = ("table", "create", "t", "--prefix", "misspelt/")
+    with scripted(made, listed) as server:
+        result = ran(server.url, *asked)
+    assert result.exit_code == 0 and "no stream's name begins with 'misspelt/' yet" in result.stderr
+    assert server.said[1].path.startswith("/v1/streams?prefix=misspelt%2F")
+    with scripted(made, (200, {"content-type": "application/json"}, b'{"streams": [{"name": "misspelt/a"}], "next": null}')) as server:
+        assert "begins with" not in ran(server.url, *asked).stderr
+    with scripted(made, error(403, "FORBIDDEN")) as server:
+        assert ran(server.url, *asked).exit_code == 0, "the table is made, whatever the token may list"

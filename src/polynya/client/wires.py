@@ -128,7 +128,7 @@ class Wire(_Extended):
                 response.read()
                 return _answer(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error)
+                return _broken(error, built.url)
 
         try:
             answer = self._tried(request, once)
@@ -142,7 +142,7 @@ class Wire(_Extended):
         try:
             return _answer(self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error)
+            return _broken(error, built.url)
 
     def _tried(self, request: Request, once: Callable[[httpx.Request], Answer | Broken]) -> Answer | Broken:
         """By the best way, and by the next as long as nothing could be sent."""
@@ -205,7 +205,7 @@ class AsyncWire(_Extended):
                 await response.aread()
                 return _answer(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error)
+                return _broken(error, built.url)
 
         try:
             answer = await self._tried(request, once)
@@ -219,7 +219,7 @@ class AsyncWire(_Extended):
         try:
             return _answer(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error)
+            return _broken(error, built.url)
 
     async def _tried(self, request: Request, once: Callable[[httpx.Request], Awaitable[Answer | Broken]]) -> Answer | Broken:
         compass = self.compass
@@ -282,5 +282,7 @@ def _answer(response: httpx.Response) -> Answer:
     return Answer(response.status_code, dict(response.headers), response.content)
 
 
-def _broken(error: Exception) -> Broken:
-    return Broken(not isinstance(error, _NOT_SENT), str(error) or type(error).__name__)
+def _broken(error: Exception, url: httpx.URL | None = None) -> Broken:
+    """The break, with the server that it happened with."""
+    at = f" ({url.copy_with(raw_path=b'/')})".replace("/)", ")") if url is not None else ""
+    return Broken(not isinstance(error, _NOT_SENT), (str(error) or type(error).__name__) + at)
