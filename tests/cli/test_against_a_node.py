@@ -73,6 +73,30 @@ def test_a_subscription_from_birth_to_death(node: RunningNode) -> None:
     assert run("ls").out == ""
 
 
+def test_a_subscription_that_is_refused_leaves_no_stream(node: RunningNode) -> None:
+    def refused(*arguments: str) -> str:
+        ran = polynya("sub", "create", *arguments, server=node.url)
+        assert ran.code == 1, ran
+        assert polynya("ls", "left/", server=node.url).out == ""
+        return ran.err
+
+    assert "lease_ttl_ms must be" in refused("w", "--pattern", "jobs/*", "--wake-stream", "left/wakes", "--lease", "1ms")
+    assert "is no stream path" in refused("w", "--stream", "a/../b", "--wake-stream", "left/wakes")
+    assert "watch its own wake_stream" in refused("w", "--stream", "left/wakes", "--wake-stream", "left/wakes")
+    first = ("sub", "create", "taken", "--pattern", "jobs/*", "--webhook", "http://127.0.0.1:1/hook")
+    assert polynya(*first, server=node.url).code == 0
+    assert "another configuration" in refused("taken", "--pattern", "jobs/*", "--wake-stream", "left/wakes")
+    polynya("create", "textual", "--content-type", "text/plain", server=node.url)
+    assert "the stream textual holds text/plain, and wakes are application/json" in refused(
+        "w", "--pattern", "j/*", "--wake-stream", "textual"
+    )
+    polynya("create", "ended", server=node.url)
+    polynya("close", "ended", server=node.url)
+    assert "the stream ended is closed" in refused("w", "--pattern", "j/*", "--wake-stream", "ended")
+    assert json.loads(polynya("sub", "ls", "--json", server=node.url).out)["id"] == "taken"
+    polynya("sub", "rm", "taken", server=node.url)
+
+
 def test_reads_from_the_last_records_and_tables(node: RunningNode) -> None:
     for part in range(3):
         polynya("append", "last", "--create", server=node.url, stdin="".join(f'{{"n":{part * 5 + at}}}\n' for at in range(5)).encode())
@@ -160,7 +184,8 @@ def test_appends_and_a_tail_survive_kill_9_with_every_record_exactly_once(tmp_pa
 def test_streams_become_a_table_that_answers(node: RunningNode) -> None:
     polynya("append", "shop/a", "--create", server=node.url, stdin=b'{"item": 1, "price": 1.5}\n{"item": 2, "price": 2.5}\n')
     polynya("append", "shop/b", "--create", server=node.url, stdin=b'{"item": 3, "price": 4.0}\n')
-    assert polynya("table", "create", "shop", "--prefix", "shop/", server=node.url).code == 0
+    made = polynya("table", "create", "shop", "--prefix", "shop/", server=node.url)
+    assert made.code == 0 and "no stream's name begins with" not in made.err
     assert "never built" in polynya("sql", "select * from shop", server=node.url).err
     (table,) = json.loads(polynya("table", "ls", "--json", server=node.url).out)
     assert (table["name"], table["prefix"], table["streams"], table["iceberg"], table["records_behind"]) == ("shop", "shop/", 2, None, 3)

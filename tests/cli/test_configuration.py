@@ -54,3 +54,49 @@ def test_check_lists_every_problem_with_its_place(tmp_path: Path) -> None:
     node = ("--cluster-node", "1", "--cluster-nodes", "1=127.0.0.1:2=http://127.0.0.1:1", "--cold-backend", "none")
     assert "  cluster.ca: /no.ca cannot be used: No such file" in ran("check", *peers, *node).stderr
     assert "unsafe:" in ran("check", "--listen", "0.0.0.0:1", "--unsafe-no-auth").stderr
+
+
+def problems(file: Path, text: str, *flags: str, **variables: str) -> list[str]:
+    """What `config check` lists for a file of this text."""
+    file.write_text(text)
+    told = ran("check", "--json", "--config", str(file), *flags, **variables)
+    found: list[str] = json.loads(told.stdout)["problems"]
+    assert told.exit_code == (exits.USAGE if found else 0)
+    return found
+
+
+def test_check_lists_what_is_malformed_what_does_not_fit_together_and_the_certificates_at_once(tmp_path: Path) -> None:
+    text = 'lisen = "x"\ncores = 3\ngroups = 2\n[cold]\nbackend = "s3"\nflush_bytes = "many"\n[tls]\ncert = "/no.crt"\nkey = "/no.key"\n'
+    found = problems(tmp_path / "node.toml", text, "--listen", "0.0.0.0:1", POLYNYA_LAKE_INTERVAL="often")
+    assert len(found) == 6, found
+    for told in ("lisen: unknown", "'many'", "'often'", "s3 needs a bucket", "3 cores for 2 groups", "/no.crt and /no.key cannot be used"):
+        assert sum(told in problem for problem in found) == 1, (told, found)
+
+
+def test_check_lists_every_fault_of_a_cluster(tmp_path: Path) -> None:
+    files = "".join(f'{name} = "/no.{name}"\n' for name in ("ca", "cert", "key"))
+    node = '[[cluster.nodes]]\nid = {}\npeer = "127.0.0.1:{}"\nhttp = "http://127.0.0.1:{}"\n'
+    head = f'[cluster]\nid = "{"ab" * 16}"\nnode = 1\nreplicas = 4\n'
+    found = problems(tmp_path / "a.toml", head + files + node.format(1, 2, 3) + node.format(2, 2, 4), "--cold-backend", "memory")
+    assert len(found) == 6, found
+    for told in ("two nodes have the peer", "an odd number", "cold.backend", "/no.ca", "/no.cert", "/no.key"):
+        assert sum(told in problem for problem in found) == 1, (told, found)
+    bad = '[[cluster.nodes]]\nid = 3\npeer = "127.0.0.1:5"\n[[cluster.nodes]]\nid = 4\npeers = "x"\n'
+    (of_the_list, odd) = problems(tmp_path / "b.toml", head + bad)
+    assert "node 3: http is missing" in of_the_list and "node 4: peers: unknown" in of_the_list and "an odd number" in odd
+    (places,) = problems(
+        tmp_path / "c.toml", "", "--cluster-nodes", "1=x,2=127.0.0.1:1=ftp://x", "--cluster-node", "1", "--cluster-id", "ab" * 16
+    )
+    assert "'1=x'" in places and "node 2: 'ftp://x'" in places
+    (alone,) = problems(tmp_path / "d.toml", head.replace("node = 1", "node = 9").replace("4", "3") + node.format(1, 2, 3))
+    assert "9 is not in cluster.nodes" in alone
+
+
+def test_check_blames_no_setting_for_another_that_cannot_be_read(tmp_path: Path) -> None:
+    """A name that is spelled wrong, or a value that is none, leaves its setting unknown: what it does not fit with is not said."""
+    (typo,) = problems(tmp_path / "a.toml", '[cold]\nbackend = "s3"\ns3_buckets = "b"\n')
+    assert "did you mean cold.s3_bucket?" in typo
+    (switch,) = problems(tmp_path / "b.toml", 'listen = "0.0.0.0:1"\nunsafe_no_auth = "perhaps"\n')
+    assert "'perhaps'" in switch
+    (broken,) = problems(tmp_path / "c.toml", "[cold\n", POLYNYA_COLD_S3_ACCESS_KEY_ID="x")
+    assert "no valid TOML" in broken

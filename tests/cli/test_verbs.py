@@ -43,6 +43,52 @@ def test_lines_of_stdin_become_one_batch_of_an_idempotent_producer() -> None:
     assert json.loads(result.stdout) == {"name": "a/b", "records": 3, "batches": 1, "bytes": len(sent.body), "offset": TAIL}
 
 
+ARRAY = b'[{"n": 1}, {"n": 2}, [3]]'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "body", "said"),
+    [
+        (
+            (ARRAY.decode(),),
+            b"",
+            b"[%s]" % ARRAY,
+            "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its",
+        ),
+        ((), ARRAY, b"[%s]" % ARRAY, "appended 1 record to a in 1 batch\n  it is a JSON array, stored as one record; to store its"),
+        (
+            ("1", "[2]"),
+            b"",
+            b"[1,[2]]",
+            "appended 2 records to a in 1 batch\n  one of them is a JSON array, stored as one record; to store its",
+        ),
+        (
+            (" []", "[2]", "3"),
+            b"",
+            b"[[],[2],3]",
+            "appended 3 records to a in 1 batch\n  2 of them are JSON arrays, stored as one record each; to store their",
+        ),
+    ],
+)
+def test_an_array_that_becomes_one_record_is_pointed_out(arguments: tuple[str, ...], stdin: bytes, body: bytes, said: str) -> None:
+    with scripted(JSON_STREAM, DONE) as server:
+        result = ran(server.url, "append", "a", *arguments, stdin=stdin)
+    assert result.exit_code == 0 and server.said[1].body == body
+    assert said in result.stderr
+    assert result.stderr.endswith(" elements as records: polynya append a --whole < FILE\n")
+
+
+def test_a_whole_array_becomes_a_record_for_each_element_as_over_http() -> None:
+    with scripted(JSON_STREAM, DONE) as server:
+        result = ran(server.url, "append", "a", "--whole", stdin=ARRAY)
+        assert server.said[1].body == ARRAY and result.stderr == "appended 3 records to a in 1 batch\n"
+    with scripted(JSON_STREAM, DONE) as server:
+        assert json.loads(ran(server.url, "append", "a", "--whole", "--json", stdin=b'{"n": 1}').stdout)["records"] == 1
+    for arguments, size in ((("--whole",), 25), (("[1]",), 4)):
+        with scripted(TEXT_STREAM, DONE) as server:
+            assert ran(server.url, "append", "a", *arguments, stdin=ARRAY).stderr == f"appended {size} B to a in 1 batch\n"
+
+
 def test_an_append_whose_answer_is_lost_is_repeated_exactly() -> None:
     with scripted(JSON_STREAM, DROP, error(503, "UNAVAILABLE"), error(500, "INTERNAL", "unknown"), DONE) as server:
         assert ran(server.url, "append", "a", "1", "2").exit_code == 0
@@ -249,3 +295,17 @@ def test_names_that_could_drive_a_terminal_are_listed_as_escapes() -> None:
 def test_a_stream_ends_in_one_way() -> None:
     both = ran("http://127.0.0.1:1", "create", "a", "--ttl", "1h", "--expires-at", "2030-01-01T00:00:00Z")
     assert both.exit_code == exits.USAGE and "--ttl" in both.stderr and "--expires-at" in both.stderr
+
+
+def test_a_table_of_no_stream_says_that_it_stays_empty() -> None:
+    made = (201, {"content-type": "application/json"}, b'{"table": {}}')
+    listed = (200, {"content-type": "application/json"}, b'{"streams": [], "next": null}')
+    asked = ("table", "create", "t", "--prefix", "misspelt/")
+    with scripted(made, listed) as server:
+        result = ran(server.url, *asked)
+    assert result.exit_code == 0 and "no stream's name begins with 'misspelt/' yet" in result.stderr
+    assert server.said[1].path.startswith("/v1/streams?prefix=misspelt%2F")
+    with scripted(made, (200, {"content-type": "application/json"}, b'{"streams": [{"name": "misspelt/a"}], "next": null}')) as server:
+        assert "begins with" not in ran(server.url, *asked).stderr
+    with scripted(made, error(403, "FORBIDDEN")) as server:
+        assert ran(server.url, *asked).exit_code == 0, "the table is made, whatever the token may list"

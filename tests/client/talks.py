@@ -73,5 +73,7 @@ def token(record: int, byte: int) -> str:
     return f"{record:016d}_{byte:016d}"
 
 
+OPENED = ok(200, content_type="text/event-stream", stream_incarnation="42")
+END = b""
 LOST = Broken(sent=True, why="cut")
 NOBODY = Broken(sent=False, why="refused")

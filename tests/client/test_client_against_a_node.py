@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections.abc import Coroutine, Iterator
@@ -135,6 +136,17 @@ def test_refusals_have_their_types(client: Client) -> None:
         Client("ftp://somewhere")
 
 
+def test_refusals_name_what_is_there_whichever_core_has_it(client: Client) -> None:
+    for _ in range(8):
+        stream = client.stream(next(names))
+        stream.create(ttl_seconds=60)
+        with pytest.raises(Refused, match=r"holds application/json, and the request's Content-Type is text/plain") as refused:
+            client.stream(stream.name, content_type="text/plain").append("x")
+        assert refused.value.code == "CONTENT_TYPE_MISMATCH"
+        with pytest.raises(StreamExists, match="its Stream-TTL is 60, and the request's is 30"):
+            stream.create(ttl_seconds=30)
+
+
 def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
     stream = client.stream(next(names))
     for live in ("sse", "long-poll"):
@@ -148,6 +160,28 @@ def test_a_tail_notices_that_its_stream_is_another(client: Client) -> None:
             with pytest.raises((StreamReplaced, StreamNotFound)):
                 next(reader)
         stream.delete()
+
+
+def test_a_tail_from_now_that_is_left_early_goes_on_where_it_was(node: RunningNode) -> None:
+    """Its offset is saved before a record came; what came between is there."""
+
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream(next(names))
+        await stream.create()
+        await stream.append("before")
+        offset = NOW
+        async with stream.tail() as reader:
+            for _ in range(600):  # the answer that names the tail may take a while
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await anext(reader)
+                if (offset := reader.offset) != NOW:
+                    break
+        await stream.append("between")
+        async with stream.tail(offset) as reader:
+            assert (await anext(reader)).value == "between"
+
+    asynchronously(node, story)
 
 
 def test_a_fork_goes_its_own_way(client: Client) -> None:
@@ -203,6 +237,39 @@ def test_producers_fence_and_fail_with_their_types(client: Client) -> None:
     assert [record.value for record in stream.read()] == ["old", "new"]
     with pytest.raises(ValueError, match="closed"):
         producer.append(1)
+
+
+@pytest.mark.parametrize("last", [(), ({"n": 3}, {"n": 4})])
+def test_a_producer_closes_its_stream(client: Client, last: tuple[Any, ...]) -> None:
+    stream = client.stream(next(names))
+    stream.create()
+    with stream.producer("ends", batching=Batching(batch_records=1, linger_seconds=60.0)) as producer:
+        for number in range(3):
+            producer.append({"n": number})
+        closed = producer.close_stream(*last)
+        assert closed.closed and closed.offset == stream.head().offset and stream.head().closed
+        assert producer.close_stream() == closed
+        with pytest.raises(StreamClosed):
+            producer.append({"n": 9})
+    assert [record.value["n"] for record in stream.read()] == list(range(3 + len(last)))
+    with stream.producer("ends") as again:  # the program is run again
+        assert again.close_stream().offset == closed.offset
+    with pytest.raises(ProducerFailed) as failed, stream.producer() as late:
+        late.close_stream({"n": 9})
+    assert isinstance(failed.value.cause, StreamClosed)
+
+
+def test_an_asynchronous_producer_closes_its_stream(node: RunningNode) -> None:
+    async def story(client: AsyncClient) -> None:
+        stream = client.stream(next(names))
+        await stream.create(content_type="text/plain")
+        async with stream.producer() as producer:
+            await producer.append("a")
+            closed = await producer.close_stream("b", "c")
+            assert closed == await producer.close_stream() and closed.closed
+        assert b"".join([page.body async for page in stream.read().pages()]) == b"abc"
+
+    asynchronously(node, story)
 
 
 def test_an_exception_in_the_block_does_not_lose_what_was_appended(client: Client) -> None:

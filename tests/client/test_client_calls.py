@@ -12,6 +12,7 @@ from talks import LOST, NOBODY, no, ok, play, token
 from polynya.client import (
     AnswerDamaged,
     AsyncStream,
+    Client,
     ClientError,
     Facts,
     Outcome,
@@ -153,6 +154,17 @@ def test_refusals_have_types(answer: Answer, kind: type[ClientError], facts: dic
 def test_an_error_says_what_was_asked_and_where_to_look() -> None:
     error = play(append(), [no(409, "STREAM_CLOSED")]).error
     assert str(error) == "append to 'orders': no [STREAM_CLOSED] (request r1)"
+
+
+def test_an_answer_without_a_body_is_put_into_words() -> None:
+    error = play(verbs.head("s", RETRY), [ok(404)]).error
+    assert str(error) == "head of 's': there is no such stream; create() makes it [NOT_FOUND]"
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with Client("http://127.0.0.1:1", retry=Retry(seconds=0)) as client, pytest.raises(Unavailable) as gone:
+        client.stream("s").create()
+    assert str(gone.value).startswith("create 's': the server cannot be reached: ") and str(gone.value).endswith("(http://127.0.0.1:1)")
 
 
 def test_listings_come_page_by_page() -> None:

@@ -9,11 +9,12 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import LOST, NOBODY, no, ok, token
+from talks import LOST, NOBODY, no, ok, play, token
 
 from polynya.client import Appended, Batching, Outcome, ProducerFailed, ProducerFenced, ProducerGap, Refused, Retry, StreamClosed
 from polynya.client.messages import Answer, Broken, Heard, Request
 from polynya.client.producing import Names, Phase, ProducerCore
+from polynya.client.streams import Subject, producer_names
 
 RETRY = Retry(seconds=10.0, pause_seconds=0.1, pause_seconds_max=1.0)
 FRESH = Names(stream="s", content_type="application/json", producer_id="p")
@@ -28,9 +29,14 @@ class Server:
         self.records: list[object] = []
         self.states: dict[str, tuple[int, int]] = {}
         self.closed = False
+        self.closed_by: tuple[str, ...] = ()
 
     def answer(self, request: Request) -> Answer:
         name, epoch, number = (request.headers[key] for key in ("producer-id", "producer-epoch", "producer-seq"))
+        if self.closed and self.closed_by == (name, epoch, number):
+            return ok(204, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=number, stream_closed="true")
+        if self.closed:
+            return no(409, "STREAM_CLOSED", stream_next_offset=self._offset())
         known_epoch, last = self.states.get(name, (int(epoch), -1))
         if int(epoch) < known_epoch:
             return no(403, "PRODUCER_STALE", producer_epoch=str(known_epoch))
@@ -38,18 +44,19 @@ class Server:
             if int(number):
                 return no(400, "PRODUCER_EPOCH_START")
             last = -1
-        if self.closed:
-            return no(409, "STREAM_CLOSED", stream_next_offset=self._offset())
         if int(number) > last + 1:
             return no(409, "PRODUCER_GAP", producer_expected_seq=str(last + 1), producer_received_seq=number)
         if int(number) == last + 1:
-            self.records += json.loads(request.body)
+            self.records += json.loads(request.body or b"[]")
             last += 1
-            status = 200
+            status = 200 if request.body else 204
+            if request.headers.get("stream-closed") == "true":
+                self.closed, self.closed_by = True, (name, epoch, number)
         else:
             status = 204
         self.states[name] = (int(epoch), last)
-        return ok(status, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=str(last))
+        closed = {"stream_closed": "true"} if self.closed else {}
+        return ok(status, stream_next_offset=self._offset(), producer_epoch=epoch, producer_seq=str(last), **closed)
 
     def _offset(self) -> str:
         return token(len(self.records), len(self.records))
@@ -252,6 +259,91 @@ def test_two_runs_that_claim_one_epoch_at_the_same_time_do_not_both_believe_it()
     run(other, server)
     assert one.applied == 2 and other.applied == 0
     assert other.failure and other.failure.outcome is Outcome.UNKNOWN and "another run" in str(other.failure)
+
+
+@pytest.mark.parametrize("names", [FRESH, NAMED])
+@pytest.mark.parametrize("last", [[], [b"8", b"9"]])
+def test_a_producer_closes_its_stream_after_all_that_it_was_given(names: Names, last: list[bytes]) -> None:
+    core, server = ProducerCore(names, SMALL, RETRY), Server()
+    fill(core, 5)
+    batch = core.close_stream(last)
+    batch.receipt = "end"
+    run(core, server)
+    end = core.take_settled()[-1]
+    assert server.closed and server.records == [0, 1, 2, 3, 4, *map(int, last)] and core.applied == 5 + len(last)
+    assert end.receipt == "end" and end.result == Appended(offset=core.offset, closed=True) and core.is_idle
+    assert core.close_stream([]) is batch, "it may be said twice"
+    for again in (lambda: core.offer(b"1", 0.0), lambda: core.close_stream([b"1"])):
+        with pytest.raises(StreamClosed, match="it closed the stream"):
+            again()
+    assert core.has_room(1 << 30) and core.failure is None
+
+
+@pytest.mark.parametrize("last", [[], [b"9"]])
+def test_a_close_is_stored_once_and_only_after_what_is_before_it(last: list[bytes]) -> None:
+    """A closed stream refuses the repeats of earlier batches: the close does not leave before all of those are known to be applied."""
+    core, server = ProducerCore(FRESH, SMALL, RETRY), Server()
+    fill(core, 2)
+    core.close_stream(last)
+    first = core.due(0.0)
+    assert first is not None and core.due(0.0) is None
+    server.answer(first)
+    core.heard(first, Heard(0.0, 1.0, LOST))
+    core.heard(again := core.due(1.0), Heard(1.0, 1.0, server.answer(again)))
+    closing = core.due(1.0)
+    assert closing.headers["stream-closed"] == "true" and closing.headers["producer-seq"] == "1"
+    server.answer(closing)
+    core.heard(closing, Heard(1.0, 1.0, LOST))
+    run(core, server, now=2.0)
+    assert core.failure is None and core.applied == 2 + len(last) and server.records == [0, 1, *map(int, last)] and server.closed
+
+
+@pytest.mark.parametrize("names", [FRESH, NAMED])
+def test_a_stream_that_is_closed_already_needs_no_second_close(names: Names) -> None:
+    """As when the program that closed it is run again. Last records are refused: they cannot have been stored."""
+    server = Server()
+    server.closed = True
+    core = ProducerCore(names, SMALL, RETRY)
+    core.close_stream([])
+    run(core, server)
+    (end,) = core.take_settled()
+    assert core.failure is None and isinstance(end.result, Appended) and end.result.closed and end.result.offset == token(0, 0)
+    core = ProducerCore(names, SMALL, RETRY)
+    core.close_stream([b"1"])
+    run(core, server)
+    assert core.failure is not None and isinstance(core.failure.cause, StreamClosed) and core.failure.refused == 1
+
+
+def test_a_close_that_cannot_be_is_refused_at_once() -> None:
+    core = ProducerCore(FRESH, SMALL, RETRY)
+    with pytest.raises(ValueError, match="at most"):
+        core.close_stream([b"1" * (20 << 20), b"1" * (20 << 20)])
+    raw = ProducerCore(Names(stream="s", content_type="text/plain", producer_id="p"), SMALL, RETRY)
+    with pytest.raises(ValueError, match="empty"):
+        raw.close_stream([b"", b""])
+    core.close()
+    with pytest.raises(ValueError, match="closed"):
+        core.close_stream([])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch_bytes": 0}, {"batch_records": -1}, {"in_flight": 0}, {"buffer_bytes": -5}, {"linger_seconds": -0.1},
+     {"linger_seconds": float("nan")}, {"linger_seconds": float("inf")}],
+)  # fmt: skip
+def test_a_batching_that_cannot_work_is_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        Batching(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**53])
+@pytest.mark.parametrize("name", ["", "billing"])
+def test_an_epoch_that_no_server_takes_is_refused(epoch: int, name: str) -> None:
+    stream = Subject("s", "application/json", RETRY)
+    refused = play(producer_names(stream, name, epoch, "drawn"), [])
+    assert isinstance(refused.error, ValueError) and "epoch must be between 0 and" in str(refused.error)
+    assert play(producer_names(stream, name, 7, "drawn"), []).result.epoch == 7
 
 
 def test_a_probe_is_repeated_until_it_is_answered() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talks import LOST, NOBODY, Played, no, ok, play, token
+from talks import END, LOST, NOBODY, OPENED, Played, no, ok, play, token
 
 from polynya.client import Retry, StreamGone, StreamReplaced, Trimmed, Unavailable
 from polynya.client.messages import Answer, Broken
@@ -51,10 +51,6 @@ class Source:
             **({"streamClosed": True} if closed else {}),
         }
         return data + b"event: control\ndata:" + json.dumps(control).encode() + b"\n\n"
-
-
-OPENED = ok(200, content_type="text/event-stream", stream_incarnation=LIFE)
-END = b""
 
 
 def values(played: Played) -> list[int]:

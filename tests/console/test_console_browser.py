@@ -134,22 +134,24 @@ def test_keys_lead_from_a_row_to_its_stream_and_back(page: Page) -> None:
 def test_a_records_numbers_are_not_rounded_and_places_are_found(page: Page, node: RunningNode) -> None:
     go(page, "#/stream/orders")
     page.wait("document.querySelectorAll('.record').length === 100")
-    assert texts(page, ".record .at")[0::99] == ["#150", "#249"], "the newest ones first of all"
-    fill(page, "#place", "0")
-    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    assert texts(page, ".record .at")[0::99] == ["#151", "#250"], "the newest ones first of all"
+    fill(page, "#place", "1")
+    page.wait("document.querySelector('.record .at').textContent === '#1'")
+    wait_text(page, ".state", "Records 1 to 100 of 250")
     page.run("document.querySelectorAll('.record')[1].click()")
     wait_text(page, ".tree", "12345678901234567890123")
+    wait_text(page, ".pane", "Record 2")
     page.press("2")
     assert texts(page, ".record-body") == ['{"big":12345678901234567890123}']
     page.press("3")
     wait_text(page, ".hex-view", "7b 22 62 69 67 22 3a")
     page.press("1")
     page.press("n")
-    page.wait("document.querySelector('.record .at').textContent === '#100'")
+    page.wait("document.querySelector('.record .at').textContent === '#101'")
     fill(page, "#place", "-3")
     page.wait("document.querySelectorAll('.record').length === 3")
     fill(page, "#place", "1h")
-    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    page.wait("document.querySelector('.record .at').textContent === '#1'")
     fill(page, "#place", "9999")
     wait_text(page, ".state.wrong", "offset lies beyond the tail")
     fill(page, "#place", "gibberish")
@@ -157,8 +159,8 @@ def test_a_records_numbers_are_not_rounded_and_places_are_found(page: Page, node
 
 
 def test_copy_as_curl_is_a_command_that_gives_the_record(page: Page) -> None:
-    go(page, "#/stream/orders?at=1")
-    page.wait("document.querySelector('.record .at')?.textContent === '#1'")
+    go(page, "#/stream/orders?at=2")
+    page.wait("document.querySelector('.record .at')?.textContent === '#2'")
     page.run("document.querySelector('.record').click()")
     page.run("navigator.clipboard.writeText = async (text) => { window.copied = text }")
     page.run("[...document.querySelectorAll('.pane button')].find((each) => each.textContent === 'Copy as curl').click()")
@@ -211,7 +213,7 @@ def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> 
     wait_text(page, ".state", "Live")
     httpx.post(stream, content=b'[{"n":1.50},\n{"n":2}]', headers=JSON, timeout=60)
     page.wait("document.querySelectorAll('.record').length === 3")
-    assert texts(page, ".record .at") == ["#0", "#1", "#2"]
+    assert texts(page, ".record .at") == ["#1", "#2", "#3"]
     assert texts(page, ".record .preview")[1] == '{"n":1.50}'
     page.press(" ")
     wait_text(page, ".state", "Paused")
@@ -222,7 +224,7 @@ def test_a_stream_is_followed_paused_and_ends(page: Page, node: RunningNode) -> 
     page.wait("document.querySelectorAll('.record').length === 4")
     for begin in range(0, 3000, 500):
         httpx.post(stream, json=list(range(begin, begin + 500)), headers=JSON, timeout=60)
-    page.wait("document.querySelector('.records li:last-child .at')?.textContent === '#3,003'")
+    page.wait("document.querySelector('.records li:last-child .at')?.textContent === '#3,004'")
     assert len(texts(page, ".record")) == 500, "the oldest rows go"
     httpx.post(stream, headers={"Stream-Closed": "true"}, timeout=60)
     wait_text(page, ".state", "The stream is closed")
@@ -246,7 +248,7 @@ def test_streams_that_are_not_json(page: Page) -> None:
     page.wait("document.querySelectorAll('.record').length === 25")
     assert texts(page, ".record .preview")[-1] == "line 39"
     page.press("p")
-    page.wait("document.querySelector('.record .at').textContent === '#0'")
+    page.wait("document.querySelector('.record .at').textContent === '#1'")
     fill(page, "#place", "1h")
     page.wait("document.querySelector('.record .preview').textContent === 'line 0'")
     go(page, "#/stream/blobs/x")
@@ -379,8 +381,8 @@ def test_a_node_that_went_away_is_said_in_words_until_it_is_back(browser: Browse
     go(page, "#/stream/orders")
     wait_text(page, ".state.wrong", "cannot be read: the node does not answer. Trying again")
     with running_node(tmp_path / "data", "--listen", listen):
-        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+        wait_text(page, ".state:not(.wrong)", "Records 1 to 3 of 3")
     wait_text(page, ".state.wrong", "cannot be read")
     with running_node(tmp_path / "data", "--listen", listen):
-        wait_text(page, ".state:not(.wrong)", "Records 0 to 2 of 3")
+        wait_text(page, ".state:not(.wrong)", "Records 1 to 3 of 3")
     page.call("Page.close")

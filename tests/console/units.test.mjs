@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const from = (name) => import(new URL(`${name}.js`, `file://${process.env.CONSOLE}/`));
-const { bytes, compact, duration, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
+const { bytes, compact, duration, ordinal, parsePlace, parseToken, quoted, token, visible, visibleLines } = await from("format");
 const { elements, parse, plain } = await from("json");
 const { SseParser } = await from("sse");
 const { Book, Series } = await from("rates");
@@ -28,13 +28,15 @@ test("places that people type", () => {
   assert.deepEqual(parsePlace("", now), { end: true });
   assert.deepEqual(parsePlace("start", now), { start: true });
   assert.deepEqual(parsePlace("-1", now), { start: true });
-  assert.deepEqual(parsePlace(" #1,200 ", now), { record: 1200 });
+  assert.deepEqual(parsePlace(" #1,200 ", now), { record: 1199 });
   assert.deepEqual(parsePlace("0000000000000003_0000000000000101", now), { record: 3 });
   assert.deepEqual(parsePlace("-20", now), { last: 20 });
   assert.deepEqual(parsePlace("10m", now), { time: now - 10 * minute });
   assert.deepEqual(parsePlace("1.5 h ago", now), { time: now - 90 * minute });
   assert.deepEqual(parsePlace("2026-11-01T00:00Z", now), { time: Date.parse("2026-11-01T00:00:00Z") });
-  for (const wrong of ["nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"])
+  assert.deepEqual(parsePlace("1", now), { record: 0 }, "records are counted from one");
+  assert.equal(ordinal(1199), "1,200");
+  for (const wrong of ["0", "#0", "nonsense", "10 parsecs", "2026-99-99", "1e5", "--3", "99999999999999999999"])
     assert.equal(parsePlace(wrong, now), null);
 });
 

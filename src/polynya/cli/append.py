@@ -37,7 +37,7 @@ T = TypeVar("T")
 @click.command("append")
 @click.argument("stream", shell_complete=complete_stream)
 @click.argument("records", nargs=-1)
-@click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line.")
+@click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line. Each element of a JSON array is a record.")
 @click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
 @click.option("--content-type", metavar="TYPE", help="Of the stream that --create makes.  [default: application/json; with --whole bytes]")
 @click.option("--close", is_flag=True, help="Close the stream after the last record.")
@@ -61,9 +61,11 @@ def append_command(
     line. Lines are gathered into batches while the server is busy, and each batch is sent again until the server has answered for it: as
     an idempotent producer's, so that a repeat is never stored twice.
 
+    A JSON array is one record here, unless --whole is given: then each element is one, as in a POST over HTTP.
+
     \b
     polynya append orders '{"item": 7}' '{"item": 8}'
-    jq -c '.[]' orders.json | polynya append orders --create
+    polynya append orders --whole < array.json
     tail -F access.log | polynya append logs/web-1 --create --content-type text/plain
     polynya append pictures/cat --whole < cat.jpg
     """
@@ -76,6 +78,8 @@ def append_command(
         with _bar(stream, records) as bar:
             for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
                 producer.append(lines)
+                if whole and is_json(content_type):
+                    producer.records, producer.counts_records = _elements(lines[0]), True
                 bar.advance(sum(map(len, lines)))
     finally:
         if producer.batches or sys.exc_info()[0] is None:
@@ -131,8 +135,9 @@ class Producer:
         self._content_type = content_type
         self._retry_seconds = retry_seconds
         self._id = name or f"cli-{secrets.token_hex(8)}"
-        self.lines_are_records = lines_are_records
+        self.lines_are_records = self.counts_records = lines_are_records
         self.batches = 0
+        self.arrays = 0  # of the records
         self.records = 0
         self.bytes = 0
         self.offset = ""
@@ -150,6 +155,7 @@ class Producer:
             raise self._refused(answer, lines)
         self.batches += 1
         self.records += len(lines)
+        self.arrays += sum(line.lstrip()[:1] == b"[" for line in lines) if self.lines_are_records else 0
         self.bytes += len(body)
         self.offset = answer.headers.get("stream-next-offset", self.offset)
 
@@ -191,12 +197,22 @@ class Producer:
         return self._client.refused(answer, stream=self._stream)
 
     def _progress(self) -> str:
-        were = "was" if self.records == 1 or not self.lines_are_records else "were"
+        were = "was" if self.records == 1 or not self.counts_records else "were"
         return f"Before it {self.said()} {were} appended; the batch that failed begins after that."
 
     def said(self) -> str:
         """How much was appended, in what the stream counts."""
-        return output.counted(self.records, "record") if self.lines_are_records else output.size(self.bytes)
+        return output.counted(self.records, "record") if self.counts_records else output.size(self.bytes)
+
+
+def _elements(body: bytes) -> int:
+    """The records that a body is to a JSON stream."""
+    import msgspec
+
+    try:
+        return len(msgspec.json.decode(body, type=list[msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 1
 
 
 def _first_bad(lines: Sequence[bytes]) -> int | None:
@@ -261,7 +277,12 @@ def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[lis
 
 def _report(producer: Producer, stream: str, *, as_json: bool) -> None:
     if as_json:
-        facts = {"records": producer.records} if producer.lines_are_records else {}
+        facts = {"records": producer.records} if producer.counts_records else {}
         output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})
     else:
         output.notice(f"appended {producer.said()} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")
+    if producer.arrays:
+        what = "one of them is a JSON array" if producer.arrays == 1 else f"{producer.arrays:,} of them are JSON arrays"
+        what = "it is a JSON array" if producer.records == 1 else what
+        each, its = ("", "its") if producer.arrays == 1 else (" each", "their")
+        output.notice(f"  {what}, stored as one record{each}; to store {its} elements as records: polynya append {stream} --whole < FILE")

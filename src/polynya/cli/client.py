@@ -258,7 +258,8 @@ class Client:
 
         said = error.message.removeprefix(f"{what}: ")
         if not error.status:
-            return self.failed(httpx.TransportError(said.partition(": ")[2] or said), applied=False)
+            why = (said.partition(": ")[2] or said).removesuffix(f" ({self.server})")
+            return self.failed(httpx.TransportError(why), applied=False)
         told = {"code": error.code, "message": said, "request_id": error.request_id}
         headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
         request = httpx.Request("GET", self.server)

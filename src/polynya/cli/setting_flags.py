@@ -10,7 +10,7 @@ import click
 
 from polynya.base.errors import ConfigError
 from polynya.cli import exits
-from polynya.node.config import Loaded, load
+from polynya.node.config import Loaded, inspect, load
 from polynya.node.settings import SETTINGS, Setting, parse_seconds, parse_switch
 
 # The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
@@ -39,11 +39,21 @@ def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def loaded_config(file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Loaded:
     """The configuration; `values` are the flags by variable. Raises `exits.Misused` that lists every problem."""
-    flags = {setting.flag: text for setting in SETTINGS if setting.flag and (text := values[_variable(setting)]) is not None}
     try:
-        return load(flags, environ=environ, path=file)
+        return load(_flags(values), environ=environ, path=file)
     except ConfigError as error:
         raise exits.Misused(str(error)) from None
+
+
+def inspected_config(
+    file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> tuple[Loaded, list[str]]:
+    """The configuration as far as it can be read, and every problem with it."""
+    return inspect(_flags(values), environ=environ, path=file)
+
+
+def _flags(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {setting.flag: text for setting in SETTINGS if setting.flag and (text := values[_variable(setting)]) is not None}
 
 
 def _variable(setting: Setting) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from polynya.cli import exits, output
-from polynya.cli.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.client import JSON_TYPE, Client, is_json, server_option, stream_path
 from polynya.cli.command_group import CommandGroup
 from polynya.cli.completing import complete_stream, complete_subscription
 from polynya.cli.output import as_json
@@ -68,11 +68,11 @@ def sub_create_command(
         body["webhook"] = {"url": webhook}
     if lease is not None:
         body["lease_ttl_ms"] = round(lease * 1000)
-    if wake_stream is not None and facts_if_there(client, wake_stream) is None:
-        client.call("PUT", stream_path(wake_stream), headers={"content-type": JSON_TYPE})
-        output.notice(f"the wake stream {wake_stream} was not there and is created")
+    is_missing = wake_stream is not None and not _is_wake_stream(client, wake_stream)
     answer = client.call("PUT", _path(id), content=_encoded(body), headers={"content-type": JSON_TYPE})
     created = answer.status_code == 201
+    if wake_stream is not None and is_missing:
+        _create_wake_stream(client, wake_stream, id)
     if as_json:
         output.json_line({**answer.json(), "created": created})
         return
@@ -164,6 +164,31 @@ def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
             output.json_line({"id": key, "deleted": True})
         else:
             output.notice(f"subscription {key} is gone")
+
+
+def _is_wake_stream(client: Client, stream: str) -> bool:
+    """Whether the stream is there, as wakes need it. Raises `exits.Refused` when it is there and cannot take wakes."""
+    facts = facts_if_there(client, stream)
+    if facts is None:
+        return False
+    if not is_json(facts["content_type"] or ""):
+        raise exits.Refused(
+            f"the stream {stream} holds {facts['content_type']}, and wakes are {JSON_TYPE}",
+            hint="Nothing was created. Name another stream; one that is not there is created.",
+        )
+    if facts["closed"]:
+        raise exits.Refused(f"the stream {stream} is closed, so no wake can be appended", hint="Nothing was created. Name another stream.")
+    return True
+
+
+def _create_wake_stream(client: Client, stream: str, key: str) -> None:
+    """Create it after the subscription, which the server may refuse. Raises `exits.Ended`."""
+    try:
+        client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
+    except exits.Ended as failure:
+        failure.hint = f"The subscription {key} is there; its wakes are announced once the stream is, too: polynya create {stream}"
+        raise
+    output.notice(f"the wake stream {stream} was not there and is created")
 
 
 def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:

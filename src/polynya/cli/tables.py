@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -66,6 +66,11 @@ def table_create_command(client: Client, name: str, prefix: str, as_json: bool) 
     else:
         made = "created" if answer.status_code == 201 else "is there already"
         output.notice(f"table {name} {made}; 'polynya compact {name}' fills it")
+        with suppress(exits.Ended):  # the token may not list streams
+            if not client.names(prefix, limit=1)["streams"]:
+                output.notice(
+                    f"  no stream's name begins with '{prefix}' yet, so the table is empty until one does; 'polynya ls' lists them"
+                )
 
 
 @table_command.command("ls")

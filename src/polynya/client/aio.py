@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.client import streams, verbs
 from polynya.client.aio_producer import AsyncProducer, OpeningProducer
 from polynya.client.aio_work import AsyncWork
+from polynya.client.extras import extras_of
 from polynya.client.handles import Position
 from polynya.client.hearing import drawn_producer_id, worker_name
 from polynya.client.lines import AsyncFeed, AsyncLine
@@ -33,8 +35,8 @@ class AsyncReader(Position):
     `offset` is where to go on after what was given last. Close it, or use it in an `async with`, to give its connection back early. Waiting
     for the next record may be cancelled, by `asyncio.timeout` for one: nothing is lost, and the next call goes on."""
 
-    def __init__(self, wire: AsyncWire, place: Place, talk: Talk[None]) -> None:
-        super().__init__(place)
+    def __init__(self, wire: AsyncWire, place: Place, talk: Talk[None], *, live: bool = False) -> None:
+        super().__init__(place, live=live)
         self._feed = AsyncFeed(wire, talk)
 
     async def __aenter__(self) -> AsyncReader:
@@ -62,12 +64,14 @@ class AsyncReader(Position):
 class _Pages(AsyncIterator[Page]):
     """No generator: that would be at its end when a caller is cancelled."""
 
-    def __init__(self, feed: AsyncFeed, passed: Callable[[Page], Page]) -> None:
+    def __init__(self, feed: AsyncFeed, passed: Callable[[Page], bool]) -> None:
         self._feed = feed
         self._passed = passed
 
     async def __anext__(self) -> Page:
-        return self._passed(await anext(self._feed))
+        while not self._passed(page := await anext(self._feed)):
+            pass
+        return page  # type: ignore[no-any-return]
 
 
 def _verb(
@@ -98,6 +102,13 @@ class AsyncStream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncStream:
+        """The same stream, with more custom headers and query parameters in every request, as for one call:
+        `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for a name that the client sets itself."""
+        other = copy(self)
+        other._wire = self._wire.extended(extras_of(headers, params))
+        return other
+
     def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> OpeningProducer:
         """An idempotent producer: `async with stream.producer() as producer`, or `await` it. Without an id it gets one of its own. With an
         id it takes the next epoch, or the given one if that was never used, and so fences off earlier runs of the same id."""
@@ -126,7 +137,7 @@ class AsyncStream(Subject):
     ) -> AsyncReader:
         """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
-        return AsyncReader(self._wire, place, tail(place, self._retry, live))
+        return AsyncReader(self._wire, place, tail(place, self._retry, live), live=True)
 
     async def fork(
         self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None
@@ -141,15 +152,23 @@ class AsyncClient:
     """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
     another when one is away. It holds connections, so keep one and close it, or use it in an `async with`; it belongs to one event loop.
 
-    `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
-    False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
+    `token` goes as a bearer token with every request, and so do `headers` and `params`, custom headers and query parameters; `retry` says
+    how long failures that may pass are met by trying again; `verify` is False, or an `ssl.SSLContext`, for certificates that this machine
+    does not know."""
 
     def __init__(
-        self, server: str | Sequence[str] = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True
+        self,
+        server: str | Sequence[str] = SERVER_DEFAULT,
+        *,
+        token: str = "",
+        retry: Retry | None = None,
+        verify: Any = True,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
     ) -> None:
         from polynya.client.wires import AsyncWire, options_of  # httpx is loaded with the first client
 
-        options = options_of(server, token, verify)
+        options = options_of(server, token, verify, headers, params)
         self._wire = AsyncWire(options)
         self.server = options.servers[0]
         self._retry = retry or Retry()
@@ -162,6 +181,13 @@ class AsyncClient:
 
     async def close(self) -> None:
         await self._wire.close()
+
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> AsyncClient:
+        """The same client, with more custom headers and query parameters in every request. It shares this one's connections: close this
+        one. Raises ValueError for a name that the client sets itself."""
+        other = copy(self)
+        other._wire = self._wire.extended(extras_of(headers, params))
+        return other
 
     def stream(self, name: str, *, content_type: str | None = None) -> AsyncStream:
         """The stream of this name; nothing is asked of the server yet."""

@@ -98,6 +98,16 @@ class AsyncProducer(Progress):
         assert isinstance(batch.receipt, AsyncReceipt)
         return batch.receipt
 
+    async def close_stream(self, *records: Json) -> Appended:
+        """Close the stream: after all that was appended, and with the given last records, all or none. Wait until it is done. Called again
+        without records it answers the same. Raises `ProducerFailed`; TypeError and ValueError for what is no record."""
+        batch = self._core.close_stream([self._core.encode(record) for record in records])
+        if batch.receipt is None:
+            batch.receipt = AsyncReceipt(self._loop.create_future())
+        self._tell()
+        assert isinstance(batch.receipt, AsyncReceipt)
+        return await batch.receipt
+
     async def flush(self) -> None:
         """Wait until all that was appended is durable. Raises `ProducerFailed`."""
         end = self._core.flush()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polynya.client import streams, verbs
 from polynya.client.blocking_producer import Producer
 from polynya.client.blocking_work import Work
+from polynya.client.extras import extras_of
 from polynya.client.handles import Position
 from polynya.client.hearing import drawn_producer_id, worker_name
 from polynya.client.lines import Feed, Line
@@ -32,8 +34,8 @@ class Reader(Position):
 
     `offset` is where to go on after what was given last. Close it, or use it in a `with`, to give its connection back early."""
 
-    def __init__(self, wire: Wire, place: Place, talk: Talk[None]) -> None:
-        super().__init__(place)
+    def __init__(self, wire: Wire, place: Place, talk: Talk[None], *, live: bool = False) -> None:
+        super().__init__(place, live=live)
         self._feed = Feed(wire, talk)
 
     def __enter__(self) -> Reader:
@@ -52,7 +54,7 @@ class Reader(Position):
 
     def pages(self) -> Iterator[Page]:
         """Page by page: the answers and events as they come."""
-        return map(self._passed, self._feed)
+        return filter(self._passed, self._feed)
 
     def close(self) -> None:
         self._feed.close()
@@ -84,6 +86,13 @@ class Stream(Subject):
     close = _verb(streams.close)
     delete = _verb(streams.delete)
 
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Stream:
+        """The same stream, with more custom headers and query parameters in every request, as for one call:
+        `stream.with_options(headers={"traceparent": "..."}).append(record)`. Raises ValueError for a name that the client sets itself."""
+        other = copy(self)
+        other._wire = self._wire.extended(extras_of(headers, params))
+        return other
+
     def producer(self, producer_id: str = "", *, epoch: int | None = None, batching: Batching | None = None) -> Producer:
         """An idempotent producer: use it in a `with`. Without an id it gets one of its own. With an id it takes the next epoch, or the given
         one if that was never used, and so fences off earlier runs of the same id."""
@@ -108,7 +117,7 @@ class Stream(Subject):
     ) -> Reader:
         """What it holds from an offset or a time on, and then what comes, until it is closed. Lost connections are resumed."""
         place = streams.place(self, offset, from_time, consistency=consistency)
-        return Reader(self._wire, place, tail(place, self._retry, live))
+        return Reader(self._wire, place, tail(place, self._retry, live), live=True)
 
     def fork(self, name: str, *, offset: str | None = None, ttl_seconds: int | None = None, expires_at: str | None = None) -> Stream:
         """A new stream that begins with what this one holds up to an offset (None: all of it)."""
@@ -121,15 +130,23 @@ class Client:
     """A server, or the nodes of a cluster: several URLs, in a list or with commas. It goes to the node that owns a stream by itself, and to
     another when one is away. It holds connections, so keep one and close it, or use it in a `with`; threads may share it.
 
-    `token` goes as a bearer token with every request; `retry` says how long failures that may pass are met by trying again; `verify` is
-    False, or an `ssl.SSLContext`, for certificates that this machine does not know."""
+    `token` goes as a bearer token with every request, and so do `headers` and `params`, custom headers and query parameters; `retry` says
+    how long failures that may pass are met by trying again; `verify` is False, or an `ssl.SSLContext`, for certificates that this machine
+    does not know."""
 
     def __init__(
-        self, server: str | Sequence[str] = SERVER_DEFAULT, *, token: str = "", retry: Retry | None = None, verify: Any = True
+        self,
+        server: str | Sequence[str] = SERVER_DEFAULT,
+        *,
+        token: str = "",
+        retry: Retry | None = None,
+        verify: Any = True,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
     ) -> None:
         from polynya.client.wires import Wire, options_of  # httpx is loaded with the first client
 
-        options = options_of(server, token, verify)
+        options = options_of(server, token, verify, headers, params)
         self._wire = Wire(options)
         self.server = options.servers[0]
         self._retry = retry or Retry()
@@ -142,6 +159,13 @@ class Client:
 
     def close(self) -> None:
         self._wire.close()
+
+    def with_options(self, *, headers: Mapping[str, str] | None = None, params: Mapping[str, str] | None = None) -> Client:
+        """The same client, with more custom headers and query parameters in every request. It shares this one's connections: close this
+        one. Raises ValueError for a name that the client sets itself."""
+        other = copy(self)
+        other._wire = self._wire.extended(extras_of(headers, params))
+        return other
 
     def stream(self, name: str, *, content_type: str | None = None) -> Stream:
         """The stream of this name; nothing is asked of the server yet."""

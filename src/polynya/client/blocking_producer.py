@@ -59,6 +59,20 @@ class Producer(Progress):
         assert isinstance(batch.receipt, Future)
         return batch.receipt
 
+    def close_stream(self, *records: Json) -> Appended:
+        """Close the stream: after all that was appended, and with the given last records, all or none. Wait until it is done. Called again
+        without records it answers the same. Raises `ProducerFailed`; TypeError and ValueError for what is no record."""
+        data = [self._core.encode(record) for record in records]
+        with self._changed:
+            batch = self._core.close_stream(data)
+            if batch.receipt is None:
+                batch.receipt = Future()
+                batch.receipt.set_running_or_notify_cancel()
+            self._changed.notify_all()
+        assert isinstance(batch.receipt, Future)
+        result: Appended = batch.receipt.result()
+        return result
+
     def flush(self) -> None:
         """Wait until all that was appended is durable. Raises `ProducerFailed`."""
         with self._changed:

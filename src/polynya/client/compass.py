@@ -38,6 +38,14 @@ class Compass:
         self._avoided: dict[str, tuple[float, float]] = {}  # until when, and for how long the next time
         self._ask_at = 0.0
         self._lock = Lock()
+        self._guarded: Compass | None = self if with_token else None
+
+    def guarded(self) -> Compass:
+        """The one for requests that may carry a secret though there is no token: it follows fewer hints."""
+        with self._lock:
+            if self._guarded is None:
+                self._guarded = Compass(self.servers, with_token=True)
+            return self._guarded
 
     def ways(self, target: str, now: float) -> list[str]:
         """The servers to try, one after the other as long as nothing could be sent; all that are known are among them."""

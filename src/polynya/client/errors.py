@@ -144,6 +144,13 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
+_WORDS = {  # for an answer without a body, as one to HEAD
+    "NOT_FOUND": "there is no such stream; create() makes it",
+    "GONE": "the stream was deleted",
+    "UNAUTHORIZED": "the server needs a token, or does not know the given one",
+}
+
+
 class _Told(msgspec.Struct):
     code: str = ""
     message: str = ""
@@ -158,7 +165,8 @@ def refused(answer: Answer, what: str) -> Refused:
     """The typed error of a deterministic no. `what` is what was asked for, as in "append to 'orders'"."""
     told = said(answer)
     code = told.code or _code_of(answer)
-    error = _BY_CODE.get(code, Refused)(f"{what}: {told.message}", code=code, status=answer.status, request_id=told.request_id)
+    message = _WORDS.get(code, told.message) if not answer.body else told.message
+    error = _BY_CODE.get(code, Refused)(f"{what}: {message}", code=code, status=answer.status, request_id=told.request_id)
     headers = answer.headers
     if isinstance(error, StreamClosed):
         error.offset = headers.get("stream-next-offset", "")

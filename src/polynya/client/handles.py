@@ -11,10 +11,13 @@ from polynya.client.values import Page, Record
 
 
 class Position:
-    """Where the user of a reader is: after what was given last. `offset` is where another reader would go on."""
+    """Where the user of a reader is: after what was given last. `offset` is where another reader would go on.
 
-    def __init__(self, place: Place) -> None:
+    A page without records moves the offset too, as soon as no record waits to be handed out. A `live` reader does not show such pages."""
+
+    def __init__(self, place: Place, *, live: bool) -> None:
         self._place = place
+        self._live = live
         self._waiting: deque[Record] = deque()
         self._end = self.offset = place.offset
 
@@ -43,10 +46,12 @@ class Position:
         if not self._waiting:
             self.offset = page.offset
 
-    def _passed(self, page: Page) -> Page:
-        """The page itself: it was given whole."""
-        self.offset = self._end = page.offset
-        return page
+    def _passed(self, page: Page) -> bool:
+        """Note that the page is handed out whole. Returns whether the user is shown it."""
+        self._end = page.offset
+        if not self._waiting:
+            self.offset = page.offset
+        return bool(page.size or page.closed or not self._live)
 
     def _record(self) -> Record | None:
         """The next record of the pages that came, if there is one left."""

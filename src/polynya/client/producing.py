@@ -8,6 +8,9 @@ of those was sent in vain, fewer go out at a time then, and more again as long a
 A producer with a name of its own first asks the server which epoch and sequence it knows (a probe, which the server always refuses), and
 takes the next epoch. A run of the same name that is still alive is fenced off by that: its next batch is refused (PRODUCER_STALE).
 
+A producer can close its stream, with last records or without. The batch that closes is sent when all before it are applied, because a
+closed stream refuses even their repeats. It is a batch like others otherwise: the server knows its number, so that a repeat does no harm.
+
 The first refusal for good ends the producer: no later batch can be stored, because the refused one's number is missing before it.
 """
 
@@ -21,25 +24,45 @@ import msgspec
 
 from polynya.base.limits import APPEND_BYTES_MAX, PRODUCER_NUMBER_MAX
 from polynya.client.calls import Verdict, answer_of, failure, judge, retry_after, stream_target
-from polynya.client.errors import ClientError, Outcome, OutcomeUnknown, ProducerFailed, ProducerFenced, ProducerGap, Refused, refused
+from polynya.client.errors import (
+    ClientError,
+    Outcome,
+    OutcomeUnknown,
+    ProducerFailed,
+    ProducerFenced,
+    ProducerGap,
+    Refused,
+    StreamClosed,
+    refused,
+)
 from polynya.client.messages import Answer, Broken, Heard, Request, Retry, Trouble
 from polynya.client.values import Appended, Json, encode, is_json, to_bytes
 from polynya.client.verbs import appended
 
 SEPARATOR_BYTES = 2  # a comma, or the brackets
 WAITING_PER_IN_FLIGHT = 4  # batches without a receipt, for each that may be under way; over it appending waits
+LINGER_SECONDS_MAX = 86_400  # longer waits overflow the timers of some systems
 STEADY_BATCHES = 64  # after so many in order one more may be under way
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
     """How records are gathered. A batch leaves when it has `batch_bytes` or `batch_records`, or `linger_seconds` after its first record, as
-    soon as fewer than `in_flight` are under way. Over `buffer_bytes` of records without a receipt, appending waits."""
+    soon as fewer than `in_flight` are under way. Over `buffer_bytes` of records without a receipt, appending waits.
+
+    Raises ValueError for a number that is not positive, and for a negative `linger_seconds`."""
 
     batch_bytes: int = 1 << 20
     batch_records: int = 10_000
     linger_seconds: float = 0.005
     in_flight: int = 4
     buffer_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("batch_bytes", "batch_records", "in_flight", "buffer_bytes"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.linger_seconds <= LINGER_SECONDS_MAX:
+            raise ValueError(f"linger_seconds must be between 0 and {LINGER_SECONDS_MAX}, not {self.linger_seconds}")
 
 
 class Phase(enum.Enum):
@@ -51,7 +74,20 @@ class Phase(enum.Enum):
 class Batch:
     """Some records under one number. `receipt` is what the shell's waiters wait for: the shell sets it, the core only passes it on."""
 
-    __slots__ = ("attempts", "floor", "held", "not_before", "number", "perhaps", "receipt", "records", "sending", "size", "trouble")
+    __slots__ = (
+        "attempts",
+        "closes",
+        "floor",
+        "held",
+        "not_before",
+        "number",
+        "perhaps",
+        "receipt",
+        "records",
+        "sending",
+        "size",
+        "trouble",
+    )
 
     def __init__(self, number: int, retry: Retry) -> None:
         self.number = number
@@ -59,6 +95,7 @@ class Batch:
         self.records: list[bytes] = []
         self.size = 0
         self.attempts = 0
+        self.closes = False  # the stream, with the last of its records
         self.floor = 0  # when it was sent, all batches below this number were known to be applied
         self.sending = False
         self.held = False  # until the batches before it are through
@@ -107,6 +144,7 @@ class ProducerCore:
         self._cause: ClientError | None = None
         self._full = True  # the last batch takes no more
         self._closed = False
+        self._closing: Batch | None = None  # the batch that closes the stream
         self.phase = Phase.RUNNING if names.fresh else Phase.OPENING
         self.settled: list[Settled] = []
         self.failure: ProducerFailed | None = None
@@ -149,7 +187,7 @@ class ProducerCore:
     def has_room(self, size: int) -> bool:
         """Whether a record of so many bytes can be offered now; one alone always can, and one that will be refused need not wait."""
         size += SEPARATOR_BYTES
-        if self._closed or not self._batches:
+        if self._closed or self._closing is not None or not self._batches:
             return True
         begins = self._full or self._batches[-1].sending or self._batches[-1].size + size > self._batching.batch_bytes
         if begins and len(self._batches) >= WAITING_PER_IN_FLIGHT * self._batching.in_flight:
@@ -158,10 +196,7 @@ class ProducerCore:
 
     def offer(self, record: bytes, now: float) -> Batch:
         """Take a record. Returns its batch, which has no receipt yet if this is its first. Raises ValueError, `ProducerFailed`."""
-        if self._closed:
-            raise ValueError("the producer is closed")
-        if self._cause is not None:
-            raise self._failed(self._cause, Outcome.REFUSED)  # of this record
+        self._check_open()
         size = len(record) + SEPARATOR_BYTES
         if size > APPEND_BYTES_MAX:
             raise ValueError(f"a record has at most {APPEND_BYTES_MAX} bytes, and this one has {len(record)}")
@@ -178,6 +213,36 @@ class ProducerCore:
         batch.size += size
         self.buffered_bytes += size
         self._full = batch.size >= batching.batch_bytes or len(batch.records) >= batching.batch_records
+        return batch
+
+    def _check_open(self) -> None:
+        """Raises ValueError, `ProducerFailed`, `StreamClosed` when it takes no more records."""
+        if self._cause is not None and not self._closed:
+            raise self._failed(self._cause, Outcome.REFUSED)  # of this record
+        if self._closing is not None:
+            error = StreamClosed(f"{self.what}: it closed the stream, so nothing can be appended", code="STREAM_CLOSED")
+            error.offset = self.offset
+            raise error
+        if self._closed:
+            raise ValueError("the producer is closed")
+
+    def close_stream(self, records: list[bytes]) -> Batch:
+        """Close the stream after everything that was offered, and after these last records. Returns the batch that does it, again when
+        it is called again without records. Raises ValueError, `ProducerFailed`, `StreamClosed`."""
+        if self._closing is not None and not records:
+            return self._closing
+        self._check_open()
+        size = sum(len(record) + SEPARATOR_BYTES for record in records)
+        if size > APPEND_BYTES_MAX:
+            raise ValueError(f"the last records have {size} bytes together; they are one append, which has at most {APPEND_BYTES_MAX}")
+        if records and not any(records):
+            raise ValueError("an empty record cannot be appended")
+        batch = Batch(self._next, self._retry)
+        self._next += 1
+        batch.records, batch.size, batch.closes = records, size, True
+        self.buffered_bytes += size
+        self._batches.append(batch)
+        self._closing, self._full, self._flushing = batch, True, True
         return batch
 
     def flush(self) -> int:
@@ -223,7 +288,10 @@ class ProducerCore:
         """The batch to send next. One that pauses after a failure holds up those after it: they could only be refused."""
         if sum(batch.sending for batch in self._batches) >= self._window:
             return None
-        return next((batch for batch in self._batches if not batch.sending and not batch.held), None)
+        waiting = next((batch for batch in self._batches if not batch.sending and not batch.held), None)
+        if waiting is not None and waiting.closes and waiting is not self._batches[0]:
+            return None  # a closed stream refuses the repeats of those before it
+        return waiting
 
     def _ready_at(self, batch: Batch) -> float:
         filling = batch is self._batches[-1] and not self._full and not self._flushing and not batch.attempts
@@ -236,7 +304,10 @@ class ProducerCore:
         self.repeats += batch.attempts > 1
         if batch is self._batches[-1]:
             self._full = True
-        return self._post(self._epoch, batch.number, b"[" + b",".join(batch.records) + b"]" if self._json else b"".join(batch.records))
+        if not batch.records:
+            return self._post(self._epoch, batch.number, b"", closes=True)
+        body = b"[" + b",".join(batch.records) + b"]" if self._json else b"".join(batch.records)
+        return self._post(self._epoch, batch.number, body, closes=batch.closes)
 
     def _probe(self, now: float) -> Request | None:
         """An append that cannot be taken, because its sequence leaves a gap: the refusal says what the server knows of the producer."""
@@ -245,7 +316,7 @@ class ProducerCore:
         self._probing = True
         return self._post(self._epoch, PRODUCER_NUMBER_MAX, b"[null]" if self._json else b"?")
 
-    def _post(self, epoch: int, number: int, body: bytes) -> Request:
+    def _post(self, epoch: int, number: int, body: bytes, *, closes: bool = False) -> Request:
         names = self.names
         headers = {
             "content-type": names.content_type,
@@ -253,6 +324,8 @@ class ProducerCore:
             "producer-epoch": str(epoch),
             "producer-seq": str(number),
         }
+        if closes:
+            headers["stream-closed"] = "true"
         return Request("POST", stream_target(names.stream), headers, body)
 
     # --- answers in ------------------------------------------------------------------------------------------------------------
@@ -301,12 +374,14 @@ class ProducerCore:
         return known.isdecimal() and int(known) >= batch.number and epoch == str(self._epoch)
 
     def _applied(self, batch: Batch, answer: Answer) -> None:
-        first_of_a_known_name = batch.number == 0 and not self.names.fresh
+        first_of_a_known_name = batch.number == 0 and not self.names.fresh and bool(batch.records)
         if first_of_a_known_name and answer.status == 204 and not batch.perhaps:
             batch.perhaps = True
             self._fail(OutcomeUnknown(f"{self.what}: another run began at the same time under epoch {self._epoch}; give each its own id"))
             return
-        receipt = appended(answer)
+        self._settle(batch, appended(answer))
+
+    def _settle(self, batch: Batch, receipt: Appended) -> None:
         self.offset = max(self.offset, receipt.offset)
         while self._batches and self._batches[0].number <= batch.number:  # those before it are applied too: there are no gaps
             settled = self._batches.popleft()
@@ -319,7 +394,18 @@ class ProducerCore:
         if not self._batches:
             self._flushing = False
 
+    def _is_closed(self, error: Refused) -> bool:
+        """Settle the batch that closes the stream, if it is all that is left and has no records: whoever closed it, it is closed."""
+        batch = self._closing
+        if not isinstance(error, StreamClosed) or batch is None or batch.records or len(self._batches) != 1:
+            return False
+        self.phase = Phase.RUNNING
+        self._settle(batch, Appended(offset=error.offset, closed=True))
+        return True
+
     def _never(self, batch: Batch, error: Refused) -> None:
+        if self._is_closed(error):
+            return
         if isinstance(error, ProducerGap) and batch.floor <= error.expected < batch.number:
             batch.held = batch is not self._batches[0]  # it overtook those before it, and nothing of it was applied
             self._window, self._steady = max(1, self._window // 2), 0
@@ -355,6 +441,8 @@ class ProducerCore:
     def _claim(self, error: Refused) -> None:
         """From what a refused probe says to an epoch in which nothing was appended yet."""
         given = self.names.epoch
+        if self._is_closed(error):
+            return
         if error.code == "PRODUCER_EPOCH_START" or (isinstance(error, ProducerGap) and error.expected == 0):
             self.phase = Phase.RUNNING
         elif isinstance(error, ProducerGap | ProducerFenced) and given is None:

@@ -121,22 +121,20 @@ class Place:
         self._moved, self._from_time = True, ""
 
 
-def read(place: Place, retry: Retry, *, empty: bool = True) -> Talk[None]:
-    """Gives pages up to the tail. The last says `up_to_date`, unless only a local read came to an end; it is given without a record, too,
-    when `empty`."""
+def read(place: Place, retry: Retry) -> Talk[None]:
+    """Gives pages up to the tail. The last says `up_to_date`, unless only a local read came to an end; it is given without a record, too."""
     while True:
         page = yield from place.get(retry)
         place.move(page)
-        if page.size or page.closed or empty:
-            yield Give(page)
+        yield Give(page)
         if page.up_to_date or (place.local and page.offset == page.begin):
             return
 
 
 def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
-    """Gives pages for ever, or until the stream is closed: the last page says so. Text comes by long-poll when the choice is free, because
-    lines of events cannot carry every byte of it."""
-    yield from read(place, retry, empty=False)
+    """Gives pages until the stream is closed: the last page says so. A page without records is given too, because it moves the position.
+    Text comes by long-poll when the choice is free, because lines of events cannot carry every byte of it."""
+    yield from read(place, retry)
     trouble = Trouble(retry)
     fruitless = False
     by_events = live == "sse" or (live == "auto" and not place.content_type.startswith("text/"))
@@ -145,11 +143,10 @@ def tail(place: Place, retry: Retry, live: Live = "auto") -> Talk[None]:
         if not by_events:
             page = yield from place.get(retry, "long-poll")
             place.move(page)
-            if page.body or page.closed:
-                yield Give(page)
+            yield Give(page)
             continue
         if fruitless:
-            yield from read(place, retry, empty=False)  # an event may be larger than what connections carry; pages adapt
+            yield from read(place, retry)  # an event may be larger than what connections carry; pages adapt
             if place.closed:
                 return
         fruitless, brief = yield from _follow(place, trouble)
@@ -188,9 +185,8 @@ def _follow(place: Place, trouble: Trouble) -> Talk[tuple[bool, bool]]:
                 eventful = True
                 trouble.passed()
                 place.move(page)
-                if page.body or page.closed:
-                    fruitful = True
-                    yield Give(page)
+                fruitful |= bool(page.body or page.closed)
+                yield Give(page)
         except (AnswerDamaged, ValueError, msgspec.DecodeError) as damaged:
             last = Broken(sent=True, why=str(damaged))
     if place.closed:

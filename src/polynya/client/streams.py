@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import update_wrapper
 from typing import Any, get_args
 
+from polynya.base.limits import PRODUCER_NUMBER_MAX
 from polynya.client import verbs
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Names
@@ -106,11 +107,13 @@ def fork(stream: Subject, name: str, offset: str | None, lifetime: Lifetime) -> 
 
 
 def producer_names(stream: Subject, producer_id: str, epoch: int | None, drawn_id: str) -> Talk[Names]:
-    """Who writes as a producer of the stream; `drawn_id` when the user named none."""
+    """Who writes as a producer of the stream; `drawn_id` when the user named none. Raises ValueError."""
+    if epoch is not None and not 0 <= epoch <= PRODUCER_NUMBER_MAX:
+        raise ValueError(f"epoch must be between 0 and {PRODUCER_NUMBER_MAX}, not {epoch}")
     content_type = yield from known_type(stream)
     if producer_id:
         return Names(stream=stream.name, content_type=content_type, producer_id=producer_id, epoch=epoch, fresh=False)
-    return Names(stream=stream.name, content_type=content_type, producer_id=drawn_id, epoch=0, fresh=True)
+    return Names(stream=stream.name, content_type=content_type, producer_id=drawn_id, epoch=epoch or 0, fresh=True)
 
 
 def place(

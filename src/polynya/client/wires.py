@@ -6,15 +6,17 @@ and connection pools. What the session sends is few and large (pages, batches), 
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
 import polynya
 from polynya.client.compass import NEXT_SECONDS, OWNER_SECONDS, Compass, is_loopback, server_list
+from polynya.client.extras import Extras, extras_of
 from polynya.client.messages import CONNECT_SECONDS, Answer, Broken, Request
 from polynya.client.values import SERVER_DEFAULT
 
@@ -32,6 +34,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...]
     token: str = ""
     verify: Any = True
+    extras: Extras = Extras()
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether requests may carry a secret: a token, or a custom header or parameter."""
+        return bool(self.token or self.extras)
 
     def settings(self) -> dict[str, Any]:
         """The arguments of both of httpx's clients. Raises ValueError when the server is no URL."""
@@ -58,20 +66,51 @@ class _Node(msgspec.Struct):
     nodes: dict[str, str] = {}
 
 
-def options_of(server: str | Sequence[str], token: str, verify: Any) -> Options:
-    return Options(servers=tuple(server_list(server)), token=token, verify=verify)
+def options_of(
+    server: str | Sequence[str],
+    token: str,
+    verify: Any,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, str] | None = None,
+) -> Options:
+    """Check what a client is made with. Raises ValueError."""
+    extras = extras_of(headers, params)
+    if token and "authorization" in extras.headers:
+        raise ValueError("token= and an Authorization header were both given; give one of them")
+    return Options(servers=tuple(server_list(server)), token=token, verify=verify, extras=extras)
 
 
-class Wire:
+class _Extended:
+    """The part that both wires share: which way requests go, and what goes with each."""
+
+    def __init__(self, options: Options) -> None:
+        self.compass = Compass(options.servers, with_token=options.is_secret)
+        self.extras = options.extras
+        self._borrowed = False
+
+    def extended(self: W, extras: Extras) -> W:
+        """Return a wire that adds more to each request. It uses the same connections, which it does not close."""
+        other = copy.copy(self)
+        other.extras = self.extras.joined(extras)
+        other.compass = self.compass.guarded() if extras else self.compass
+        other._borrowed = True
+        return other
+
+
+W = TypeVar("W", bound=_Extended)
+
+
+class Wire(_Extended):
     """Blocking. Calls may come from any thread."""
 
     def __init__(self, options: Options) -> None:
-        self.compass = Compass(options.servers, with_token=bool(options.token))
+        super().__init__(options)
         self._http = httpx.Client(**options.settings())
         del self._http.headers["connection"]  # keep-alive goes without saying, and the server knows an append's head by its bytes
 
     def close(self) -> None:
-        self._http.close()
+        if not self._borrowed:
+            self._http.close()
 
     def send(self, request: Request) -> Answer | Broken:
         return self._tried(request, self._send)
@@ -89,7 +128,7 @@ class Wire:
                 response.read()
                 return _answer(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error)
+                return _broken(error, built.url)
 
         try:
             answer = self._tried(request, once)
@@ -103,17 +142,17 @@ class Wire:
         try:
             return _answer(self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error)
+            return _broken(error, built.url)
 
     def _tried(self, request: Request, once: Callable[[httpx.Request], Answer | Broken]) -> Answer | Broken:
         """By the best way, and by the next as long as nothing could be sent."""
         compass = self.compass
         ways = compass.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, alone=len(ways) == 1, owner=compass.owns(server, request.target))
-            what = once(self._http.build_request(request.method, server + request.target, **parts))
+            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            what = once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
             if compass.heard(server, request.target, _told(what), time.monotonic()):
-                nodes = self._send(self._http.build_request("GET", server + NODE.target, **_parts(NODE)))
+                nodes = self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
                 compass.met(_nodes(nodes))
                 compass.heard(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
@@ -139,16 +178,17 @@ class Opened:
         self._response.close()
 
 
-class AsyncWire:
+class AsyncWire(_Extended):
     """The same without blocking."""
 
     def __init__(self, options: Options) -> None:
-        self.compass = Compass(options.servers, with_token=bool(options.token))
+        super().__init__(options)
         self._http = httpx.AsyncClient(**options.settings())
         del self._http.headers["connection"]
 
     async def close(self) -> None:
-        await self._http.aclose()
+        if not self._borrowed:
+            await self._http.aclose()
 
     async def send(self, request: Request) -> Answer | Broken:
         return await self._tried(request, self._send)
@@ -165,7 +205,7 @@ class AsyncWire:
                 await response.aread()
                 return _answer(response)
             except (httpx.TransportError, httpx.DecodingError) as error:
-                return _broken(error)
+                return _broken(error, built.url)
 
         try:
             answer = await self._tried(request, once)
@@ -179,16 +219,16 @@ class AsyncWire:
         try:
             return _answer(await self._http.send(built))
         except (httpx.TransportError, httpx.DecodingError) as error:
-            return _broken(error)
+            return _broken(error, built.url)
 
     async def _tried(self, request: Request, once: Callable[[httpx.Request], Awaitable[Answer | Broken]]) -> Answer | Broken:
         compass = self.compass
         ways = compass.ways(request.target, time.monotonic())
         for number, server in enumerate(ways, 1):
-            parts = _parts(request, alone=len(ways) == 1, owner=compass.owns(server, request.target))
-            what = await once(self._http.build_request(request.method, server + request.target, **parts))
+            parts = _parts(request, self.extras, alone=len(ways) == 1, owner=compass.owns(server, request.target))
+            what = await once(self._http.build_request(request.method, server + self.extras.target(request), **parts))
             if compass.heard(server, request.target, _told(what), time.monotonic()):
-                nodes = await self._send(self._http.build_request("GET", server + NODE.target, **_parts(NODE)))
+                nodes = await self._send(self._http.build_request("GET", server + self.extras.target(NODE), **_parts(NODE, self.extras)))
                 compass.met(_nodes(nodes))
                 compass.heard(server, request.target, _told(what), time.monotonic())
             if number == len(ways) or not isinstance(what, Broken) or what.sent:
@@ -213,13 +253,13 @@ class AsyncOpened:
         await self._response.aclose()
 
 
-def _parts(request: Request, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
+def _parts(request: Request, extras: Extras, *, alone: bool = True, owner: bool = False) -> dict[str, Any]:
     """`alone`: there is no other way; `owner`: the node is asked because it owns the stream."""
     short = owner and "live=" not in request.target
     seconds = min(request.silence_seconds, OWNER_SECONDS) if short else request.silence_seconds
     timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS if alone else NEXT_SECONDS)
     content = request.body if request.body or request.method in ("POST", "PUT") else None
-    return {"headers": request.headers, "content": content, "timeout": timeout}
+    return {"headers": extras.headers | request.headers, "content": content, "timeout": timeout}
 
 
 def _told(what: Answer | Broken) -> tuple[int, dict[str, str]] | None:
@@ -242,5 +282,7 @@ def _answer(response: httpx.Response) -> Answer:
     return Answer(response.status_code, dict(response.headers), response.content)
 
 
-def _broken(error: Exception) -> Broken:
-    return Broken(not isinstance(error, _NOT_SENT), str(error) or type(error).__name__)
+def _broken(error: Exception, url: httpx.URL | None = None) -> Broken:
+    """The break, with the server that it happened with."""
+    at = f" ({url.copy_with(raw_path=b'/')})".replace("/)", ")") if url is not None else ""
+    return Broken(not isinstance(error, _NOT_SENT), (str(error) or type(error).__name__) + at)

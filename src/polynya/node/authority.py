@@ -99,12 +99,15 @@ def peer_tls_of(cluster: ClusterConfig, *, dates: bool = False) -> PeerTls | Non
 
 
 def _unusable(cluster: ClusterConfig, error: OSError) -> str:
-    """For people: which of the three files it is, as far as can be seen."""
+    """For people: which of the three files it is, as far as can be seen, a line for each that cannot be read."""
+    unread = []
     for key, file in (("ca", cluster.ca), ("cert", cluster.cert), ("key", cluster.key)):
         try:
             Path(file).open("rb").close()
-        except OSError as unread:
-            return f"cluster.{key}: {file} cannot be used: {unread.strerror}; 'polynya cluster ca' makes certificates for a trial"
+        except OSError as why:
+            unread.append(f"cluster.{key}: {file} cannot be used: {why.strerror}; 'polynya cluster ca' makes certificates for a trial")
+    if unread:
+        return "\n".join(unread)
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return f"cluster.key: {cluster.key} cannot be used: it does not belong to the certificate in {cluster.cert}"
     return f"cluster: {cluster.ca}, {cluster.cert} and {cluster.key} cannot be used: {error}; they must be PEM, no passphrase"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +21,9 @@ _BRACKETED = r"\[[0-9A-Fa-f:.%\w]+\]"
 _HOST = re.compile(rf"{_BRACKETED}|[\w.:%-]+", re.ASCII)
 _URL = re.compile(rf"https?://(?:{_BRACKETED}|[\w.%-]+)(?::(\d{{1,5}}))?/?", re.ASCII | re.IGNORECASE)
 _ZONE = re.compile(r"[\w.-]{1,40}", re.ASCII)
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -70,6 +73,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         return next(node for node in self.nodes if node.id == self.node)
 
     @property
+    def lists_itself(self) -> bool:
+        """Whether this node is in the list."""
+        return any(node.id == self.node for node in self.nodes)
+
+    @property
     def others(self) -> list[ClusterNode]:
         return [node for node in self.nodes if node.id != self.node]
 
@@ -98,13 +106,28 @@ def parse_cluster_id(text: str) -> str:
 
 def parse_nodes(text: str) -> tuple[ClusterNode, ...]:
     """`ID=HOST:PORT=URL`, `=ZONE` where nodes are in several, and `=reader` behind that of a read replica, with commas between nodes."""
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        pieces = part.split("=", 4)
-        if len(pieces) < 3:
-            raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
-        found.append(checked_node(*(piece.strip() for piece in pieces)))
-    return tuple(found)
+    parts = filter(None, (part.strip() for part in text.split(",")))
+    return tuple(_each(_parse_node, list(parts)))
+
+
+def _parse_node(part: str) -> ClusterNode:
+    pieces = part.split("=", 4)
+    if len(pieces) < 3:
+        raise ValueError(f"{part!r}: expected ID=HOST:PORT=URL, as 1=10.0.0.1:4439=http://10.0.0.1:4437, with commas between nodes")
+    return checked_node(*(piece.strip() for piece in pieces))
+
+
+def _each(make: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
+    """Make something of each. Raises ValueError that says what is wrong with all that cannot be used."""
+    made, problems = [], []
+    for each in given:
+        try:
+            made.append(make(each))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("; ".join(problems))
+    return made
 
 
 def parse_place(text: str) -> str:
@@ -118,7 +141,7 @@ def nodes_text(tables: Any) -> str:
     """What `parse_nodes` reads, from the `[[cluster.nodes]]` of a TOML file. Raises ValueError that says what is wrong with which."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError("expected tables: [[cluster.nodes]], each with id, peer and http")
-    return ",".join(_table_text(table, number) for number, table in enumerate(tables, 1))
+    return ",".join(_each(_table_text, list(enumerate(tables, 1))))
 
 
 def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iterable[str]:
@@ -131,8 +154,20 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
     missing = [name for name in ("id", "node", "nodes") if not getattr(cluster, name)]
     if missing:
         yield f"cluster.id, cluster.node and cluster.nodes go together; not set: {', '.join('cluster.' + name for name in missing)}"
-        return
-    where = f"cluster.nodes ({origins['cluster.nodes']})"
+    if cluster.nodes:
+        yield from _node_problems(cluster, f"cluster.nodes ({origins['cluster.nodes']})")
+    if cluster.nodes and cluster.node and not cluster.lists_itself:
+        yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
+    if cluster.replicas not in REPLICAS:
+        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: an odd number of at most five; 3 bears the loss of one node, 5 of two"
+    if cluster.join and cluster.lists_itself and not cluster.others:
+        yield f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the cluster to be joined beside this one"
+    if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
+        yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
+
+
+def _node_problems(cluster: ClusterConfig, where: str) -> Iterable[str]:
+    """Faults of the list of nodes, for which `where` stands."""
     for what in ("id", "peer", "http"):
         values = [str(getattr(node, what)) for node in cluster.nodes]
         twice = sorted({value for value in values if values.count(value) > 1})
@@ -146,15 +181,6 @@ def cluster_problems(cluster: ClusterConfig, origins: Mapping[str, str]) -> Iter
         yield f"{where}: all of them are read replicas; a cluster needs nodes that vote"
     if len(cluster.nodes) > NODES_MAX:
         yield f"{where}: {len(cluster.nodes)} nodes; at most {NODES_MAX}"
-    if cluster.node not in [node.id for node in cluster.nodes]:
-        yield f"cluster.node ({origins['cluster.node']}): {cluster.node} is not in cluster.nodes"
-        return
-    if cluster.replicas not in REPLICAS:
-        yield f"cluster.replicas ({origins['cluster.replicas']}): {cluster.replicas}: an odd number of at most five; 3 bears the loss of one node, 5 of two"
-    if cluster.join and not cluster.others:
-        yield f"cluster.join ({origins['cluster.join']}): cluster.nodes has to name nodes of the cluster to be joined beside this one"
-    if any((cluster.ca, cluster.cert, cluster.key)) and not all((cluster.ca, cluster.cert, cluster.key)):
-        yield "cluster.ca, cluster.cert and cluster.key go together; one of them is not set"
 
 
 def checked_node(number: str, peer: str, http: str, zone: str = "", role: str = "") -> ClusterNode:
@@ -182,7 +208,8 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and 1 <= int(text) <= 65535
 
 
-def _table_text(table: dict[str, Any], place: int) -> str:
+def _table_text(numbered: tuple[int, dict[str, Any]]) -> str:
+    place, table = numbered
     known = (*NODE_KEYS, *NODE_KEYS_MORE)
     number = table.get("id", place)
     for key in table:

@@ -172,15 +172,37 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
 
     Raises `ConfigError` that lists every problem with its origin.
     """
+    loaded, problems = inspect(flags, environ=environ, path=path, folder=folder)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return loaded
+
+
+def inspect(
+    flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = "."
+) -> tuple[Loaded, list[str]]:
+    """Read all sources as `load` does. Returns every problem too; a setting that cannot be read is at its default."""
     problems: list[str] = []
     found: dict[str, tuple[str, str]] = {}  # key -> text, origin
     for key, text, origin in _from_file(path, folder, problems):
         found[key] = (text, origin)
+    file_is_unread = bool(problems) and not found
     for variable, text in environ.items():
         if variable.startswith(PREFIX) and variable not in CLIENT_VARIABLES:
             _note(found, BY_ENV.get(variable), text, variable, problems, BY_ENV)
     for flag, text in flags.items():
         _note(found, BY_FLAG.get(flag), text, flag, problems, BY_FLAG)
+    values = _values(found, problems)
+    origins = {setting.key: found[setting.key][1] if setting.key in found else "default" for setting in SETTINGS}
+    loaded = Loaded(_build(values), origins)
+    if not file_is_unread:  # otherwise it is not known what the settings say together
+        unknown = [setting for setting in SETTINGS if setting.key not in values and _names(setting, problems)]
+        together = _cross_problems(loaded.config, origins)
+        problems += [problem for problem in together if not any(_names(setting, [problem]) for setting in unknown)]
+    return loaded, problems
+
+
+def _values(found: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, (text, origin) in found.items():
         try:
@@ -188,13 +210,13 @@ def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | No
         except ValueError as error:
             shown = REDACTED if BY_KEY[key].secret else repr(text)
             problems.append(f"{origin}: {shown}: {error}")
-    origins = {setting.key: found[setting.key][1] if setting.key in found else "default" for setting in SETTINGS}
-    if not problems:
-        config = _build(values)
-        problems = list(_cross_problems(config, origins))
-        if not problems:
-            return Loaded(config, origins)
-    raise ConfigError("\n".join(problems))
+    return values
+
+
+def _names(setting: Setting, problems: Iterable[str]) -> bool:
+    """Whether one of the problems names the setting, by key, variable or flag."""
+    names = "|".join(re.escape(name) for name in (setting.key, setting.env, setting.flag) if name)
+    return any(re.search(rf"(?<![\w.-])(?:{names})(?![\w.-]\w)", problem) for problem in problems)
 
 
 def show(loaded: Loaded) -> list[tuple[str, str, str]]:
@@ -364,9 +386,8 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
 
 def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
     cluster = config.cluster
-    found = list(cluster_problems(cluster, origins))
-    yield from found
-    if found or not cluster.is_on:
+    yield from cluster_problems(cluster, origins)
+    if not cluster.lists_itself:
         return
     host = cluster.listen_place[0]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import tempfile
 import time
@@ -16,13 +17,30 @@ LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
 SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
 
 
+def _owner_of(folder: str) -> str:
+    """Whose the folder is, for the end of a reason, when it is another user's than this process's."""
+    with contextlib.suppress(OSError):
+        owner = os.stat(folder).st_uid
+        if owner != os.geteuid():
+            return f" (it belongs to {_user(owner)}, and this runs as {_user(os.geteuid())})"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
 def lock_folder(data: str, held: contextlib.ExitStack) -> int:
     """Make the folder if it is not there and lock it for this node; the lock's descriptor. Raises `ConfigError`."""
     try:
         os.makedirs(data, exist_ok=True)
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"data: {data} cannot be used: {error.strerror}; choose another folder with --data") from None
+        why = f"{error.strerror}{_owner_of(data) if isinstance(error, PermissionError) else ''}"
+        raise ConfigError(f"data: {data} cannot be used: {why}; choose another folder with --data") from None
     held.callback(os.close, descriptor)
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while True:

@@ -18,7 +18,7 @@ from polynya.stream.lifetimes import cut_to_pins, is_surely_expired, remove, tai
 from polynya.stream.model import Pin, Stream
 from polynya.stream.reading import AT_BYTE, Refused, locate
 from polynya.stream.replies import Code, Reply
-from polynya.stream.writes import media_type
+from polynya.stream.writes import media_type, other_type
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
@@ -65,7 +65,7 @@ def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
     if is_surely_expired(stream, command.now_ms):
         return Reply(Code.NOT_FOUND)
     if command.content_type and media_type(command.content_type) != media_type(stream.content_type):
-        return tail_reply(Code.CONTENT_TYPE, stream)
+        return other_type(stream)
     if _depth(stream) >= FORK_DEPTH_MAX:
         return tail_reply(Code.FORK_DEPTH, stream)
     if command.resolved and stream.first_record <= command.record < stream.next_record:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from polynya.base.offsets import format_token
-from polynya.stream.commands import Append, Bundle, Create, Fork
+from polynya.stream.commands import Append, Bundle, Create, Fork, Retention
 from polynya.stream.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
 from polynya.stream.model import HotBatch, Stream
 from polynya.stream.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
@@ -16,6 +16,8 @@ from polynya.stream.subscriptions_links import link_created, note_append
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
+
+Value: TypeAlias = str | int | None  # of a setting
 
 
 def media_type(content_type: str) -> str:
@@ -37,7 +39,7 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
             return reply
     content_type = command.content_type
     if batch is not None and content_type != stream.content_type and media_type(content_type) != media_type(stream.content_type):
-        return tail_reply(Code.CONTENT_TYPE, stream)
+        return other_type(stream)
     stream_seq = command.stream_seq
     # str compares by code point, which is the bytewise order of UTF-8.
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
@@ -64,6 +66,13 @@ def apply_append(machine: Machine, command: Append, place: int) -> Reply:
     if last < 0:
         last = producer.sequence
     return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
+
+
+def other_type(stream: Stream) -> Reply:
+    """The refusal of another content type than the stream's, which is the reply's detail."""
+    reply = tail_reply(Code.CONTENT_TYPE, stream)
+    reply.detail = stream.content_type
+    return reply
 
 
 def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
@@ -159,16 +168,15 @@ def apply_create(machine: Machine, command: Create, place: int) -> Reply:
 
 def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
     """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is. EXISTS
-    has the stream's content type as its detail: one that is spelled otherwise is no other."""
+    has the stream's content type as its detail: one that is spelled otherwise is no other. EXISTS_DIFFERENT has the `differences`."""
     if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
         return tail_reply(Code.CREATED, stream)
     if stream.deleted or over:
         pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
         return tail_reply(Code.ATTEMPT_PENDING if pending else Code.GONE, stream)
-    if not same_configuration(stream, command):
-        return tail_reply(Code.EXISTS_DIFFERENT, stream)
-    reply = tail_reply(Code.EXISTS, stream)
-    reply.detail = stream.content_type
+    found = differences(stream, command)
+    reply = tail_reply(Code.EXISTS_DIFFERENT if found else Code.EXISTS, stream)
+    reply.detail = found or stream.content_type
     return reply
 
 
@@ -209,26 +217,48 @@ def _new_stream(machine: Machine, command: Create) -> Stream:
     return stream
 
 
-def same_configuration(stream: Stream, command: Create) -> bool:
-    """Whether a PUT asks for what is there (R11, R12). A fork that names no content type or lifetime inherits them: that is the same. A
-    retention counts when one is named: it may have been changed since."""
+def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
+    """The settings for which a PUT asks something else than what is there (R11, R12), with the stream's own values; none: it asks for the same.
+
+    A fork that names no content type or lifetime inherits them: that is the same. A retention counts when one is named: it may have been
+    changed since. The source of a fork is not told: who may create the one need not know the other."""
     fork = command.fork
-    inherits_lifetime = fork is not None and command.ttl_seconds is None and command.expires_at_ms is None
-    inherits_type = fork is not None and not command.content_type
-    return (
-        (inherits_type or media_type(command.content_type) == media_type(stream.content_type))
-        and (inherits_lifetime or (command.ttl_seconds, command.expires_at_ms) == (stream.ttl_seconds, stream.expires_at_ms))
-        and command.closed == stream.closed
-        and command.retention in (None, retention_of(stream))
-        and _same_fork(stream.fork, fork)
-    )
+    found: list[tuple[str, Value]] = []
+    if (fork is None or command.content_type) and media_type(command.content_type) != media_type(stream.content_type):
+        found.append(("content_type", stream.content_type))
+    if fork is None or command.ttl_seconds is not None or command.expires_at_ms is not None:
+        if command.ttl_seconds != stream.ttl_seconds:
+            found.append(("ttl_seconds", stream.ttl_seconds))
+        if command.expires_at_ms != stream.expires_at_ms:
+            found.append(("expires_at_ms", stream.expires_at_ms))
+    if command.closed != stream.closed:
+        found.append(("closed", stream.closed))
+    return found + _retention_differences(retention_of(stream), command.retention) + _fork_differences(stream.fork, fork)
 
 
-def _same_fork(known: Fork | None, asked: Fork | None) -> bool:
+def _retention_differences(known: Retention | None, asked: Retention | None) -> list[tuple[str, Value]]:
+    if asked is None or asked == known:
+        return []
+    if known is None:
+        return [("retention", None)]
+    found: list[tuple[str, Value]] = []
+    if asked.age_seconds != known.age_seconds:
+        found.append(("retention_age", known.age_seconds))
+    if asked.bytes != known.bytes:
+        found.append(("retention_bytes", known.bytes))
+    return found
+
+
+def _fork_differences(known: Fork | None, asked: Fork | None) -> list[tuple[str, Value]]:
     if known is None or asked is None:
-        return known is asked
+        return [] if known is asked else [("is_fork", known is not None)]
+    if known.source_name != asked.source_name:
+        return [("fork_source", None)]
+    found: list[tuple[str, Value]] = []
     offset = asked.requested_offset
-    same_offset = offset in ("", known.requested_offset) or (
-        not known.requested_offset and offset == format_token(known.record, known.byte)
-    )
-    return known.source_name == asked.source_name and same_offset and known.requested_sub_offset == asked.requested_sub_offset
+    at_fork_point = not known.requested_offset and offset == format_token(known.record, known.byte)
+    if offset not in ("", known.requested_offset) and not at_fork_point:
+        found.append(("fork_offset", known.requested_offset or format_token(known.record, known.byte)))
+    if asked.requested_sub_offset != known.requested_sub_offset:
+        found.append(("fork_sub_offset", known.requested_sub_offset))
+    return found

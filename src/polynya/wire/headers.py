@@ -33,6 +33,11 @@ class BadField(ValueError):
     """A header or parameter that cannot be taken; the message names it and says what it should be."""
 
 
+def _not(value: str) -> str:
+    """What came instead, for the end of a reason."""
+    return f", not '{value[:64]}'"
+
+
 def is_true(value: str | None) -> bool:
     """`Stream-Closed` counts only when it is `true`, in any case; everything else is as if it were absent (R2)."""
     return value is not None and value.lower() == "true"
@@ -53,7 +58,7 @@ def parse_content_type(value: str) -> str:
 def parse_ttl(value: str) -> int:
     """`Stream-TTL`: whole seconds, without sign or leading zeros."""
     if not _TTL.fullmatch(value):
-        raise BadField("Stream-TTL must be a whole number of seconds, without sign, fraction or leading zeros")
+        raise BadField(f"Stream-TTL must be a whole number of seconds, without sign, fraction or leading zeros{_not(value)}")
     if len(value) > 10 or int(value) > TTL_SECONDS_MAX:
         raise BadField(f"Stream-TTL is at most {TTL_SECONDS_MAX} seconds")
     return int(value)
@@ -74,14 +79,14 @@ def parse_retention(headers: Mapping[str, str]) -> Retention | None:
 def _bound(field: str, value: str, largest: int) -> int:
     if _TTL.fullmatch(value) and len(value) <= 20 and int(value) <= largest:
         return int(value)
-    raise BadField(f"{field} must be a whole number from 0 to {largest}, without sign or leading zeros, or '{FOREVER}'")
+    raise BadField(f"{field} must be a whole number from 0 to {largest}, without sign or leading zeros, or '{FOREVER}'{_not(value)}")
 
 
 def parse_instant_ms(value: str) -> int:
     """`Stream-Expires-At`: an RFC 3339 instant as Unix milliseconds. Fractions beyond a millisecond are cut."""
     match = _INSTANT.fullmatch(value)
     if match is None:
-        raise BadField("Stream-Expires-At must be an RFC 3339 time with zone, such as 2030-01-31T12:00:00Z")
+        raise BadField(f"Stream-Expires-At must be an RFC 3339 time with zone, such as 2030-01-31T12:00:00Z{_not(value)}")
     year, month, day, hour, minute, second = (int(match[group]) for group in range(1, 7))
     fraction_ms = int((match[7] or "0")[:3].ljust(3, "0"))
     offset = timedelta(0) if match[8] else timedelta(hours=int(match[10]), minutes=int(match[11]))
@@ -125,7 +130,7 @@ def _number(field: str, value: str) -> int:
         number = int(value)
         if number <= PRODUCER_NUMBER_MAX:
             return number
-    raise BadField(f"{field} must be a whole number from 0 to {PRODUCER_NUMBER_MAX}")
+    raise BadField(f"{field} must be a whole number from 0 to {PRODUCER_NUMBER_MAX}{_not(value)}")
 
 
 def parse_stream_seq(value: str | None) -> str | None:
@@ -137,7 +142,7 @@ def parse_stream_seq(value: str | None) -> str | None:
 
 def parse_sub_offset(value: str) -> int:
     if not _TTL.fullmatch(value) or len(value) > 16:
-        raise BadField("Stream-Fork-Sub-Offset must be a whole number, without sign or leading zeros")
+        raise BadField(f"Stream-Fork-Sub-Offset must be a whole number, without sign or leading zeros{_not(value)}")
     return int(value)
 
 
@@ -147,7 +152,7 @@ def parse_incarnation(value: str | None) -> int:
         return 0
     if value.isdecimal() and value.isascii() and len(value) <= 20 and int(value) > 0:
         return min(int(value), _INCARNATION_MAX)
-    raise BadField("Stream-Incarnation must be the number that this server answered")
+    raise BadField(f"Stream-Incarnation must be the number that this server answered{_not(value)}")
 
 
 def none_match(value: str | None, etag: str) -> bool:

@@ -8,6 +8,11 @@ export function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
+/** The number of a record as it is shown: the first one, which lies at offset 0, is 1. */
+export function ordinal(record) {
+  return count(record + 1);
+}
+
 /** 1234567 → "1.23M". */
 export function compact(number) {
   if (number < 1000) return Number.isInteger(number) ? String(number) : number.toFixed(number < 10 ? 1 : 0);
@@ -63,7 +68,7 @@ export function parseToken(text) {
 
 /**
  * What is meant by a place that was typed: {record}, {last}, {time} in ms, {start}, {end}, or null.
- * Records are told by number ("120", "#120") or offset, the last ones by "-20", times as "10m" (ago) or as a date.
+ * Records are told by number from one ("120", "#120") or by offset, the last ones by "-20", times as "10m" (ago) or as a date.
  */
 export function parsePlace(typed, now = Date.now()) {
   const text = typed.trim();
@@ -72,7 +77,7 @@ export function parsePlace(typed, now = Date.now()) {
   const offset = parseToken(text);
   if (offset) return { record: offset.record };
   let found = /^#?(\d{1,15})$/.exec(text.replaceAll(",", ""));
-  if (found) return { record: Number(found[1]) };
+  if (found) return Number(found[1]) ? { record: Number(found[1]) - 1 } : null;
   found = /^-(\d{1,15})$/.exec(text);
   if (found) return { last: Number(found[1]) };
   found = /^(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)(?:\s+ago)?$/.exec(text);

@@ -1,7 +1,7 @@
 // One record, as a tree, as text and in hexadecimal.
 
 import { h, put } from "./dom.js";
-import { bytes, token, visible, visibleLines } from "./format.js";
+import { bytes, ordinal, token, visible, visibleLines } from "./format.js";
 import { parse, unquoted } from "./json.js";
 
 const PREVIEW_CHARACTERS = 240;
@@ -108,7 +108,7 @@ export class Pane {
   show(record, asJson) {
     this.#record = record;
     this.#asJson = asJson;
-    put(this.title, `Record ${record.number.toLocaleString("en-US")}`);
+    put(this.title, `Record ${ordinal(record.number)}`);
     put(this.about, `${token(record.number, record.byte)} · ${bytes(record.bytes.length)}${record.partial ? ", its beginning" : ""}`);
     this.element.hidden = false;
     this.mode(this.#mode ?? (asJson ? "tree" : isReadable(record.bytes) ? "text" : "hex"), { chosen: false });

@@ -2,7 +2,7 @@
 
 import { ApiError, curl, facts, isJson, jsonPage, rawNumber, rawRecord, rfc3339, streamUrl } from "./api.js";
 import { h, put } from "./dom.js";
-import { bytes, compact, count, instant, parsePlace, token, visible } from "./format.js";
+import { bytes, compact, count, instant, ordinal, parsePlace, token, visible } from "./format.js";
 import { Series } from "./rates.js";
 import { Pane, preview } from "./record.js";
 import { Rows } from "./rows.js";
@@ -190,7 +190,7 @@ class StreamView {
       number("Records", count(tail.record - first.record)),
       number("Bytes", bytes(tail.byte - first.byte)),
       number("Rate", rate === null ? "…" : `${compact(rate)}/s`, `${bytes(this.sizes.rate() ?? 0)}/s`),
-      first.record ? number("First kept", `#${count(first.record)}`, token(first.record, first.byte)) : null,
+      first.record ? number("First kept", `#${ordinal(first.record)}`, token(first.record, first.byte)) : null,
       number("Next offset", h("code", {}, token(tail.record, tail.byte))),
       number("Incarnation", h("code", {}, incarnation)),
     );
@@ -272,7 +272,7 @@ class StreamView {
     event.preventDefault();
     const place = parsePlace(this.place.value);
     if (!place) {
-      this.tell("Type a record's number, an offset, -20 for the last ones, 10m for ten minutes ago, or a date.", true);
+      this.tell("Type a record's number (the first is 1), an offset, -20 for the last ones, 10m for ten minutes ago, or a date.", true);
       return;
     }
     this.place.blur();
@@ -280,7 +280,7 @@ class StreamView {
   }
 
   remember(place) {
-    const at = place.time !== undefined ? new Date(place.time).toISOString() : place.record === undefined ? "" : String(place.record);
+    const at = place.time !== undefined ? new Date(place.time).toISOString() : place.record === undefined ? "" : String(place.record + 1);
     this.shell.rename(`#/stream/${this.name.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`);
   }
 
@@ -318,7 +318,7 @@ class StreamView {
       h(
         "button",
         { type: "button", class: "record", "data-row": true, on: { click: (event) => this.openRecord(record, event.currentTarget) } },
-        h("span", { class: "at" }, `#${count(record.number)}`),
+        h("span", { class: "at" }, `#${ordinal(record.number)}`),
         preview(record, isJson(this.facts.contentType)),
         h("span", { class: "size" }, told),
       ),
@@ -397,7 +397,7 @@ class StreamView {
   range() {
     const [first, last] = [this.records[0].number, this.records.at(-1).number];
     const total = count(this.facts.tail.record);
-    return first === last ? `Record ${count(first)} of ${total}` : `Records ${count(first)} to ${count(last)} of ${total}`;
+    return first === last ? `Record ${ordinal(first)} of ${total}` : `Records ${ordinal(first)} to ${ordinal(last)} of ${total}`;
   }
 
   /** Draw at most once a frame, however fast records come; also where the page is not drawn. */

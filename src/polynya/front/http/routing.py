@@ -85,7 +85,7 @@ class Router:
         decoded = decode_path(path)[1:]
         bucket, slash, _ = decoded.partition("/")
         if bucket in RESERVED_FIRST or bucket.startswith("_") or not decoded:
-            raise Failure("NO_ROUTE")
+            raise Failure("NO_ROUTE", "there is nothing at this path; a stream is at /v1/stream/NAME")
         if not is_bucket(bucket):
             raise BadName("a bucket's name is 4 to 64 of a-z, 0-9, _ and -")
         if not slash:

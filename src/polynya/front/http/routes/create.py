@@ -141,6 +141,8 @@ async def _type_of(front: HttpFront, exchange: Exchange, source: str) -> str | N
         return facts.content_type
     if facts.code == Code.GONE:
         exchange.fail("DELETED_IN_USE", "the fork's source was deleted")
+    elif facts.code == Code.NOT_FOUND:
+        fail_reply(exchange, Reply(facts.code), creating=True)
     else:
         fail_refusal(exchange, facts)
     return None

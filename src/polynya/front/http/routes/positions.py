@@ -40,7 +40,7 @@ def parse_offset(text: str, *, bare: bool) -> tuple[int, int]:
         return at
     if bare and text.isdecimal() and text.isascii() and len(text) <= 20:
         return Position.AT_BYTE, min(int(text), _BYTE_MAX)
-    raise Failure("INVALID_OFFSET")
+    raise Failure("INVALID_OFFSET", f"'{text[:64]}' is no offset: it must be -1, now, or one that this server answered")
 
 
 def _at_time(text: str, now_ms: int) -> tuple[int, int]:
@@ -76,4 +76,4 @@ def timeout_seconds(exchange: Exchange, default: float) -> float:
 def _number(name: str, text: str) -> int:
     if text.isdecimal() and text.isascii() and len(text) <= 15 and int(text) > 0:
         return int(text)
-    raise Failure("INVALID_PARAMETER", f"{name} must be a whole number above 0")
+    raise Failure("INVALID_PARAMETER", f"{name} must be a whole number above 0, not '{text[:64]}'")

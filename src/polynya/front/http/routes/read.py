@@ -35,7 +35,7 @@ def read(front: HttpFront, exchange: Exchange) -> None:
         else:
             _answer(exchange, query, page)
     elif live not in ("long-poll", "sse"):
-        raise Failure("INVALID_PARAMETER", "live must be long-poll or sse")
+        raise Failure("INVALID_PARAMETER", f"live must be long-poll or sse, not '{exchange.query['live'][:64]}'")
     elif live == "long-poll":
         long_poll(front, exchange)
     else:

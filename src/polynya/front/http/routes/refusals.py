@@ -1,12 +1,18 @@
-"""From a reply or a refusal of the service to headers and errors."""
+"""From a reply or a refusal of the service to headers and errors, whose messages name what came and what is there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polynya.base.limits import CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX
+from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
 from polynya.front.http.errors import REFUSALS
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.service.api import Refusal
 from polynya.stream.replies import Code, Reply
+from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant
 
 _NAMES_TAIL = frozenset(
     (Code.CLOSED, Code.CONTENT_TYPE, Code.SEQ_REGRESSION, Code.PRODUCER_GAP, Code.PRODUCER_STALE, Code.OFFSET_BEYOND_TAIL, Code.INCARNATION)
@@ -42,15 +48,19 @@ def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> N
         headers = [(name, value) for name, value in headers if not name.startswith("Producer-")]
         headers.append(("Producer-Expected-Seq", str(reply.expected_sequence)))
         headers.append(("Producer-Received-Seq", str(reply.received_sequence)))
-    exchange.fail(code, _over_hot_bound(reply) if reply.code == Code.OVER_HOT_BOUND else "", headers)
+    exchange.fail(code, _missing(exchange, creating=creating) if reply.code == Code.NOT_FOUND else _message(exchange, reply), headers)
 
 
 def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
     """Answer with what a read was refused for."""
     headers: Headers = []
-    if refusal.code == Code.OFFSET_BEYOND_TAIL:
-        headers.append(("Stream-Next-Offset", format_token(refusal.record, refusal.byte)))
     message = refusal.message
+    if refusal.code == Code.OFFSET_BEYOND_TAIL:
+        tail = format_token(refusal.record, refusal.byte)
+        headers.append(("Stream-Next-Offset", tail))
+        message = f"the offset lies beyond the tail of the stream, which is at {tail}: read from there, or from -1"
+    if refusal.code == Code.NOT_FOUND:
+        message = _missing(exchange)
     if refusal.code == Code.TRIMMED:
         headers.append(("Stream-Retained-Offset", format_token(refusal.record, refusal.byte)))
         message = trimmed_message(refusal)
@@ -60,6 +70,72 @@ def fail_refusal(exchange: Exchange, refusal: Refusal) -> None:
 def trimmed_message(at: Refusal | Reply) -> str:
     """What an answer to a position before the first kept record says."""
     return f"the offset lies before the first kept record, at {format_token(at.record, at.byte)}: go on from there, or from -1"
+
+
+def _missing(exchange: Exchange, *, creating: bool = False) -> str:
+    """The words for a stream that is not there; a create finds its fork's source missing."""
+    if creating:
+        return (
+            f"there is no stream at {exchange.head.headers.get('stream-forked-from', '')[:PATH_BYTES_MAX]}, which Stream-Forked-From names"
+        )
+    message = f"there is no stream '{spelled_name(exchange.route.name)}'"
+    if exchange.head.method != "DELETE":
+        message += "; a PUT to its URL creates it"
+    return message + (" (a path outside /v1 is read as BUCKET/STREAM)" if exchange.route.bare_offsets else "")
+
+
+def _message(exchange: Exchange, reply: Reply) -> str:
+    """The words for a refusal that carries more than its code; "": those of the code."""
+    detail = reply.detail
+    if reply.code == Code.OVER_HOT_BOUND:
+        return _over_hot_bound(reply)
+    if reply.code == Code.CONTENT_TYPE and isinstance(detail, str):
+        given = exchange.head.headers.get("content-type", "")
+        return f"the stream holds {detail}, and the request's Content-Type is {given}: send {detail}, or append to another stream" + (
+            f" (it is curl's own choice: give it -H 'Content-Type: {detail}')" if given == _FORM else ""
+        )
+    if reply.code == Code.PRODUCER_GAP and reply.expected_sequence >= 0:
+        return f"Producer-Seq is {reply.received_sequence}, and the next one of this producer is {reply.expected_sequence}"
+    if reply.code == Code.PRODUCER_STALE and reply.producer_epoch >= 0:
+        return f"a newer Producer-Epoch is known, {reply.producer_epoch}: another run of this producer has taken over"
+    if reply.code == Code.EXISTS_DIFFERENT and isinstance(detail, list | tuple):
+        return _differences(exchange.head.headers, detail)
+    return ""
+
+
+def _differences(asked: Mapping[str, str], differences: Sequence[tuple[str, Any]]) -> str:
+    """What the stream has and the request asks for, by header; settings of a later release are passed over."""
+    parts = []
+    for setting, value in differences:
+        if setting in _NO_HEADER:
+            parts.append(_NO_HEADER[setting](value))
+        elif setting in _HEADERS:
+            name, shown = _HEADERS[setting]
+            absent = _ABSENT.get(setting, "not set")
+            wanted = (asked.get(name.lower()) or absent)[:CONTENT_TYPE_BYTES_MAX]
+            parts.append(f"its {name} is {absent if value is None else shown(value)}, and the request's is {wanted}")
+    if not parts:
+        return ""
+    return f"the stream exists with another configuration: {'; '.join(parts)}. Send what it has, or choose another name"
+
+
+_FORM = "application/x-www-form-urlencoded"
+_ABSENT = {"content_type": OCTET_STREAM, "closed": "false", "retention_age": FOREVER, "retention_bytes": FOREVER, "fork_sub_offset": "0"}
+_HEADERS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "content_type": ("Content-Type", str),
+    "ttl_seconds": ("Stream-TTL", str),
+    "expires_at_ms": ("Stream-Expires-At", format_instant),
+    "closed": ("Stream-Closed", lambda closed: "true" if closed else "false"),
+    "retention_age": ("Stream-Retention-Age", str),
+    "retention_bytes": ("Stream-Retention-Bytes", str),
+    "fork_offset": ("Stream-Fork-Offset", str),
+    "fork_sub_offset": ("Stream-Fork-Sub-Offset", str),
+}
+_NO_HEADER: dict[str, Callable[[Any], str]] = {
+    "retention": lambda _: "it has no retention of its own, and the request gives it one",
+    "is_fork": lambda is_fork: "it is a fork, and the request has no Stream-Forked-From" if is_fork else "it is no fork",
+    "fork_source": lambda _: "it is a fork of another stream than Stream-Forked-From names",
+}
 
 
 def _over_hot_bound(reply: Reply) -> str:

@@ -86,6 +86,10 @@ def dispatch(front: HttpFront, exchange: Exchange) -> None:
     methods = METHODS[exchange.route.kind]
     answerer = methods.get(exchange.head.method)
     if answerer is None:
-        exchange.fail("METHOD_NOT_ALLOWED", headers=[("Allow", ", ".join(methods))])
+        allowed = ", ".join(methods)
+        message = f"{exchange.head.method[:32]} is not taken at this path, which takes {allowed}"
+        if exchange.route.kind == Kind.BUCKET:
+            message += "; it names a bucket, and a stream is at /v1/stream/NAME"
+        exchange.fail("METHOD_NOT_ALLOWED", message, [("Allow", allowed)])
     else:
         answerer(front, exchange)
