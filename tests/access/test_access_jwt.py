@@ -15,11 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from polynya.service.access import Access, BadScope, Denied, KeysUnknown, revoked
-from polynya.service.access.issuer import BadJwt, Issuer, KeyUnknown
+from polynya.service.access.issuer import BadJwt, Expected, Issuer, KeyUnknown
 from polynya.service.access.revoked import UnwantedJwt
 from polynya.service.access.store import TokenFile, Wanted
 
 ISSUER, AUDIENCE = "https://issuer.example", "polynya"
+EXPECTED = Expected(ISSUER, AUDIENCE)
 RSA = rsa.generate_private_key(65537, 2048)
 EC = ec.generate_private_key(ec.SECP256R1())
 ED = ed25519.Ed25519PrivateKey.generate()
@@ -45,7 +46,7 @@ def signed(kid: str = "rsa", *, algorithm: str = "", headers: dict[str, Any] | N
 
 
 def issuer_of(source: str, clock: Callable[[], float] = time.monotonic) -> Issuer:
-    issuer = Issuer(ISSUER, AUDIENCE, source, "scope", clock=clock)
+    issuer = Issuer(EXPECTED, source, clock=clock)
     assert asyncio.run(issuer.refresh())
     return issuer
 
@@ -88,6 +89,89 @@ def test_every_claim_is_checked(claims: dict[str, Any], tmp_path: Path) -> None:
         issuer_of(key_set(tmp_path / "keys", jwk("rsa"))).prove(signed(**claims))
 
 
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("issued", "expires", "maximum", "taken"),
+    [
+        (-10, DAY - 10, DAY, True),
+        (-10, DAY - 9, DAY, False),
+        (-10 * DAY, 60, DAY, False),  # nearly over; it was for ten days all the same
+        (None, DAY - 60, DAY, True),
+        (None, DAY + 60, DAY, False),
+        (0, 10**12, DAY, False),
+        (-5, 595, 600, True),
+        (-5, 596, 600, False),
+        (-5, 7 * DAY - 5, 7 * DAY, True),
+    ],
+)
+def test_a_jwt_lives_no_longer_than_it_may(issued: int | None, expires: int, maximum: int, taken: bool, tmp_path: Path) -> None:
+    issuer = Issuer(Expected(ISSUER, AUDIENCE, lifetime_max=maximum), key_set(tmp_path / "keys", jwk("rsa")))
+    assert asyncio.run(issuer.refresh())
+    now = int(time.time())
+    text = signed(iat=None if issued is None else now + issued, exp=now + expires)
+    if taken:
+        assert issuer.prove(text).subject == "alice"
+    else:
+        with pytest.raises(BadJwt, match=r"auth\.jwt_lifetime_max"):
+            issuer.prove(text)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": float("inf")},
+        {"exp": 10**400},
+        {"iat": float("inf")},
+        {"iat": float("-inf")},
+        {"iat": float("nan")},
+        {"iat": -(10**400)},
+        {"iat": "x"},
+    ],
+)
+def test_a_time_that_is_none_is_refused(claims: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadJwt):
+        issuer_of(key_set(tmp_path / "keys", jwk("rsa"))).prove(signed(**claims))
+
+
+def without_kid(kid: str, **more: Any) -> dict[str, Any]:
+    return {name: value for name, value in jwk(kid, **more).items() if name != "kid"}
+
+
+def test_of_several_keys_those_without_a_kid_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    issuer = issuer_of(key_set(tmp_path / "keys", jwk("rsa"), without_kid("ec"), without_kid("ed")))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "keys of the issuer's set have no kid and are ignored, as nothing tells them apart"
+    ]
+    assert issuer.prove(signed("rsa")).subject == "alice"
+    for kid in ("ec", "ed"):
+        with pytest.raises(KeyUnknown):
+            issuer.prove(signed(kid))
+        with pytest.raises(KeyUnknown):
+            issuer.prove(nameless(kid))
+
+
+def nameless(kid: str) -> str:
+    """A JWT that names no key."""
+    private, algorithm = KEYS[kid]
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": int(time.time()) + 60}
+    return jwt.encode(claims, private, algorithm=algorithm)
+
+
+def test_a_set_of_several_keys_without_any_kid_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    issuer = Issuer(EXPECTED, key_set(tmp_path / "keys", without_kid("rsa"), without_kid("ec")))
+    assert not asyncio.run(issuer.refresh()) and not issuer.has_keys
+    assert any("with a kid" in str(getattr(record, "error", "")) for record in caplog.records)
+
+
+def test_a_single_key_needs_no_kid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    encryption = without_kid("ec", use="enc")  # no key that signs: it confuses no one
+    issuer = issuer_of(key_set(tmp_path / "keys", without_kid("rsa"), encryption))
+    assert issuer.prove(nameless("rsa")).subject == "alice"
+    assert not caplog.records
+
+
 def part(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
@@ -117,7 +201,7 @@ def test_what_is_forged_is_refused(tmp_path: Path) -> None:
 
 def test_private_and_foreign_keys_are_left_out(tmp_path: Path) -> None:
     secret = {"kty": "oct", "k": part("secret"), "kid": "s", "alg": "HS256"}
-    issuer = Issuer(ISSUER, AUDIENCE, key_set(tmp_path / "keys", secret, jwk("rsa", use="enc"), jwk("ec", d="AAAA")), "scope")
+    issuer = Issuer(EXPECTED, key_set(tmp_path / "keys", secret, jwk("rsa", use="enc"), jwk("ec", d="AAAA")))
     assert not asyncio.run(issuer.refresh()) and not issuer.has_keys
     pinned = issuer_of(key_set(tmp_path / "pinned", jwk("rsa", alg="RS512")))
     with pytest.raises(KeyUnknown):
@@ -130,7 +214,7 @@ def test_a_new_key_is_fetched_when_it_is_met_but_not_for_every_forgery(tmp_path:
     source = key_set(tmp_path / "keys", jwk("rsa"))
 
     async def story() -> None:
-        issuer = Issuer(ISSUER, AUDIENCE, source, "scope", clock=lambda: now[0])
+        issuer = Issuer(EXPECTED, source, clock=lambda: now[0])
         access = Access(TokenFile(tmp_path), issuer=issuer)
         await access.refresh()
         key_set(tmp_path / "keys", jwk("ec"))
@@ -225,4 +309,4 @@ def now_ms() -> int:
 
 def test_a_key_set_has_a_size(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b" " * (1 << 20) + b"{}")
-    assert not asyncio.run(Issuer(ISSUER, AUDIENCE, str(tmp_path / "keys"), "scope").refresh())
+    assert not asyncio.run(Issuer(EXPECTED, str(tmp_path / "keys")).refresh())

@@ -96,6 +96,16 @@ def test_health_ends_with_what_it_found():
     assert (well.exit_code, well.stdout) == (0, "healthy\n")
 
 
+@pytest.mark.parametrize(
+    ("status", "healthy", "code", "out"),
+    [(200, True, 0, "healthy\n"), (503, False, exits.REFUSED, "! the cluster is not well; the server says why to those with a token")],
+)
+def test_health_without_a_token_says_whether_the_cluster_is_well(status, healthy, code, out):
+    with scripted((status, {}, json.dumps({"healthy": healthy}).encode())) as server:
+        shown = run("health", "--server", server.url)
+    assert shown.exit_code == code and shown.stdout.startswith(out)
+
+
 def test_health_asks_an_older_release_what_that_knows():
     refused = (404, {}, b'{"error": {"code": "NO_ROUTE", "message": "there is nothing at this path"}}')
     with scripted(refused, said("node 2 does not answer")) as server:

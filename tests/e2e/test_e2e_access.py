@@ -104,6 +104,16 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         made.world.close()
 
 
+def test_the_health_of_the_cluster_is_told_to_anybody_and_its_details_to_those_with_a_token(guarded: Guarded) -> None:
+    token = guarded.token("looker", "--allow", "read")
+    stranger = guarded.ask("GET", "/v1/cluster/health")
+    assert (stranger.status, json.loads(stranger.body)) == (200, {"healthy": True})
+    stale = guarded.ask("GET", "/v1/cluster/health", token="polynya_0123_x")
+    assert (stale.status, json.loads(stale.body)) == (200, {"healthy": True})
+    known = guarded.ask("GET", "/v1/cluster/health", token=token)
+    assert known.status == 200 and {"healthy", "nodes", "problems", "notes"} <= json.loads(known.body).keys()
+
+
 def test_a_token_made_while_the_node_runs_is_known_to_all_cores_and_a_revoked_one_to_none(guarded: Guarded) -> None:
     token = guarded.token("brief", "--allow", "create,append,read:orders/")
     connections = [guarded.connect() for _ in range(16)]  # the kernel spreads them over the cores

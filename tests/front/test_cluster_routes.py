@@ -11,6 +11,7 @@ import pytest
 from polynya.front.http.cluster import ClusterRefused, ClusterRoutes, NewNode, act_of
 from polynya.front.http.errors import ERRORS, Failure
 from polynya.front.http.mount import Request, Response
+from polynya.service.access import Principal
 
 JSON = {"content-type": "application/json; charset=utf-8"}
 
@@ -122,6 +123,19 @@ def test_a_refusal_says_why(code):
 
 def test_anybody_who_may_look_sees_the_cluster():
     assert json.loads(ask(Acts(), "", method="GET").body) == {"epoch": 6}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_where_a_token_is_needed_strangers_learn_whether_it_is_healthy_alone(method):
+    stranger = Request(method, "/v1/cluster/health", (), {}, {}, b"", "http://h")
+    answer = asyncio.run(ClusterRoutes(Acts()).guarded_health(stranger))
+    assert (answer.status, json.loads(answer.body)) == (503, {"healthy": False})
+    known = Request(method, "/v1/cluster/health", (), {}, {}, b"", "http://h", Principal(id="1", name="root", grants=()))
+    answer = asyncio.run(ClusterRoutes(Acts()).guarded_health(known))
+    assert answer.status == 503 and json.loads(answer.body)["problems"] == ["node 2 does not answer"]
+    with pytest.raises(Failure) as failed:
+        asyncio.run(ClusterRoutes(Acts()).guarded_health(Request("POST", "/v1/cluster/health", (), {}, {}, b"", "http://h")))
+    assert failed.value.code == "METHOD_NOT_ALLOWED"
 
 
 def test_health_is_a_status():

@@ -20,7 +20,7 @@ from polynya.front.http.entrance import Entrance
 from polynya.front.http.mount import Request, Response
 from polynya.front.http.server import Protection
 from polynya.service.access import Access, KeysUnknown, Limits, Principal
-from polynya.service.access.issuer import Issuer
+from polynya.service.access.issuer import Expected, Issuer
 from polynya.service.access.store import TokenFile, Wanted
 
 
@@ -63,7 +63,7 @@ def guarded(
 
     gate.access = Access(gate.tokens, wall=lambda: gate.wall, issuer=gate.issuer)
     entrance = Entrance(gate.access, audit=lambda *note: gate.notes.append(note))
-    handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret"), handler)
+    handlers = dict.fromkeys(("/livez", "/v1/node", "/metrics", "/v1/secret", "/v1/cluster/health"), handler)
     play(told, handlers=handlers, protection=Protection(entrance=entrance, cors=Cors(origins)))
 
 
@@ -101,6 +101,39 @@ def test_without_a_token_nothing_but_health_is_answered(tmp_path: Path) -> None:
         assert gate.access.counters.denied == 11
 
     guarded(tmp_path, story, setup=both)
+
+
+def test_the_health_of_the_cluster_is_open_and_knows_who_asks(tmp_path: Path) -> None:
+    async def story(world: World, gate: Gate) -> None:
+        target = "/v1/cluster/health"
+
+        async def who(**headers: str) -> str:
+            answer = await world.ask("GET", target, **headers)
+            assert answer.status == 200
+            return json.loads(answer.body)["who"]
+
+        assert await who(**gate.bearer("reader")) == "reader"
+        gate.revoke("reader")
+        for headers in ({}, gate.bearer("reader"), {"authorization": "Bearer polynya_x_y"}, {"authorization": "Basic dTpw"}):
+            assert await who(**headers) == "nobody"
+
+    guarded(tmp_path, story, setup=both)
+
+
+def test_the_health_of_the_cluster_waits_for_the_keys_of_the_issuer(tmp_path: Path) -> None:
+    private = ed25519.Ed25519PrivateKey.generate()
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key()))]}))
+
+    def setup(gate: Gate) -> None:
+        gate.issuer = Issuer(Expected("https://i.example", "streams"), str(keys))
+        claims = {"iss": "https://i.example", "aud": "streams", "sub": "alice", "exp": int(gate.wall) + 60}
+        gate._texts["alice"] = jwt.encode(claims, private, algorithm="EdDSA")
+
+    async def story(world: World, gate: Gate) -> None:
+        assert json.loads((await world.ask("GET", "/v1/cluster/health", **gate.bearer("alice"))).body) == {"who": "alice"}
+
+    guarded(tmp_path, story, setup=setup)
 
 
 def test_each_verb_on_each_name(tmp_path: Path) -> None:
@@ -494,7 +527,7 @@ def test_a_request_waits_for_the_keys_of_the_issuer_once(tmp_path: Path) -> None
     keys.write_text(json.dumps({"keys": [{**json.loads(jwt.get_algorithm_by_name("EdDSA").to_jwk(private.public_key())), "kid": "1"}]}))
 
     def setup(gate: Gate) -> None:
-        gate.issuer = Issuer("https://i.example", "streams", str(keys), "scope")
+        gate.issuer = Issuer(Expected("https://i.example", "streams"), str(keys))
         claims = {
             "iss": "https://i.example",
             "aud": "streams",

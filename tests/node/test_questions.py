@@ -60,7 +60,14 @@ def test_a_question_is_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "code"), [("selec 1", "BAD_QUESTION"), ("from nowhere", "BAD_QUESTION"), ("from glob('/*')", "BAD_QUESTION")]
+    ("sql", "code"),
+    [
+        ("selec 1", "BAD_QUESTION"),
+        ("from nowhere", "BAD_QUESTION"),
+        ("from glob('/*')", "BAD_QUESTION"),
+        ("select " + "+".join(["1"] * 900), "BAD_QUESTION"),
+    ],
+    ids=["no SQL", "no table", "a file", "nested"],
 )
 def test_a_bad_question_is_told_why(sql: str, code: str) -> None:
     async def story(asker: Questions) -> None:
@@ -79,6 +86,13 @@ def test_its_time_is_bounded() -> None:
         assert children() == []
 
     play(story, timeout=0.5)
+
+
+@pytest.mark.parametrize("out", [b"", b'{"kind":"answer","rows":[[1'])
+def test_a_signal_while_it_writes_is_told_as_its_time(out: bytes) -> None:
+    with pytest.raises(Failure) as told:
+        Questions(Config())._settled(-14, out, b"")
+    assert told.value.code == "QUESTION_TOO_LARGE"
 
 
 def test_it_ends_when_nobody_waits_for_it_any_more() -> None:

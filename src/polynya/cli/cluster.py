@@ -18,6 +18,7 @@ from polynya.cli.command_group import CommandGroup
 from polynya.cli.values import toml_text
 
 WATCH_SECONDS = 1.0
+UNTOLD = "the cluster is not well; the server says why to those with a token: set POLYNYA_TOKEN, or give --token"
 
 
 @click.group("cluster", cls=CommandGroup)
@@ -244,6 +245,8 @@ def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
         if answer.status_code not in (200, 503):
             raise client.refused(answer)
         told = answer.json()
+        if "nodes" not in told:  # a server with access control, which was asked without a token that it takes
+            return ([] if told["healthy"] else [UNTOLD]), []
         if not told["nodes"]:
             raise _outside(client, told)
         return list(told["problems"]), list(told.get("notes", ()))

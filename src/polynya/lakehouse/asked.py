@@ -18,6 +18,7 @@ from polynya.lakehouse.guard import BadQuestion, Bounds
 from polynya.lakehouse.plan import TableRef
 
 ADDRESS_BYTES_EXTRA = 6 << 30  # beside DuckDB's own bound: libraries, stacks of threads, what allocators reserve and never touch
+DATA_BYTES_EXTRA = 512 << 20  # writable memory beside twice DuckDB's own bound, which counts neither long texts nor rows in Python
 LIMITED = ("Out of Memory Error", "memory")
 
 
@@ -65,7 +66,10 @@ def _bound(question: Question) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, question.seconds)
     space = question.memory_bytes + ADDRESS_BYTES_EXTRA
-    for name, most in (("RLIMIT_FSIZE", 0), ("RLIMIT_CORE", 0), ("RLIMIT_AS", space), ("RLIMIT_CPU", int(question.seconds * 4) + 2)):
+    data = 2 * question.memory_bytes + DATA_BYTES_EXTRA
+    processor = int(question.seconds * 4) + 2
+    limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_AS": space, "RLIMIT_DATA": data, "RLIMIT_CPU": processor}
+    for name, most in limits.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -7,6 +7,7 @@ question names, no network but theirs, no extension, no setting changed.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -15,7 +16,12 @@ import msgspec
 from polynya.base.errors import PolynyaError
 
 TABLE_FUNCTIONS = frozenset(["range", "generate_series", "unnest", "repeat"])
-FUNCTIONS_REFUSED = frozenset(["current_setting", "getenv", "getvariable", "write_log", "nextval", "currval", "sleep_ms"])
+FUNCTIONS_REFUSED = frozenset(
+    ["current_setting", "getenv", "getvariable", "write_log", "nextval", "currval", "sleep_ms", "pg_sleep", "json_serialize_plan"]
+)
+Scope = frozenset[str]
+"""Names of the WITH clauses that a part of the statement can see, folded by `_fold`."""
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class BadQuestion(PolynyaError):
@@ -33,13 +39,15 @@ def check_names(connection: Any, statement: str, tables: Collection[str]) -> Non
     """Raise BadQuestion when the statement, one SELECT, names anything but `tables` (in any case) and what it makes itself."""
     # No parameter: to bind one DuckDB imports pandas and pyarrow, which takes longer than most questions.
     text = statement.replace("'", "''")
-    told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
+    try:
+        told = msgspec.json.decode(connection.execute(f"select json_serialize_sql('{text}')").fetchone()[0])
+    except RecursionError:
+        raise BadQuestion("the question is nested too deeply: write it with fewer expressions inside each other") from None
     if told["error"]:
         raise BadQuestion(str(told.get("error_message", "the question cannot be read")))
-    own = {str(entry["key"]).casefold() for node in _nodes(told) for entry in _ctes(node)}
-    allowed = own | {table.casefold() for table in tables}
-    for node in _nodes(told):
-        _check(node, allowed, sorted(tables))
+    allowed = frozenset(map(_fold, tables))
+    for node, scope in _nodes(told):
+        _check(node, allowed, scope, tables)
 
 
 def lock(connection: Any, folders: Iterable[str], bounds: Bounds) -> None:
@@ -59,7 +67,7 @@ def lock(connection: Any, folders: Iterable[str], bounds: Bounds) -> None:
         connection.execute(f"set {setting}")
 
 
-def _check(node: dict[str, Any], allowed: Collection[str], tables: list[str]) -> None:
+def _check(node: dict[str, Any], allowed: Scope, scope: Scope, tables: Collection[str]) -> None:
     kind = node.get("type")
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).casefold()
@@ -70,10 +78,35 @@ def _check(node: dict[str, Any], allowed: Collection[str], tables: list[str]) ->
             raise BadQuestion("ask DESCRIBE TABLE_NAME for the columns of a table; GET /v1/tables lists the tables")
     elif node.get("table_name") and "column_name_alias" in node:
         name = str(node["table_name"])
-        if node.get("schema_name") or node.get("catalog_name") or name.casefold() not in allowed:
-            raise BadQuestion(f"there is no table '{name}' to ask. The tables are: {', '.join(tables) or 'none yet'}")
+        if node.get("schema_name") or node.get("catalog_name") or (_fold(name) not in allowed and _fold(name) not in scope):
+            raise BadQuestion(f"there is no table '{name}' to ask. The tables are: {', '.join(sorted(tables)) or 'none yet'}")
     elif str(node.get("function_name", "")).casefold() in FUNCTIONS_REFUSED:
         raise BadQuestion(f"the function {node['function_name']} is not allowed here")
+
+
+def _nodes(value: Any) -> Iterator[tuple[dict[str, Any], Scope]]:
+    """Every object of the tree with the scope that holds there; not recursive, as a question may be nested deeper than Python."""
+    left: list[tuple[Any, Scope]] = [(value, frozenset())]
+    while left:
+        found, scope = left.pop()
+        if isinstance(found, dict):
+            yield found, scope
+            left += _children(found, scope)
+        elif isinstance(found, list):
+            left += [(each, scope) for each in found]
+
+
+def _children(node: dict[str, Any], scope: Scope) -> Iterator[tuple[Any, Scope]]:
+    """Scope each part of a node as DuckDB does: a WITH clause sees those before it, and the query after them sees all.
+
+    A recursive one sees its own name only in the part that is repeated, the right side of its UNION."""
+    for entry in _ctes(node):
+        yield entry, scope
+        scope |= {_fold(str(entry["key"]))}
+    repeated = {_fold(str(node["cte_name"]))} if node.get("type") == "RECURSIVE_CTE_NODE" else frozenset()
+    for name, child in node.items():
+        if name != "cte_map":
+            yield child, scope | repeated if name == "right" else scope
 
 
 def _ctes(node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,13 +114,6 @@ def _ctes(node: dict[str, Any]) -> list[dict[str, Any]]:
     return ctes.get("map", []) if isinstance(ctes, dict) else []
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of the tree; not recursive, as a question may be nested deeper than Python."""
-    left = [value]
-    while left:
-        found = left.pop()
-        if isinstance(found, dict):
-            yield found
-            left += found.values()
-        elif isinstance(found, list):
-            left += found
+def _fold(name: str) -> str:
+    """Fold case as DuckDB compares names: ASCII letters alone. `str.casefold` equates names that DuckDB tells apart."""
+    return name.translate(_LOWER)

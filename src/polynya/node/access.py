@@ -15,7 +15,7 @@ from polynya.node.tls import Tls
 from polynya.node.tokens import FileTokens, SharedTokens, TokenCopy
 from polynya.service.access import Access, Limits
 from polynya.service.access.guard import Report
-from polynya.service.access.issuer import Issuer
+from polynya.service.access.issuer import Expected, Issuer
 from polynya.service.access.store import TokenFile
 from polynya.service.node import NodeService
 from polynya.stream.placement import META_GROUP
@@ -129,7 +129,8 @@ class Keeper:
 def open_access(config: Config, tokens: TokenFile) -> Access:
     """Raises `ConfigError`."""
     auth = config.auth
-    issuer = Issuer(auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys, auth.jwt_claim) if auth.jwt_issuer else None
+    expected = Expected(auth.jwt_issuer, auth.jwt_audience, auth.jwt_claim, auth.jwt_lifetime_max)
+    issuer = Issuer(expected, auth.jwt_keys) if auth.jwt_issuer else None
     defaults = Limits(
         requests_per_second=auth.requests_per_second,
         bytes_per_second=auth.bytes_per_second,

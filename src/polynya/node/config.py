@@ -88,6 +88,7 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     jwt_audience: str = ""
     jwt_keys: str = ""
     jwt_claim: str = "scope"
+    jwt_lifetime_max: float = 86_400.0  # seconds
     requests_per_second: int = 0
     bytes_per_second: int = 0
     streams: int = 0

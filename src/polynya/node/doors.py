@@ -90,6 +90,8 @@ class Doors:
             CLUSTER + "/health": cluster.health,
             **self._health_handlers(),
         }
+        guarded = {**handlers, CLUSTER + "/health": cluster.guarded_health}
+        open_to = handlers if keeper.access is None else guarded
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {
             "/v1/tables/": user,
@@ -100,16 +102,16 @@ class Doors:
         }
         context = keeper.tls.context if keeper.tls is not None else None
         protection = Protection(entrance=self._entrance(keeper.access), cors=Cors(start.config.origins), tls=context)
-        self.base = HttpFront(service, settings, {**handlers, **only_base}, below, protection=protection)
+        self.base = HttpFront(service, settings, {**open_to, **only_base}, below, protection=protection)
         admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
         near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
         within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user), CLUSTER + "/": self._local_only(acts)}
         self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(cors=Cors(())))
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
-            guarded = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
+            far_protection = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
             far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
-            self.far_admin = HttpFront(service, aside, handlers, far, streams=False, protection=guarded)
+            self.far_admin = HttpFront(service, aside, guarded, far, streams=False, protection=far_protection)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)

@@ -91,12 +91,12 @@ class Questions:
         return process.returncode or 0, out, err[-STDERR_BYTES:]
 
     def _settled(self, code: int, out: bytes, err: bytes) -> dict[str, Any]:
-        if code < 0 and not out:  # by a signal: its time, or the kernel's patience with its memory
-            raise _too_long(self._config.sql.timeout)
         try:
             told: dict[str, Any] = msgspec.json.decode(out)
             kind = told.pop("kind")
         except (msgspec.DecodeError, KeyError, AttributeError):
+            if code < 0:  # a signal ended it, perhaps while it wrote: its time was over, or the kernel wanted its memory
+                raise _too_long(self._config.sql.timeout) from None
             raise RuntimeError(f"a question ended with {code}: {err.decode(errors='replace')}") from None
         if kind == "refused":
             raise Failure(told["code"], told["message"])

@@ -213,6 +213,13 @@ SETTINGS = (
     Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is asked every five minutes."),
     Setting("auth.jwt_claim", parse_text, "scope", "The claim that holds their scopes."),
     Setting(
+        "auth.jwt_lifetime_max",
+        parse_seconds,
+        86_400.0,
+        "How long a JWT may live, `exp - iat`; without `iat`, how long it may still live. One that lives longer is refused.",
+        low=1,
+    ),
+    Setting(
         "auth.requests_per_second",
         parse_count,
         0,

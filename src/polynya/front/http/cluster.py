@@ -108,8 +108,13 @@ class ClusterRoutes:
         """For anybody: 200 or 503, and what is wrong. Raises `Failure`."""
         if request.method not in ("GET", "HEAD"):
             raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "GET, HEAD"),))
-        told = await self._acts.health()
-        return Response(200 if told["healthy"] else 503, msgspec.json.encode(told), headers=_NO_STORE)
+        return _health(await self._acts.health())
+
+    async def guarded_health(self, request: Request) -> Response:
+        """As `health` for one who has proven who it is; anybody else learns `healthy` alone. Raises `Failure`."""
+        if request.principal is not None or request.method not in ("GET", "HEAD"):
+            return await self.health(request)
+        return _health({"healthy": (await self._acts.health())["healthy"]})
 
     async def handle(self, request: Request) -> Response:
         """Raises `Failure`."""
@@ -159,6 +164,10 @@ def act_of(segments: tuple[str, ...]) -> str:
         case ("groups", _, act) if act in GROUP_ACTS:
             return f"cluster.{act}"
     return ""
+
+
+def _health(told: dict[str, Any]) -> Response:
+    return Response(200 if told["healthy"] else 503, msgspec.json.encode(told), headers=_NO_STORE)
 
 
 def _json(value: Any) -> Response:

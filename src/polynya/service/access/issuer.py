@@ -20,7 +20,9 @@ LEEWAY_SECONDS = 30  # between the issuer's clock and ours
 REFRESH_SECONDS = 300.0  # keys that an issuer withdrew are used no longer than this
 RETRY_SECONDS = 10.0  # between two fetches for the sake of a key that is not known
 FETCH_SECONDS = 5.0
-_FAMILIES = {  # no symmetric algorithm, and no `none`: a public key must not be taken for a secret (RFC 8725 3.1)
+_FAMILIES: dict[
+    tuple[Any, Any], tuple[str, ...]
+] = {  # no symmetric algorithm, and no `none`: a public key must not be taken for a secret (RFC 8725 3.1)
     ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     ("EC", "P-256"): ("ES256",),
     ("EC", "P-384"): ("ES384",),
@@ -37,11 +39,20 @@ class KeyUnknown(BadJwt):
     """It is signed with a key that is not known, or not yet."""
 
 
-class Issuer:
-    """`source` is a file or an http(s) URL; `claim` holds the scopes, as text with spaces or as a list."""
+class Expected(msgspec.Struct, frozen=True):
+    """What a JWT must say to be taken. `claim` holds the scopes, as text with spaces or as a list."""
 
-    def __init__(self, issuer: str, audience: str, source: str, claim: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._issuer, self._audience, self._source, self._claim = issuer, audience, source, claim
+    issuer: str
+    audience: str
+    claim: str = "scope"
+    lifetime_max: float = 86_400.0  # seconds
+
+
+class Issuer:
+    """`source` of its keys is a file or an http(s) URL."""
+
+    def __init__(self, expected: Expected, source: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._expected, self._source = expected, source
         self._clock = clock
         self._keys: dict[tuple[str | None, str], Any] = {}
         self._fetched = float("-inf")  # when the keys were last asked for
@@ -88,20 +99,29 @@ class Issuer:
                 text,
                 key,
                 algorithms=[key.algorithm_name],
-                audience=self._audience,
-                issuer=self._issuer,
+                audience=self._expected.audience,
+                issuer=self._expected.issuer,
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
+            return self._proven(claims)
         except jwt.ExpiredSignatureError:
             raise BadJwt("the JWT has expired") from None
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise error if isinstance(error, BadJwt) else BadJwt(f"the JWT is not valid here: {error}") from None
+
+    def _proven(self, claims: dict[str, Any]) -> Proven:
+        """Raises `BadJwt`, and ValueError, TypeError and OverflowError where a time is no number."""
+        expires, issued = int(claims["exp"]), claims.get("iat")
+        lifetime = expires - (time.time() + LEEWAY_SECONDS if issued is None else float(issued))
+        if not lifetime <= self._expected.lifetime_max:
+            what = "has no iat and lives for another" if issued is None else "lives, from iat to exp, for"
+            raise BadJwt(f"the JWT {what} {lifetime:.0f} s; at most {self._expected.lifetime_max:g} s are allowed (auth.jwt_lifetime_max)")
         return Proven(
             subject=str(claims["sub"]),
-            grants=_grants(claims.get(self._claim)),
-            expires_ms=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000,
-            issued_ms=int(float(claims.get("iat", 0)) * 1000),
+            grants=_grants(claims.get(self._expected.claim)),
+            expires_ms=(expires + LEEWAY_SECONDS) * 1000,
+            issued_ms=0 if issued is None else int(float(issued) * 1000),
             jti=str(claims.get("jti", "")),
         )
 
@@ -145,16 +165,26 @@ def _keys_of(data: bytes) -> dict[tuple[str | None, str], Any]:
     import jwt
 
     keys: dict[tuple[str | None, str], Any] = {}
-    for row in msgspec.json.decode(data, type=dict[str, Any])["keys"]:
-        allowed = _FAMILIES.get((row.get("kty"), row.get("crv")), ())
-        if row.get("use", "sig") != "sig" or "d" in row:
+    rows = [(row, found) for row in msgspec.json.decode(data, type=dict[str, Any])["keys"] if (found := _algorithms_of(row))]
+    nameless = sum(row.get("kid") is None for row, _ in rows) if len(rows) > 1 else 0
+    if nameless:
+        log.warning("keys of the issuer's set have no kid and are ignored, as nothing tells them apart", extra={"keys": nameless})
+    for row, algorithms in rows:
+        if nameless and row.get("kid") is None:
             continue
-        for algorithm in allowed:
-            if row.get("alg", algorithm) == algorithm:
-                keys[row.get("kid"), algorithm] = jwt.PyJWK(row, algorithm)
+        for algorithm in algorithms:
+            keys[row.get("kid"), algorithm] = jwt.PyJWK(row, algorithm)
     if not keys:
-        raise ValueError("the set has no public RSA, EC or Ed25519 key that may verify signatures")
+        which = "with a kid, as a set of several keys needs it" if nameless else "that may verify signatures"
+        raise ValueError(f"the set has no public RSA, EC or Ed25519 key {which}")
     return keys
+
+
+def _algorithms_of(row: dict[str, Any]) -> list[str]:
+    """The algorithms whose signatures a key may verify; none of a private key, or of one that is for something else."""
+    if row.get("use", "sig") != "sig" or "d" in row:
+        return []
+    return [each for each in _FAMILIES.get((row.get("kty"), row.get("crv")), ()) if row.get("alg", each) == each]
 
 
 def _grants(claim: object) -> tuple[Grant, ...]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.limits import WEBHOOK_RESPONSE_BYTES_MAX, WEBHOOK_URL_BYTES_MAX
+from polynya.service.subscriptions.addresses import Address, is_public
 
 if TYPE_CHECKING:
     import httpx
 
 CONCURRENCY_MAX = 256  # requests in flight of one core: each holds a socket and a page of links
 RESOLVE_SECONDS = 5.0
-_EMBEDDED = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: an IPv4 address inside
 
 
 class Rejected(ValueError):
@@ -118,12 +118,12 @@ class Webhooks:
             raise Rejected("webhook.url must begin with https://; this server is reachable from elsewhere, so it calls no local receivers")
         return parsed
 
-    def _check_address(self, parsed: httpx.URL, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    def _check_address(self, parsed: httpx.URL, address: Address) -> None:
         if parsed.scheme == "http":
             if not address.is_loopback:
                 raise Rejected("webhook.url must begin with https://: its host is not this machine")
             return
-        if not _is_public(address):
+        if not is_public(address):
             raise Rejected("webhook.url must not lead to a private, local or reserved address")
 
 
@@ -158,18 +158,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Neither itself nor an IPv4 address inside it is private, loopback, link-local (the clouds' metadata), shared or reserved."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
-        if inner is None and address in _EMBEDDED:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None and not _is_public(inner):
-            return False
-    return address.is_global and not address.is_multicast
-
-
-async def _resolve(host: str, port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+async def _resolve(host: str, port: int) -> list[Address]:
     """Every address of the name; raises OSError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(RESOLVE_SECONDS):
