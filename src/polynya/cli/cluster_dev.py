@@ -43,6 +43,7 @@ SAID_OF_WAITING = 2  # problems: what else is wrong follows from them
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
 PORT_LOW = 10_000
+REPLICAS_DEFAULT = 3
 LAID = "cluster.json"
 
 
@@ -94,10 +95,12 @@ class Laid(msgspec.Struct):
 @click.option(
     "--readers", type=click.IntRange(0, NODES_MAX), help="Read replicas beside them: nodes with all groups and no vote.  [default: 0]"
 )
-@click.option("--replicas", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="How many nodes have each group.")
+@click.option(
+    "--replicas", type=click.Choice(["1", "3", "5"]), help="How many nodes have each group: as many nodes must vote.  [default: 3]"
+)
 @click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
-def dev_command(count: int | None, readers: int | None, replicas: str, place: str | None, **values: str | None) -> None:
+def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
@@ -114,9 +117,11 @@ def dev_command(count: int | None, readers: int | None, replicas: str, place: st
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, (count, readers), values)
+    _refuse_replicas(replicas, nodes)
     _refuse_running(nodes, folder)
     _refuse_taken(nodes)
-    _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), _has_objects(values)), values)
+    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas or REPLICAS_DEFAULT), _has_objects(values))
+    _lay_out(nodes, folder, laid, values)
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -182,6 +187,16 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
         )
         for number in numbers
     ]
+
+
+def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
+    """Each replica needs a node of its own. Without the flag a small cluster has as many replicas as nodes. Raises `exits.Misused`."""
+    voting = sum(not node.reader for node in nodes)
+    if int(wanted or 0) > voting:
+        raise exits.Misused(
+            f"--replicas {wanted}: each group needs {wanted} nodes that vote, and this cluster has {voting}",
+            hint=f"Give --nodes {wanted} for a new cluster, fewer replicas, or leave --replicas out.",
+        )
 
 
 def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
