@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.files import sync_folder, write_whole
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
@@ -172,19 +172,4 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
 
 def write_json(path: Path, content: msgspec.Struct) -> None:
     """The file has what it had or all of this, also after a power cut."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync of a directory, so that a name created in it survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")

@@ -275,6 +275,11 @@ def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problems.append(f"{file}: no valid TOML: {error}")
         return []
+    if path is not None and not text.strip():
+        problems.append(
+            f"{file}: it is empty, as after a power cut, and defaults would start another node; restore it from a copy (that of a node of "
+            "'polynya cluster dev' is written again when that starts), or leave --config out"
+        )
     rows = []
     lines = lines_of_keys(text)
     for key, value in _flatten(tree, ""):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from polynya.base.errors import ConfigError
+from polynya.files import make_folder
 
 LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
 SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
@@ -19,7 +20,7 @@ SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a 
 def lock_folder(data: str, held: contextlib.ExitStack) -> int:
     """Make the folder if it is not there and lock it for this node; the lock's descriptor. Raises `ConfigError`."""
     try:
-        os.makedirs(data, exist_ok=True)
+        make_folder(Path(data))
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"data: {data} cannot be used: {error.strerror}; choose another folder with --data") from None
