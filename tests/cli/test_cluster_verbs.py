@@ -169,11 +169,15 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
         (("--cluster-node", "2"), "--cluster-node is chosen here for each node"),
         (("--listen", "127.0.0.1:x"), "--listen: expected HOST:PORT"),
         (("--listen", "127.0.0.1:65520"), "need ports up to 65542"),
+        (("--nodes", "3", "--replicas", "5"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
+        (("--replicas", "5", "--readers", "2"), "--replicas 5: each group needs 5 nodes that vote, and this cluster has 3"),
     ],
 )
-def test_dev_refuses_what_cannot_be(tmp_path: Path, flags: tuple[str, ...], said: str):
+def test_dev_refuses_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str):
+    monkeypatch.setattr("polynya.cli.cluster_dev._lay_out", lambda *_: pytest.fail("it is not refused"))
     refused = run("dev", "--data", str(tmp_path / "c"), *flags)
     assert refused.exit_code == exits.USAGE and said in refused.output
+    assert not (tmp_path / "c").exists()
 
 
 def test_dev_leaves_nothing_behind_of_settings_that_a_node_refuses(tmp_path: Path):

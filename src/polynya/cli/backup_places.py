@@ -14,6 +14,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.cli import exits
+from polynya.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     from polynya.backup.shelf import Reading, Shelf, TarWriter
@@ -87,6 +88,7 @@ async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, O
         temporary.unlink(missing_ok=True)  # nothing goes on with half of a tar file
         raise
     temporary.rename(path)
+    sync_folder(path.parent)
 
 
 @asynccontextmanager
@@ -145,7 +147,7 @@ def _make(place: str) -> None:
     from polynya.objectstore import MARKER_KEY
 
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
+        make_folder(Path(place), mode=0o700)
         names = set(os.listdir(place))
     except OSError as error:
         raise exits.Refused(f"{place} cannot be used: {error.strerror}") from None

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +25,10 @@ import msgspec
 from polynya.base.errors import ConfigError
 from polynya.cli import exits, output
 from polynya.cli.client import Client
+from polynya.cli.dev_folder import LAID, SETTINGS_FILE, Laid, cluster_id, joins, numbers, read_laid, reads, settings_of
 from polynya.cli.setting_flags import loaded_config, with_hidden_settings
 from polynya.cli.values import toml_text
+from polynya.files import make_folder, write_whole
 from polynya.node.birth import REMOVED
 from polynya.node.config import Config
 from polynya.node.lake import check_lake
@@ -43,7 +44,7 @@ SAID_OF_WAITING = 2  # problems: what else is wrong follows from them
 OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
 PORT_TRIES = 200
 PORT_LOW = 10_000
-LAID = "cluster.json"
+REPLICAS_DEFAULT = 3
 
 
 @dataclass
@@ -80,24 +81,17 @@ class DevNode:
         return (self.folder / REMOVED).exists()
 
 
-class Laid(msgspec.Struct):
-    """How the nodes of a folder are started: what one that is added later takes over."""
-
-    cores: int
-    flags: list[str]
-    replicas: int
-    objects: bool
-
-
 @click.command("dev")
 @click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
 @click.option(
     "--readers", type=click.IntRange(0, NODES_MAX), help="Read replicas beside them: nodes with all groups and no vote.  [default: 0]"
 )
-@click.option("--replicas", type=click.Choice(["1", "3", "5"]), default="3", show_default=True, help="How many nodes have each group.")
+@click.option(
+    "--replicas", type=click.Choice(["1", "3", "5"]), help="How many nodes have each group: as many nodes must vote.  [default: 3]"
+)
 @click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
 @with_hidden_settings
-def dev_command(count: int | None, readers: int | None, replicas: str, place: str | None, **values: str | None) -> None:
+def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
     """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
 
     Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
@@ -114,9 +108,11 @@ def dev_command(count: int | None, readers: int | None, replicas: str, place: st
     """
     folder = Path(values["data"] or "./polynya-cluster").absolute()
     nodes = _laid_out(folder, (count, readers), values)
+    _refuse_replicas(replicas, nodes)
     _refuse_running(nodes, folder)
     _refuse_taken(nodes)
-    _lay_out(nodes, folder, Laid(int(values["cores"] or 2), _flags(values), int(replicas), _has_objects(values)), values)
+    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas or REPLICAS_DEFAULT), _has_objects(values))
+    _lay_out(nodes, folder, laid, values)
     if place is not None:
         _restore(place, nodes, values)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,32 +152,42 @@ def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mappi
     odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
     if odd:
         raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
-    numbers = _numbers(folder)
-    reading = {number for number in numbers if _reads(folder / f"node-{number}")}
-    for flag, some, before in (("--nodes", wanted[0], len(numbers) - len(reading)), ("--readers", wanted[1], len(reading))):
-        if numbers and some not in (None, before):
+    known = numbers(folder)
+    reading = {number for number in known if reads(folder / f"node-{number}")}
+    for flag, some, before in (("--nodes", wanted[0], len(known) - len(reading)), ("--readers", wanted[1], len(reading))):
+        if known and some not in (None, before):
             held = output.counted(before, "node" if flag == "--nodes" else "read replica")
             raise exits.Misused(f"{folder} holds a cluster of {held}; give {flag} {before}, or another --data")
-    if not numbers:
+    if not known:
         count, readers = wanted[0] or 3, wanted[1] or 0
-        numbers = list(range(1, count + readers + 1))
-        reading = set(numbers[count:])
+        known = list(range(1, count + readers + 1))
+        reading = set(known[count:])
     try:
         host, port = split_listen(values["listen"] or "127.0.0.1:4437")
     except ValueError as error:
         raise exits.Misused(f"--listen: {error}") from None
-    port = port or _free_ports(host, max(numbers))
-    if port + STEP * (max(numbers) - 1) + 2 > 65535:
-        raise exits.Misused(f"--listen: {len(numbers)} nodes need ports up to {port + STEP * (max(numbers) - 1) + 2}; choose a lower one")
+    port = port or _free_ports(host, max(known))
+    if port + STEP * (max(known) - 1) + 2 > 65535:
+        raise exits.Misused(f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + 2}; choose a lower one")
     spelled = f"[{host}]" if ":" in host else host
     return [
         DevNode(
             *(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)),
-            joins=_joins(folder / f"node-{number}"),
+            joins=joins(folder / f"node-{number}"),
             reader=number in reading,
         )
-        for number in numbers
+        for number in known
     ]
+
+
+def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
+    """Each replica needs a node of its own. Without the flag a small cluster has as many replicas as nodes. Raises `exits.Misused`."""
+    voting = sum(not node.reader for node in nodes)
+    if int(wanted or 0) > voting:
+        raise exits.Misused(
+            f"--replicas {wanted}: each group needs {wanted} nodes that vote, and this cluster has {voting}",
+            hint=f"Give --nodes {wanted} for a new cluster, fewer replicas, or leave --replicas out.",
+        )
 
 
 def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
@@ -207,12 +213,12 @@ def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str
     """The folders of all nodes. What a node would refuse is refused here, and leaves no half of a cluster behind. Raises `exits.Ended`."""
     new = [node.folder for node in nodes if not node.folder.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for node in nodes:
             _prepare(node, nodes, folder, laid)
         for node in nodes:
             _config(node, values)
-        (folder / LAID).write_bytes(msgspec.json.encode(laid))
+        write_whole(folder / LAID, msgspec.json.encode(laid))
     except OSError as error:
         raise exits.Refused(f"--data: {folder} cannot be used: {error.strerror}") from None
     except exits.Misused:
@@ -240,28 +246,6 @@ def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
     except ConfigError as wrong:
         raise exits.Misused(str(wrong)) from None
     return config
-
-
-def _numbers(folder: Path) -> list[int]:
-    """Of the nodes that the folder has, but for those that were removed from the cluster."""
-    found = [path for path in folder.glob("node-*") if path.name[5:].isdigit() and not (path / REMOVED).exists()]
-    return sorted(int(path.name[5:]) for path in found)
-
-
-def _joins(folder: Path) -> bool:
-    try:
-        return "\njoin = true\n" in (folder / "polynya.toml").read_text()
-    except OSError:
-        return False
-
-
-def _reads(folder: Path) -> bool:
-    """Whether the node is a read replica, as its file of settings has it."""
-    try:
-        cluster = tomllib.loads((folder / "polynya.toml").read_text())["cluster"]
-        return any(node["id"] == cluster["node"] and node.get("role") == "reader" for node in cluster["nodes"])
-    except (OSError, KeyError, ValueError):
-        return False
 
 
 def _free_ports(host: str, count: int) -> int:
@@ -316,21 +300,17 @@ def _flags(values: Mapping[str, str | None]) -> list[str]:
 
 def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
     """The node's folder, its file of settings, and its start.sh."""
-    node.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(node.folder)
     lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
     if laid.objects:
         lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # all nodes share it", ""]
-    lines += ["[cluster]", f'id = "{_cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
+    lines += ["[cluster]", f'id = "{cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
     lines += ["join = true", ""] if node.joins else [""]
     lines += [each.entry for each in nodes]
-    (node.folder / "polynya.toml").write_text("\n".join(lines))
+    write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
     command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
-    script = node.folder / "start.tmp"
-    script.write_text(
-        f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
-    )
-    script.chmod(0o755)
-    script.rename(node.folder / "start.sh")  # who looks for it finds a node that is ready to be started
+    script = f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
+    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # last: whoever finds it finds a node that is ready to be started
 
 
 # --- one more --------------------------------------------------------------------------------------------------------------------
@@ -357,21 +337,19 @@ def next_place(folder: Path, number: int | None) -> DevNode:
 def lay_out_joining(folder: Path, node: DevNode) -> None:
     """The node's folder: the process that runs the cluster starts it when it is there."""
     folder = folder.absolute()
-    laid = msgspec.json.decode((folder / LAID).read_bytes(), type=Laid)
+    laid = read_laid(folder)
     _prepare(node, [*_nodes_of(folder), node], folder, laid)
 
 
 def _nodes_of(folder: Path) -> list[DevNode]:
     """As their files of settings have them."""
     found = []
-    for number in _numbers(folder):
+    for number in numbers(folder):
         node = folder / f"node-{number}"
-        try:
-            settings = tomllib.loads((node / "polynya.toml").read_text())
+        settings = settings_of(node)
+        if settings is not None:
             host, _, port = settings["listen"].rpartition(":")
-            found.append(DevNode(number, node, host, int(port), joins=_joins(node), reader=_reads(node)))
-        except (OSError, KeyError, ValueError):
-            continue
+            found.append(DevNode(number, node, host, int(port), joins=joins(node), reader=reads(node)))
     return found
 
 
@@ -380,13 +358,6 @@ def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None])
     from polynya.cli.backup import restore_into
 
     restore_into(place, [_config(node, values) for node in nodes])
-
-
-def _cluster_id(folder: Path) -> str:
-    path = folder / "cluster.id"
-    if not path.exists():
-        path.write_text(secrets.token_hex(16) + "\n")
-    return path.read_text().strip()
 
 
 # --- while it runs ---------------------------------------------------------------------------------------------------------------

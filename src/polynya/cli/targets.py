@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from polynya.cli import exits
 from polynya.cli.values import toml_text
+from polynya.files import make_folder, write_whole
 
 SERVER_DEFAULT = "http://127.0.0.1:4437"
 SERVER_VARIABLE = "POLYNYA_SERVER"
@@ -96,11 +96,8 @@ def save_contexts(path: Path, contexts: Contexts) -> None:
         lines += ["", f"[contexts.{toml_text(name)}]"]
         lines += [f"{field} = {toml_text(value)}" for field in _FIELDS if (value := getattr(context, field))]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")  # 0600
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-        os.replace(made, path)
+        make_folder(path.parent, mode=0o700)
+        write_whole(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise exits.Refused(f"{path} cannot be written: {error.strerror}") from None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.limits import AUDIT_FILE_BYTES_MAX, AUDIT_FILES_MAX
+from polynya.files import sync_folder
 from polynya.service.access.store import FOLDER, give_to_owner, locked
 
 QUEUE_MAX = 10_000  # acts that wait for the disk; what is over is counted and said, as nothing may wait for a log
@@ -55,6 +56,7 @@ class AuditFile:
         with locked(self._folder, "audit.lock"):
             if self._size() + len(lines) > self._bytes_max and self._size():
                 self._rotate()
+            is_new = not self.path.exists()
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
                 give_to_owner(descriptor, self._folder)
@@ -62,6 +64,8 @@ class AuditFile:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            if is_new:
+                sync_folder(self._folder)
 
     def _size(self) -> int:
         try:

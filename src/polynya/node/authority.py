@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import ConfigError
+from polynya.files import make_folder, write_whole
 from polynya.node.cluster_settings import ClusterConfig
-from polynya.node.tls import general_name, no_passphrase, write_file
+from polynya.node.tls import general_name, no_passphrase
 from polynya.transport import PeerTls, node_name
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _store(cert: Path, key: Path, builder: CertificateBuilder, private: Elliptic
     from cryptography.hazmat.primitives import hashes, serialization
 
     made = builder.sign(signer, hashes.SHA256())
-    cert.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(cert.parent, mode=0o700)
     plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_file(key, plain, 0o600)
-    write_file(cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(key, plain)
+    write_whole(cert, made.public_bytes(serialization.Encoding.PEM), mode=0o644)

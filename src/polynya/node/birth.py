@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from pathlib import Path
@@ -10,15 +9,17 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.files import sync_folder, write_whole
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
 RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
+PRIVATE = "private.json"  # the folders whose older files only their owner may read by now
 REMOVED = "removed"  # is there once the node was removed from its cluster
 FORMAT_VERSION = 1
 # What may be there already.
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,19 +173,4 @@ def _check_cluster(birth: Birth, config: Config, path: Path) -> None:
 
 def write_json(path: Path, content: msgspec.Struct) -> None:
     """The file has what it had or all of this, also after a power cut."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync of a directory, so that a name created in it survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")

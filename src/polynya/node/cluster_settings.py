@@ -100,7 +100,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 def parse_cluster_id(text: str) -> str:
     """32 hexadecimal digits."""
     if not _ID.fullmatch(text.strip().lower()):
-        raise ValueError("expected 32 hexadecimal digits, the same on every node; 'openssl rand -hex 16' makes some")
+        raise ValueError(
+            "expected 32 hexadecimal digits, the same on every node: of a cluster with data, the cluster_id in node.json of any data folder; "
+            "for a new cluster, 'openssl rand -hex 16' makes some"
+        )
     return text.strip().lower()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pwd
@@ -12,6 +13,8 @@ import time
 from pathlib import Path
 
 from polynya.base.errors import ConfigError
+from polynya.files import make_folder
+from polynya.wal.errors import is_full
 
 LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
 SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
@@ -36,9 +39,11 @@ def _user(number: int) -> str:
 def lock_folder(data: str, held: contextlib.ExitStack) -> int:
     """Make the folder if it is not there and lock it for this node; the lock's descriptor. Raises `ConfigError`."""
     try:
-        os.makedirs(data, exist_ok=True)
+        make_folder(Path(data))
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if is_full(error) or error.errno == errno.EIO:
+            raise  # the disk, and no matter of settings
         why = f"{error.strerror}{_owner_of(data) if isinstance(error, PermissionError) else ''}"
         raise ConfigError(f"data: {data} cannot be used: {why}; choose another folder with --data") from None
     held.callback(os.close, descriptor)

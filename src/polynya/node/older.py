@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.node.birth import sync_folder, write_json
+from polynya.files import write_whole
+from polynya.node.birth import write_json
 from polynya.node.start import CoreStart
 from polynya.transport import Hello, Said, Transport
 from polynya.wal import Journal
@@ -48,8 +49,7 @@ class Older:
             "What it promised since is forgotten, so it takes no part any more"
         )
         try:
-            (self._folder / MARK).write_text(text)
-            sync_folder(self._folder)
+            write_whole(self._folder / MARK, text.encode())
         except OSError as error:  # the next start is told again
             log.warning("what this folder is cannot be noted in it", extra={"error": str(error)})
         self._end(CorruptData(text))

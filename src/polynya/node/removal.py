@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from polynya.files import sync_folder
 from polynya.node.birth import REMOVED
 from polynya.node.maps import Maps
 from polynya.node.start import EXIT_REMOVED, CoreStart
@@ -46,4 +47,6 @@ class Removal:
         self._end(EXIT_REMOVED)  # nobody counts on it: nothing is to be handed over
 
     def _mark(self) -> None:
-        (Path(self._start.config.data) / REMOVED).touch()
+        data = Path(self._start.config.data)
+        (data / REMOVED).touch()
+        sync_folder(data)

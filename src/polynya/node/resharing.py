@@ -14,7 +14,8 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
-from polynya.node.birth import FILE, Birth, journal_id_of, sync_folder, write_json
+from polynya.files import sync_folder
+from polynya.node.birth import FILE, Birth, journal_id_of, write_json
 from polynya.node.core import KIND_COPY
 from polynya.node.folding import merge
 from polynya.node.storage import refuse_lost_journal

@@ -21,6 +21,7 @@ from polynya.backup.group_file import Header
 from polynya.backup.working import patiently
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import spelled_name
+from polynya.files import sync_folder
 from polynya.node import birth as births
 from polynya.node.birth import Birth
 from polynya.node.config import Config
@@ -90,7 +91,7 @@ class Target:
         for core in self.folder.glob("core-*") if self._is_begun else ():
             shutil.rmtree(core)
         (self.folder / births.RESTORING).touch()
-        births.sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def write(self, number: int, machine: Machine) -> None:
         """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
@@ -117,8 +118,8 @@ class Target:
             self._core(core)[0].close()
         births.write_json(self.folder / births.FILE, self.birth)
         (self.folder / births.RESTORING).unlink()
-        births.sync_folder(self.folder)
-        births.sync_folder(self.folder.parent)
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)
 
     def _core(self, core: int) -> tuple[Journal, SnapshotStore]:
         if core not in self._cores:

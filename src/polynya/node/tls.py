@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.errors import ConfigError
+from polynya.files import make_folder, write_whole
 from polynya.node.config import Config, resolve, split_listen
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _own_files(config: Config) -> TlsFiles:
     cert, key = folder / "self.crt", folder / "self.key"
     host = split_listen(config.listen)[0]
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, mode=0o700)
         if not _still_good(cert, key, host):
             _make(cert, key, host)
         return TlsFiles(str(cert), str(key), _fingerprint(cert))
@@ -133,9 +134,10 @@ def _still_good(cert: Path, key: Path, host: str) -> bool:
     if not cert.exists() or not key.exists():
         return False
     try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=no_passphrase)
         made = x509.load_pem_x509_certificate(cert.read_bytes())
         alternative = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
+    except (ValueError, ssl.SSLError, x509.ExtensionNotFound):
         return False
     known = {*alternative.get_values_for_type(x509.DNSName), *map(str, alternative.get_values_for_type(x509.IPAddress))}
     left = made.not_valid_after_utc - dt.datetime.now(dt.UTC)
@@ -171,8 +173,8 @@ def _make(cert: Path, key: Path, host: str) -> None:
     )
     made = builder.sign(private, hashes.SHA256())
     plain = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_file(key, plain, 0o600)
-    write_file(cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_whole(key, plain)
+    write_whole(cert, made.public_bytes(serialization.Encoding.PEM))
 
 
 def general_name(name: str) -> GeneralName:
@@ -182,16 +184,6 @@ def general_name(name: str) -> GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def write_file(path: Path, data: bytes, mode: int) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
 
 
 def _fingerprint(cert: Path) -> str:

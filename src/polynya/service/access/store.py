@@ -16,6 +16,7 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import TOKENS_MAX
+from polynya.files import make_folder, write_whole
 from polynya.service.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
 from polynya.service.access.revoked import RevokedJwt, UnwantedJwt, revoke
 
@@ -221,23 +222,7 @@ class TokenFile:
 
     def _replace(self, data: bytes) -> None:
         """Whole or not at all, and durable when this returns: a revocation must not come undone by a power cut."""
-        fresh = self.path.with_suffix(f".{os.getpid()}.new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                give_to_owner(file.fileno(), self.folder)
-                os.fsync(file.fileno())
-            os.replace(fresh, self.path)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(self.path, data, prepare=lambda descriptor: give_to_owner(descriptor, self.folder))
 
     def _decode(self, data: bytes) -> AtRest:
         try:
@@ -260,7 +245,7 @@ def _ended_ms(record: TokenRecord, now_ms: int) -> int:
 def locked(folder: Path, name: str) -> Iterator[None]:
     """Alone among all processes that name this lock. The folder is made if it is not there."""
     if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, mode=0o700)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         give_to_owner(descriptor, folder)
         os.close(descriptor)
