@@ -134,10 +134,10 @@ class _Run:
     async def run(self, rounds: int, seconds: float) -> None:
         places = {number: self.cluster.peers[number] for number in self.cluster.nodes}
         tls = self.cluster.tls(IMPOSTOR)
-        own = Hello(1, 3, self.cluster.cluster, 1, GROUPS, IMPOSTOR, 0, 1, secrets.token_hex(8), "0", 1)
+        own = Hello(4, 4, self.cluster.cluster, 1, GROUPS, IMPOSTOR, 0, 1, secrets.token_hex(8), "0", 1)
         first = Impostor(random.Random(f"{self.seed}"), own, places, tls)
         other = await first.learn(1)
-        own = Hello(1, 3, other.cluster, other.history, other.groups, IMPOSTOR, 0, 1, own.start, other.release, other.level, other.works_at)
+        own = Hello(4, 4, other.cluster, other.history, other.groups, IMPOSTOR, 0, 1, own.start, other.release, other.level, other.works_at)
         impostor = Impostor(random.Random(f"{self.seed}-impostor"), own, places, tls)
         strangers = Strangers(random.Random(f"{self.seed}-strangers"), places, own)
         impostor.listen(self.cluster.peers[IMPOSTOR])

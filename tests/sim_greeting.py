@@ -91,7 +91,7 @@ class Greeter:
 
     def __init__(self, node: Node, journal: Journal) -> None:
         self._node, self._journal = node, journal
-        about = Hello(1, 1, "sim", node.world.history, 0, node.number, 0, 1, "")
+        about = Hello(4, 4, "sim", node.world.history, 0, node.number, 0, 1, "")
         self._hello = msgspec.structs.replace(about, journal=journal.begun, opened=journal.opened, life=node.life)
         self._kept = asyncio.get_running_loop().time()
         self.recollection = Recollection()

@@ -133,7 +133,7 @@ def test_a_damaged_file_changes_nothing_and_is_looked_at_again(tmp_path: Path) -
     access = access_of(tokens, clock)
     whole = tokens.path.read_bytes()
     caller = access.identify(text)
-    replaced = ((b'"version": 1', b'"version": 9'), (b"read:orders/", b"fly:orders/"), (b"read:orders/", b"read:\xff/"))
+    replaced = ((b'"version": 2', b'"version": 1'), (b"read:orders/", b"fly:orders/"), (b"read:orders/", b"read:\xff/"))
     for damage in (whole[:-20], b"", *(whole.replace(old, new) for old, new in replaced)):
         tokens.path.write_bytes(damage)
         access.tick()

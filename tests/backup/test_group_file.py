@@ -42,9 +42,9 @@ def test_golden_header() -> None:
 
 def test_golden_manifest() -> None:
     assert manifests.encode(a_manifest()) == (
-        b'{"format":1,"id":"i","release":"r","cluster":"c","history":1,"groups":0,"began_ms":1,"ended_ms":2,"files":[{"group":0,"name":"n",'
+        b'{"format":2,"id":"i","release":"r","cluster":"c","history":1,"groups":0,"began_ms":1,"ended_ms":2,"files":[{"group":0,"name":"n",'
         b'"size":1,"crc":2,"term":1,"index":9,"log_ms":3,"streams":4,"records":5,"hot_bytes":6}],"objects":{"name":"o","size":0,"crc":0,'
-        b'"count":0,"bytes":0}}\ncrc32c 6c7511d1\n'
+        b'"count":0,"bytes":0}}\ncrc32c 9d22670d\n'
     )
     assert manifests.decode(manifests.encode(a_manifest())) == a_manifest()
 
@@ -85,10 +85,10 @@ def test_nothing_that_is_cut_short_is_believed(length: int) -> None:
 
 
 def test_another_format_is_said() -> None:
-    data = manifests.encode(a_manifest()).split(b"\n")[0].replace(b'"format":1', b'"format":2')
+    data = manifests.encode(a_manifest()).split(b"\n")[0].replace(b'"format":2', b'"format":3')
     from google_crc32c import value
 
-    with pytest.raises(ConfigError, match="format 2"):
+    with pytest.raises(ConfigError, match="format 3"):
         manifests.decode(data + f"\ncrc32c {value(data):08x}\n".encode())
 
 

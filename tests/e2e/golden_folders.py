@@ -2,7 +2,9 @@
 
 A new one, of the release whose source is in SRC (a release that landed, laid out by `git archive REVISION src | tar -x -C FOLDER`):
 
-    PYTHONPATH=tests:src python tests/e2e/golden_folders.py SRC tests/e2e/golden/REVISION.tar.xz
+    PYTHONPATH=tests:src python tests/e2e/golden_folders.py SRC tests/e2e/golden/NAME.tar.xz
+
+NAME is the revision, or what is new in it.
 
 In the archive: `data`, of a node that was killed; `backup`, if the release knows backups; `answers.json`: what was asked last, what the node said,
 and the tokens. Golden files are never changed: when the format gets something new, there is one more.
@@ -126,6 +128,8 @@ class Maker:
         put("gold/name%20with%20%C3%BC", JSON, b'["\xc3\xbc"]')
         for number in range(6):
             put(f"gold/idle/{number}", JSON)
+        put("iot/short", JSON, b'["a bucket of three characters"]')
+        put("Iot/long", JSON, b'["no bucket"]')
         self._ok("PUT", "/v1/buckets/tidy_bucket/retention", b'{"age_seconds": 315360000}', **JSON)
         self._ok("PUT", "/v1/tables/golden", b'{"prefix": "gold/"}', **JSON)
         wake = {"type": "pull-wake", "pattern": "gold/jobs/*", "wake_stream": "gold/wakes", "lease_ttl_ms": LEASE_MS}
@@ -207,6 +211,7 @@ class Maker:
         asked += [("GET", f"{SUBSCRIPTIONS}/workers"), ("GET", f"{SUBSCRIPTIONS}/hooks"), ("GET", "/v1/stream/__ds/jwks.json")]
         asked += [("GET", f"/v1/stream/gold/json?offset={_offset(2, 13)}"), ("GET", "/v1/stream/gold/json?offset=now")]
         asked += [("GET", "/v1/stream/gold/closed?offset=-1&live=sse"), ("GET", "/v1/stream/gold/json?from_time=2020-01-01")]
+        asked += [("GET", "/v1/streams?prefix=iot/"), ("GET", "/iot/short"), ("HEAD", "/default/Iot/long")]
         return [*asked, ("GET", "/v1/stream/gold/gone"), ("GET", "/v1/stream/gold/source"), ("GET", "/v1/stream/gold/never")]
 
     # --- how -----------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered as it was, and goes on."""
+"""What older releases wrote (`golden_folders.py`) opens in this one: everything is there, answered as it was, and goes on.
+
+The data of format 1, which was never released, is refused with what to do, and left as it is.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,34 @@ GOLDEN = Path(__file__).parent / "golden"
 OF_THE_MOMENT = {"request_id", "behind_seconds", "root", "jwks_url"}  # in bodies
 
 
-@pytest.fixture(params=["fa8b175", "a3f3ec6"])
+@pytest.mark.parametrize("name", ["fa8b175", "a3f3ec6"])
+def test_a_folder_of_format_1_is_refused_and_left_as_it_is(name: str, tmp_path: Path) -> None:
+    unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
+    before = _files(tmp_path / "data")
+    world = World(tmp_path / "data")
+    code, said = world.refused(*FLAGS)
+    assert code == 78, said
+    assert "has format 1, and this release reads format 2" in said and "'polynya import'" in said
+    after = _files(tmp_path / "data")
+    assert {path: after.get(path) for path in before} == before
+    assert not [path for path in after if path not in before and path.name != "node.lock"]
+
+
+@pytest.mark.parametrize("name", ["60a99e2", "a3f3ec6"])
+def test_a_backup_of_format_1_is_refused(name: str, tmp_path: Path) -> None:
+    unpack(GOLDEN / f"{name}.tar.xz", tmp_path)
+    for words in (("verify", str(tmp_path / "backup")), ("restore", str(tmp_path / "backup"), "--data", str(tmp_path / "new"))):
+        done = polynya(*words)
+        assert done.code not in (0, 70), done
+        assert "the backup has format 1, and this release reads format 2: restore it with the release that wrote it" in done.err
+    assert not (tmp_path / "new" / "node.json").exists()
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(params=["format-2"])
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Golden:
     return unpack(GOLDEN / f"{request.param}.tar.xz", tmp_path)
 
@@ -103,7 +133,7 @@ def claimed(node: World, golden: Golden, subscription: str) -> tuple[int, list[s
     return wake["generation"], [each["path"] for each in wake["streams"] if each["has_pending"]]
 
 
-@pytest.fixture(params=["60a99e2", "a3f3ec6"])
+@pytest.fixture(params=["format-2"])
 def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Golden, World]]:
     """A node of this release with what is in a backup of the older one."""
     golden = unpack(GOLDEN / f"{request.param}.tar.xz", tmp_path)

@@ -55,6 +55,21 @@ def test_buckets_are_implicit() -> None:
     play(story)
 
 
+def test_short_buckets_are_buckets_and_a_creation_says_which_one_it_was() -> None:
+    async def story(world: World) -> None:
+        for path, bucket in (("/v1/stream/iot/a", "iot"), ("/e/b", "e"), ("/v1/stream/Iot/a", "default"), ("/v1/stream/x", "default")):
+            created = await world.ask("PUT", path)
+            assert (created.status, created.headers["stream-bucket"]) == (201, bucket)
+            assert (await world.ask("PUT", path)).headers["stream-bucket"] == bucket, "it is there"
+        assert "stream-bucket" in (await world.ask("GET", "/e/b")).headers["access-control-expose-headers"]
+        listed = json.loads((await world.ask("GET", "/v1/streams")).body)["streams"]
+        assert [each["name"] for each in listed] == ["Iot/a", "x", "e/b", "iot/a"], "by bucket, then by name"
+        assert (await world.ask("HEAD", "/iot/a")).status == 200
+        assert (await world.ask("PUT", "/v1/stream/fork", stream_forked_from="/iot/a")).headers["stream-bucket"] == "default"
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     "path",
     [

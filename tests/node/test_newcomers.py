@@ -98,10 +98,10 @@ def test_a_map_that_did_not_arrive_is_told_again(tmp_path: Path) -> None:
         birth = Birth(cluster_id="c", node=5, nodes=(), zones=(), replicas=3, groups=4, cores=1, created_ms=0)
         maps = Maps(birth, ClusterConfig(id="0" * 32, node=5), transport, core=0)
         maps.take(map_of(9, {3: 1, 5: 2}))
-        about = Hello(1, 3, "c", 1, 4, 3, 0, 1, "life", epoch=9)
+        about = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=9)
         transport.on_met(about)
         assert told == [], "it knows as much"
-        transport.on_met(Hello(1, 3, "c", 1, 4, 3, 0, 1, "life", epoch=7))
+        transport.on_met(Hello(4, 4, "c", 1, 4, 3, 0, 1, "life", epoch=7))
         for _ in range(3):
             await maps.ask_another()
         assert len(told) == 2

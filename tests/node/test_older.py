@@ -13,7 +13,7 @@ from polynya.base.errors import CorruptData
 from polynya.node.older import FILE, MARK, Older, refuse_older
 from polynya.transport import Hello, Recollection
 
-ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
+ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 
 
 class World:
@@ -38,7 +38,7 @@ def test_it_vouches_for_its_journal(tmp_path: Path) -> None:
 def test_by_the_word_of_a_node_that_remembers_more_it_ends_and_does_not_start_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     refuse_older(world.folder)
-    world.transport.on_older(Hello(1, 3, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
+    world.transport.on_older(Hello(4, 4, "c", 1, 4, 3, 1, 2, "life", lacks="its journal ends too early"))
     (fault,) = world.ends
     assert isinstance(fault, CorruptData) and "is an older copy of itself" in str(fault)
     assert "node 3 remembers what is not there (its journal ends too early)" in str(fault)

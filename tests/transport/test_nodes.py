@@ -260,27 +260,37 @@ def test_what_one_turn_says_may_be_more_than_a_frame_has(tmp_path):
 # --- strangers -----------------------------------------------------------------------------------------------------------------
 
 
-OWN = Hello(1, 1, "c", 1, 4, 1, 0, 1, "s", "9.9")
+OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "s", "9.9")
 
 
 @pytest.mark.parametrize(
     ("other", "names", "reason"),
     [
-        (Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"), None, ""),
-        (Hello(1, 3, "c", 1, 4, 2, 0, 1, "t"), ("node-2.polynya.internal",), ""),
-        (Hello(2, 3, "c", 1, 4, 2, 0, 1, "t", "11.0"), None, "it speaks protocol 2 to 3, this node 1 (release 11.0 and 9.9)"),
-        (Hello(1, 1, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
-        (Hello(1, 1, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
-        (Hello(1, 1, "c", 1, 4, 2, 5, 7, "t"), None, ""),
-        (Hello(1, 1, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, where node 2 should be"),
-        (Hello(1, 1, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
-        (Hello(1, 1, "c", 1, 4, 2, 1, 1, "t"), None, "it says that it is core 1 of 1"),
+        (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), None, ""),
+        (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), ("node-2.polynya.internal",), ""),
         (
-            Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"),
+            Hello(5, 6, "c", 1, 4, 2, 0, 1, "t", "11.0"),
+            None,
+            "it speaks protocol 5 to 6, this node 4 (release 11.0 and 9.9); upgrade one release at a time",
+        ),
+        (
+            Hello(1, 3, "c", 1, 4, 2, 0, 1, "t", "0.1.0"),
+            None,
+            "it speaks protocol 1 to 3, this node 4 (release 0.1.0 and 9.9); the older one keeps its data in format 1: start the new release on "
+            "empty folders, and copy the streams with 'polynya import'",
+        ),
+        (Hello(4, 4, "d", 1, 4, 2, 0, 1, "t"), None, "it belongs to the cluster d"),
+        (Hello(4, 4, "c", 2, 4, 2, 0, 1, "t"), None, "it holds history 2 of the cluster, this node 1"),
+        (Hello(4, 4, "c", 1, 4, 2, 5, 7, "t"), None, ""),
+        (Hello(4, 4, "c", 1, 4, 3, 0, 1, "t"), None, "it is node 3, where node 2 should be"),
+        (Hello(4, 4, "c", 1, 8, 2, 0, 1, "t"), None, "it has 8 groups, this node 4"),
+        (Hello(4, 4, "c", 1, 4, 2, 1, 1, "t"), None, "it says that it is core 1 of 1"),
+        (
+            Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"),
             ("node-3.polynya.internal",),
             "its certificate is for node-3.polynya.internal, not for node-2",
         ),
-        (Hello(1, 1, "c", 1, 4, 2, 0, 1, "t"), (), "its certificate is for nobody"),
+        (Hello(4, 4, "c", 1, 4, 2, 0, 1, "t"), (), "its certificate is for nobody"),
     ],
 )
 def test_who_may_come_in(other, names, reason):
@@ -442,7 +452,7 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
     async def story():
         for wrong in ({"history": 2}, {"node": 4}):
             liar = await asyncio.start_server(partial(_refuse_as_removed, wrong), "127.0.0.1", 0)
-            own = Hello(1, 2, "c", 1, 4, 3, 0, 1, "life")
+            own = Hello(4, 4, "c", 1, 4, 3, 0, 1, "life")
             dialer = Dialer(own, 2, liar.sockets[0].getsockname()[:2], None, lambda hello: None)
             told: list[Hello] = []
             dialer.on_removed = told.append
@@ -456,7 +466,7 @@ def test_a_word_of_removal_is_not_heard_from_whoever_is_not_who_was_called(tmp_p
 
 async def _refuse_as_removed(wrong, reader, writer):
     await reader.readexactly(PREAMBLE.size)
-    told = Hello(1, 2, "c", 1, 4, 2, 0, 1, "life", removed=99)
+    told = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", removed=99)
     own = encode_hello(structs.replace(told, **wrong))
     ends = Link(lambda: None, lambda *frame: None, lambda: None, checked=True)
     ends.connection_made(writer.transport)

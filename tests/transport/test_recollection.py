@@ -9,7 +9,7 @@ from two_nodes import Node, two_nodes, until
 
 from polynya.transport import Hello, Recollection, address
 
-ABOUT = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
+ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)
 
 
 def known(synced: int = 500) -> Recollection:

@@ -23,8 +23,8 @@ from polynya.transport.strangers import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, 
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop", "impatient")
-OWN = Hello(1, 3, "c", 1, 4, 1, 0, 1, "life")
-OTHER = Hello(1, 3, "c", 1, 4, 2, 0, 1, "life")
+OWN = Hello(4, 4, "c", 1, 4, 1, 0, 1, "life")
+OTHER = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life")
 NUMBERS = (0, 1, 2, 255, 2**16 - 1, 2**31, 2**32 - 1)
 
 

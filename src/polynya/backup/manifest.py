@@ -8,12 +8,13 @@ import time
 import msgspec
 from google_crc32c import value as crc32c
 
-from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.errors import CorruptData
+from polynya.base.formats import FORMAT, check_format
 
-FORMAT = 1
 PART_BYTES = 16 << 20
 PART_ROWS = 100_000
 MANIFEST = "manifest.json"
+_OLDER = "restore it with the release that wrote it, and copy each stream from there with 'polynya import', or take a new backup"
 _ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}", re.ASCII)
 
 
@@ -94,9 +95,7 @@ def decode(data: bytes) -> Manifest:
     if rest != f"crc32c {crc32c(line):08x}\n".encode():
         raise CorruptData("the checksum of the manifest is wrong")
     try:
-        version = msgspec.json.decode(line, type=_Format).format
-        if version != FORMAT:
-            raise ConfigError(f"the backup has format {version}; this release reads format {FORMAT}: use the release that wrote it")
+        check_format("the backup", msgspec.json.decode(line, type=_Format).format, older=_OLDER)
         return msgspec.json.decode(line, type=Manifest)
     except msgspec.DecodeError as error:
         raise CorruptData(f"the manifest cannot be read: {error}") from None

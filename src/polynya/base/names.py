@@ -7,6 +7,7 @@ from polynya.base.limits import PATH_BYTES_MAX
 DEFAULT_BUCKET = "default"
 RESERVED_FIRST = frozenset(["v1", "livez", "readyz", "health", "metrics", "iceberg", "console", "schemas", "debug", "favicon.ico"])
 RESERVED_LATER = frozenset(["snapshot", "bootstrap", "attrs", "retention", "incarnation", "chunk", "parts", "append-batch"])
+BUCKET_RULE = "a bucket's name is 1 to 64 of a-z, 0-9, _ and -, does not begin with _, and is no reserved word"
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -15,8 +16,18 @@ class BadName(ValueError):
 
 
 def is_bucket(segment: str) -> bool:
-    """Whether `segment` is a legal bucket name: `[a-z0-9_-]{4,64}`."""
-    return 4 <= len(segment) <= 64 and _BUCKET_CHARACTERS.issuperset(segment)
+    """Whether `segment` is a legal bucket name: `[a-z0-9_-]{1,64}`, and not a reserved first segment."""
+    return 1 <= len(segment) <= 64 and _BUCKET_CHARACTERS.issuperset(segment) and not is_reserved(segment)
+
+
+def is_reserved(segment: str) -> bool:
+    """Whether no name may begin with this segment."""
+    return segment in RESERVED_FIRST or segment.startswith("_")
+
+
+def bucket_of(name: str) -> str:
+    """The bucket of a canonical name."""
+    return name.partition("/")[0]
 
 
 def canonical_name(path: str) -> str:
@@ -34,7 +45,7 @@ def canonical_name(path: str) -> str:
     if len(segments) > 1 and segments[0] == DEFAULT_BUCKET and not (len(segments) > 2 and is_bucket(segments[1])):
         del segments[0]  # written out: the name is judged as it is spelled without
     first = segments[0]
-    if first in RESERVED_FIRST or first.startswith("_"):
+    if is_reserved(first):
         raise BadName(f"'{first}' is reserved as the first segment of a stream path")
     for segment in segments[1:]:
         if segment in RESERVED_LATER or segment.startswith("$"):
@@ -50,8 +61,10 @@ def canonical_prefix(prefix: str) -> str:
     """The prefix of canonical names for one spelled as under `/v1/stream/`. A bucket is named with its slash: `flights/`. Raises `BadName`."""
     if prefix == "":
         return ""
-    bucket, slash, _ = prefix.partition("/")
+    bucket, slash, rest = prefix.partition("/")
     if slash and is_bucket(bucket):
+        if rest:
+            canonical_name(prefix.removesuffix("/"))
         return prefix
     return canonical_name(prefix.rstrip("/")) + ("/" if prefix.endswith("/") else "")
 

@@ -156,7 +156,7 @@ async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -
     try:
         store = open_store(settings)
         assert store is not None
-        marker = await read_root(store)
+        marker = await read_root(store, any_format=True)
         if marker is None:
             raise _no_root(root)
         if marker.start_id and not force:

@@ -86,7 +86,7 @@ def info_command(client: Client, stream: str, consistency: str, as_json: bool) -
 @as_json
 @server_option
 def ls_command(client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool) -> None:
-    """List the streams whose names begin with PREFIX, in order of name; with --json one object a line.
+    """List the streams whose names begin with PREFIX, in order of bucket and name; with --json one object a line.
 
     \b
     polynya ls

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.formats import FORMAT, check_format
 from polynya.files import sync_folder, write_whole
 from polynya.node.cluster_settings import ClusterNode
 from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
@@ -17,7 +18,10 @@ FILE = "node.json"
 RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
 PRIVATE = "private.json"  # the folders whose older files only their owner may read by now
 REMOVED = "removed"  # is there once the node was removed from its cluster
-FORMAT_VERSION = 1
+OLDER = (
+    "it has to be copied. Start the release that wrote it, start this one on an empty folder, and copy each stream with 'polynya import' "
+    "(docs/migration.md, From a build before the first release)"
+)
 # What may be there already.
 _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
 
@@ -25,7 +29,7 @@ _BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polyny
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a node's data. `history` moves on when a restore or an accepted loss starts a new one (F4)."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: int = FORMAT
     cluster_id: str  # 128 random bits, hexadecimal
     node: int = 0  # of the cluster; 0 is a node by itself
     nodes: tuple[int, ...] = ()  # that the cluster was born with; of a node that joined it later none
@@ -131,10 +135,7 @@ def strangers_in(folder: Path, beside: frozenset[str] = frozenset()) -> list[str
 
 
 def _check(birth: Birth, config: Config, path: Path) -> None:
-    if birth.format_version > FORMAT_VERSION:
-        raise ConfigError(
-            f"{path}: the data has format {birth.format_version}, this release reads up to {FORMAT_VERSION}; use a newer release"
-        )
+    check_format(f"{path}: the data", birth.format_version, older=OLDER)
     _check_cluster(birth, config, path)
     if config.cores is not None and config.cores > birth.groups:
         raise ConfigError(

@@ -7,10 +7,15 @@ from contextlib import suppress
 import msgspec
 
 from polynya.base.errors import ConfigError
+from polynya.base.formats import FORMAT, check_format
 from polynya.objectstore.api import Conflict, NotFound, ObjectStore, StoreUnavailable
 
 MARKER_KEY = "polynya-root.json"
 _TRIES = 10
+_OLDER = (
+    "choose another root, or delete what is there with 'polynya store wipe'. Streams in it that are still needed can be copied from a node of "
+    "the release that wrote it, with 'polynya import'"
+)
 
 
 class RootMarker(msgspec.Struct, frozen=True):
@@ -19,7 +24,7 @@ class RootMarker(msgspec.Struct, frozen=True):
     cluster_id: str
     history: int
     start_id: str  # of the node start that owns the root now; "" when it has stopped
-    format: int = 1
+    format: int = FORMAT
 
 
 class RootClaim(msgspec.Struct, frozen=True):
@@ -62,12 +67,12 @@ async def release_root(store: ObjectStore, claim: RootClaim) -> None:
             await store.compare_and_swap(MARKER_KEY, msgspec.json.encode(msgspec.structs.replace(claim.marker, start_id="")), etag)
 
 
-async def read_root(store: ObjectStore) -> RootMarker | None:
-    """The root's marker, if it has one. Raises ConfigError when it is no marker, StoreUnavailable."""
-    return (await _read(store))[0]
+async def read_root(store: ObjectStore, *, any_format: bool = False) -> RootMarker | None:
+    """The root's marker, if it has one. Raises ConfigError when it is no marker, or of another format, and StoreUnavailable."""
+    return (await _read(store, any_format=any_format))[0]
 
 
-async def _read(store: ObjectStore) -> tuple[RootMarker | None, str | None]:
+async def _read(store: ObjectStore, *, any_format: bool = False) -> tuple[RootMarker | None, str | None]:
     """The marker and the etag it was read under."""
     for _ in range(_TRIES):
         try:
@@ -77,7 +82,10 @@ async def _read(store: ObjectStore) -> tuple[RootMarker | None, str | None]:
         except NotFound:
             return None, None
         if before.etag == after.etag:
-            return _decode(data), before.etag
+            marker = _decode(data)
+            if not any_format:
+                check_format(f"the object store's root ({MARKER_KEY})", marker.format, older=_OLDER)
+            return marker, before.etag
     raise StoreUnavailable("the marker of the object store's root changes all the time: does another node start on it?")
 
 

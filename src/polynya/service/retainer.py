@@ -16,6 +16,7 @@ import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.limits import RECALL_STREAMS
+from polynya.base.names import bucket_of
 from polynya.service.api import Position, ReadQuery, Refusal
 from polynya.service.node import NodeService
 from polynya.stream.commands import Retention, Trim
@@ -135,7 +136,7 @@ class Retainer:
             for stream in self._candidates(machine):
                 retention = retention_of(stream)
                 if retention is None and self._buckets:
-                    retention = self._buckets.get(stream.name.partition("/")[0])
+                    retention = self._buckets.get(bucket_of(stream.name))
                 yield None if retention is None else (group, stream, retention)
 
     def _candidates(self, machine: Machine) -> Iterator[Stream]:

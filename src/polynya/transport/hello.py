@@ -8,8 +8,10 @@ import msgspec
 
 from polynya.base.msgpack import UNREADABLE
 
-PROTOCOL_MIN = 1  # the oldest protocol between nodes that this release speaks …
-PROTOCOL_MAX = 3  # … and the newest; 2: appends of a group travel together; 3: what is for a leader is passed on to it
+# The oldest protocol between nodes that this release speaks, and the newest. 2: appends of a group travel together; 3: what is for a leader is
+# passed on to it; 4: names have buckets of one to three characters. Releases that know 1 to 3 alone keep format 1 (base/formats.py).
+PROTOCOL_MIN = 4
+PROTOCOL_MAX = 4
 MAGIC = b"polynya\x01"
 PREAMBLE = struct.Struct("<8sHB5x")  # magic, core, lane: in clear, before TLS, so that the core that was meant does the handshake
 CORES_MAX = 256  # of a node: see `address`
@@ -59,7 +61,7 @@ def judge(own: Hello, other: Hello, *, expected: int, certified: tuple[str, ...]
     if max(own.low, other.low) > min(own.high, other.high):
         return (
             f"it speaks protocol {_range(other)}, this node {_range(own)} (release {other.release or 'unknown'} and {own.release}); "
-            "upgrade one release at a time"
+            f"{_step(min(own.high, other.high))}"
         )
     if max(other.level, 1) < own.works_at:
         return (
@@ -109,6 +111,15 @@ def address(node: int, core: int) -> int:
 def node_of(address: int) -> int:
     """0 for a core of this node."""
     return address >> 8
+
+
+def _step(newest: int) -> str:
+    """The way out for two nodes, of which one speaks at most the protocol `newest`."""
+    if newest < PROTOCOL_MIN:
+        return (
+            "the older one keeps its data in format 1: start the new release on empty folders, and copy the streams with 'polynya import'"
+        )
+    return "upgrade one release at a time"
 
 
 def _range(hello: Hello) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.names import is_bucket
+from polynya.base.names import BUCKET_RULE, is_bucket
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Request, Response
 from polynya.front.http.routes.retention import read_retention, shown
@@ -35,7 +35,7 @@ class BucketRoutes:
         if rest != ["retention"]:
             raise Failure("NO_ROUTE")
         if not is_bucket(bucket):
-            raise Failure("INVALID_NAME", "a bucket's name is 4 to 64 of a-z, 0-9, _ and -")
+            raise Failure("INVALID_NAME", BUCKET_RULE)
         if request.method == "PUT":
             retention = read_retention(request.body)
             await self._service.set_bucket(bucket, retention)

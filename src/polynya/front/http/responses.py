@@ -12,7 +12,7 @@ from polynya.service.api import Facts
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 COMMON = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
 _EXPOSED = (
-    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-retained-offset, stream-ttl, "
+    "stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, stream-incarnation, stream-owner, stream-bucket, stream-retained-offset, stream-ttl, "
     "stream-expires-at, stream-retention-age, stream-retention-bytes, stream-outcome, stream-sse-data-encoding, producer-epoch, "
     "producer-seq, producer-expected-seq, producer-received-seq, stream-record-start, stream-seq, etag, location, content-type, "
     "content-encoding, retry-after, vary, x-request-id"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from polynya.base.names import RESERVED_FIRST, BadName, canonical_name, is_bucket
+from polynya.base.names import BUCKET_RULE, BadName, canonical_name, is_bucket, is_reserved
 from polynya.front.http.errors import Failure
 from polynya.front.http.mount import Handler
 from polynya.wire.targets import BadTarget, decode_path, decode_segments, parse_query, split_target
@@ -84,10 +84,10 @@ class Router:
                 return Route(Kind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
         decoded = decode_path(path)[1:]
         bucket, slash, _ = decoded.partition("/")
-        if bucket in RESERVED_FIRST or bucket.startswith("_") or not decoded:
+        if is_reserved(bucket) or not decoded:
             raise Failure("NO_ROUTE", "there is nothing at this path; a stream is at /v1/stream/NAME")
         if not is_bucket(bucket):
-            raise BadName("a bucket's name is 4 to 64 of a-z, 0-9, _ and -")
+            raise BadName(BUCKET_RULE)
         if not slash:
             return Route(Kind.BUCKET, path, bucket)
         return Route(Kind.STREAM, path, canonical_name(decoded), bare_offsets=True)

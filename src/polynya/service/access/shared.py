@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from polynya.base.errors import CorruptData
+from polynya.base.formats import FORMAT
 from polynya.service.access.revoked import RevokedJwt
-from polynya.service.access.store import VERSION, AtRest, TokenRecord, jwt_key
+from polynya.service.access.store import AtRest, TokenRecord, jwt_key
 
 SCOPE = "access"  # in the meta group
 Changes = list[tuple[str, bytes | None]]
@@ -25,7 +26,7 @@ def decode(values: Mapping[str, bytes]) -> AtRest:
                 jwts.append(msgspec.json.decode(values[key], type=RevokedJwt))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptData(f"the cluster's tokens cannot be read: {error}") from None
-    return AtRest(VERSION, sorted(tokens, key=lambda record: (record.created_ms, record.id)), jwts)
+    return AtRest(FORMAT, sorted(tokens, key=lambda record: (record.created_ms, record.id)), jwts)
 
 
 def encode(known: AtRest) -> dict[str, bytes]:

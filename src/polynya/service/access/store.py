@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from polynya.base.errors import ConfigError
+from polynya.base.formats import FORMAT, check_format
 from polynya.base.limits import TOKENS_MAX
 from polynya.files import make_folder, write_whole
 from polynya.service.access.grants import NO_LIMITS, BadScope, Limits, check_name, parse_scopes
@@ -23,8 +24,11 @@ from polynya.service.access.revoked import RevokedJwt, UnwantedJwt, revoke
 PREFIX = "polynya"
 FOLDER = "access"
 FILE = "tokens.json"
-VERSION = 1
 KEPT_MS = 30 * 86_400_000  # how long an expired or revoked token is still listed
+_OLDER = (
+    "a scope with a prefix of one to three characters before its first slash, such as 'read:iot/', meant names in the bucket 'default' in it. "
+    "Move the file away, and make its tokens again with 'polynya token create'"
+)
 Stamp = tuple[int, int, int]
 Made = TypeVar("Made")
 
@@ -51,7 +55,7 @@ class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 class AtRest(msgspec.Struct, frozen=True):
     """The file."""
 
-    version: int = VERSION
+    version: int = FORMAT
     tokens: list[TokenRecord] = []
     revoked_jwts: list[RevokedJwt] = []
 
@@ -110,7 +114,7 @@ def proves(record: TokenRecord, secret: str) -> bool:
 def tidied(known: AtRest, now_ms: int) -> AtRest:
     """Without what ended long ago."""
     tokens = [each for each in known.tokens if now_ms - _ended_ms(each, now_ms) < KEPT_MS]
-    return AtRest(VERSION, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
+    return AtRest(FORMAT, tokens, [each for each in known.revoked_jwts if each.expires_ms > now_ms])
 
 
 def added(known: AtRest, wanted: Wanted, now_ms: int) -> tuple[AtRest, tuple[TokenRecord, str]]:
@@ -151,7 +155,7 @@ def merged(one: AtRest, other: AtRest) -> AtRest:
         same = jwts.get(jwt_key(entry), entry)
         until_ms, at_ms = max(same.expires_ms, entry.expires_ms), max(same.revoked_ms, entry.revoked_ms)
         jwts[jwt_key(entry)] = msgspec.structs.replace(entry, expires_ms=until_ms, revoked_ms=at_ms)
-    return AtRest(VERSION, sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)), list(jwts.values()))
+    return AtRest(FORMAT, sorted(tokens.values(), key=lambda record: (record.created_ms, record.id)), list(jwts.values()))
 
 
 def jwt_key(entry: RevokedJwt) -> str:
@@ -227,8 +231,7 @@ class TokenFile:
     def _decode(self, data: bytes) -> AtRest:
         try:
             found = msgspec.json.decode(data, type=AtRest)
-            if found.version != VERSION:
-                raise ConfigError(f"{self.path} is of version {found.version}; this release reads {VERSION}")
+            check_format(str(self.path), found.version, older=_OLDER)
             for record in found.tokens:
                 parse_scopes(record.scopes)
         except (msgspec.DecodeError, UnicodeDecodeError, BadScope) as error:

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from polynya.base.names import bucket_of
 from polynya.base.offsets import parse_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
@@ -87,7 +88,9 @@ def _answer(exchange: Exchange, reply: Reply, content_type: str) -> None:
     """`content_type`: of a stream that is new. A core of the release before does not say that of one that is there."""
     if reply.code == Code.EXISTS and reply.detail is not None:
         content_type = reply.detail
-    headers = [("Location", exchange.base_url + exchange.route.path), ("Content-Type", content_type), *tail_headers(reply)]
+    route = exchange.route
+    headers = [("Location", exchange.base_url + route.path), ("Content-Type", content_type), ("Stream-Bucket", bucket_of(route.name))]
+    headers += tail_headers(reply)
     exchange.answer(201 if reply.code == Code.CREATED else 200, headers)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
+from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
@@ -65,7 +66,7 @@ async def _show(front: HttpFront, exchange: Exchange) -> None:
     facts = await _facts(front, exchange)
     if facts is None:
         return
-    bucket = (await front.service.buckets()).get(facts.name.partition("/")[0])
+    bucket = (await front.service.buckets()).get(bucket_of(facts.name))
     retention, origin = (facts.retention, "stream") if facts.retention is not None else (bucket, "bucket")
     answer = {
         **shown(retention),
