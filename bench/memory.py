@@ -59,7 +59,7 @@ class Writer(asyncio.Protocol):
         self._rest = b""
         body = b"x" * load.record_bytes
         self._head = (
-            f" HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            f" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -33,9 +33,7 @@ class Writer(asyncio.Protocol):
     """One connection, appends pipelined on it."""
 
     def __init__(self, name: str, payload_bytes: int) -> None:
-        self._head = (
-            f"POST /v1/stream/{name} HTTP/1.1\r\nHost: b\r\nContent-Type: text/plain\r\nContent-Length: {payload_bytes}\r\n\r\n".encode()
-        )
+        self._head = f"POST /v1/stream/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: {payload_bytes}\r\n\r\n".encode()
         self._filling = b"x" * (payload_bytes - 20)
         self._starts: deque[int] = deque()
         self._rest = b""
@@ -72,7 +70,7 @@ class Subscriber(asyncio.Protocol):
     """Follows one stream, and sees how old the records are that come."""
 
     def __init__(self, name: str) -> None:
-        self._request = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.1\r\nHost: b\r\n\r\n".encode()
+        self._request = f"GET /v1/stream/{name}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         self._rest = b""
         self.latencies_ms: list[float] = []
 
@@ -94,7 +92,7 @@ async def read_on(host: tuple[str, int], name: str, pause: float, read: list[int
     reader, writer = await asyncio.open_connection(*host)
     offset = "-1"
     while True:
-        writer.write(f"GET /v1/stream/{name}?offset={offset} HTTP/1.1\r\nHost: b\r\n\r\n".encode())
+        writer.write(f"GET /v1/stream/{name}?offset={offset} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = re.search(r"content-length: (\d+)", head)
         size = int(length[1]) if length else 0

@@ -154,7 +154,7 @@ async def drive_polynya(cluster: Cluster, arguments: argparse.Namespace) -> Figu
     publishers: list[Publish] = []
     for number in range(arguments.clients):
         reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port + 10 * (number % 3))
-        head = f"POST /v1/stream/{STREAM}/{number} HTTP/1.1\r\nHost: b\r\nContent-Type: application/octet-stream\r\n"
+        head = f"POST /v1/stream/{STREAM}/{number} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
         publishers.append(_poster(reader, writer, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body))
     return await drive(publishers, arguments.seconds, cluster.cpu)
 

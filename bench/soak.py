@@ -104,7 +104,7 @@ class Flow:
         self._sure = False
         body = b"%012d" % self.acknowledged + self._rest
         return (
-            f"POST /v1/stream/{self.name} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\nProducer-Id: soak\r\nProducer-Epoch: 0\r\n"
+            f"POST /v1/stream/{self.name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\nProducer-Id: soak\r\nProducer-Epoch: 0\r\n"
             f"Producer-Seq: {self.acknowledged}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode() + body
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -57,9 +58,12 @@ async def order(cluster: Cluster, path: str, body: dict[str, Any], draw: Random)
     while asyncio.get_running_loop().time() < deadline:
         able = [number for number in cluster.numbers if cluster.nodes[number].is_alive and number not in cluster.leaving]
         if able:
-            place, asked = cluster.addresses[draw.choice(able)], json.dumps(body).encode()
+            number, asked = draw.choice(able), json.dumps(body).encode()
+            place, dial = cluster.network.admin(number), partial(cluster.network.dial, number)
             try:
-                answer = await ask_once(place, "POST", f"/v1/cluster/{path}", asked, seconds=10.0, Content_Type="application/json")
+                answer = await ask_once(
+                    place, "POST", f"/v1/cluster/{path}", asked, seconds=10.0, dial=dial, Content_Type="application/json"
+                )
             except (Lost, Unsent) as lost:
                 said = repr(lost)
             else:

@@ -5,15 +5,18 @@ A node is known to all others by its door, an address of a proxy (`chaos/proxy.p
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from chaos.proxy import Place, Wires
 
 HTTP_PORT, PEER_PORT = 4437, 4439
+CLONE_NEWNET = 0x40000000
 BRIDGE = (
     "02:00:00:00:00:fe"  # else it takes the least of its ports', and one more node makes all others lose it until they ask for it again
 )
@@ -33,6 +36,13 @@ class Loopback:
 
     def http(self, node: int) -> Place:
         return "127.0.0.1", self._base[node]
+
+    def admin(self, node: int) -> Place:
+        return "127.0.0.1", self._base[node] + 1
+
+    def dial(self, node: int) -> socket.socket:
+        """A socket for `admin`."""
+        return socket.socket()
 
     def peer(self, node: int) -> Place:
         return "127.0.0.1", self._base[node] + 2
@@ -92,6 +102,21 @@ class Namespaces:
 
     def http(self, node: int) -> Place:
         return f"{self._net}.0.{node}", HTTP_PORT
+
+    def admin(self, node: int) -> Place:
+        return "127.0.0.1", HTTP_PORT + 1
+
+    def dial(self, node: int) -> socket.socket:
+        """A socket for `admin`, which is the loopback of the node's namespace. A thread enters it, and ends there."""
+
+        def enter() -> socket.socket:
+            with open(f"/run/netns/{self.space(node)}", "rb") as space:
+                if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            return socket.socket()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(enter).result()
 
     def peer(self, node: int) -> Place:
         return f"{self._net}.0.{node}", PEER_PORT

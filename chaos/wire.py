@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing, suppress
 
 import msgspec
@@ -29,8 +30,9 @@ class Answer(msgspec.Struct):
 class Connection:
     """To one address; opened when it is needed, and again when it broke."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, host: str, port: int, dial: Callable[[], socket.socket] = socket.socket) -> None:
+        """`dial` makes the socket, in the network from which the address is reached."""
+        self._host, self._port, self._dial = host, port, dial
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def __repr__(self) -> str:
@@ -78,16 +80,26 @@ class Connection:
             self._streams[1].close()
             self._streams = None
 
+    async def _connected(self) -> socket.socket:
+        made = self._dial()
+        try:
+            made.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(made, (self._host, self._port))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     async def _send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> asyncio.StreamReader:
         if self._streams is not None and self._streams[0].at_eof():
             self.close()
         if self._streams is None:
             try:
-                self._streams = await asyncio.open_connection(self._host, self._port)
+                self._streams = await asyncio.open_connection(sock=await self._connected())
             except (OSError, TimeoutError) as fault:
                 raise Unsent(repr(fault)) from None
         reader, writer = self._streams
-        lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._host}:{self._port}", f"Content-Length: {len(body)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         with suppress(ConnectionError):
@@ -95,9 +107,18 @@ class Connection:
         return reader
 
 
-async def ask_once(place: tuple[str, int], method: str, target: str, body: bytes = b"", *, seconds: float, **headers: str) -> Answer:
+async def ask_once(
+    place: tuple[str, int],
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    seconds: float,
+    dial: Callable[[], socket.socket] = socket.socket,
+    **headers: str,
+) -> Answer:
     """On a connection of its own. Raises Unsent or Lost."""
-    with closing(Connection(*place)) as connection:
+    with closing(Connection(*place, dial)) as connection:
         return await connection.ask(method, target, body, seconds=seconds, **headers)
 
 

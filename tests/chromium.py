@@ -89,7 +89,7 @@ class Page:
 class Browser:
     """The running browser."""
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, profile: Path, *more: str) -> None:
         program, variables = chromium()
         ours_in, theirs_out = _pipe()
         theirs_in, ours_out = _pipe()
@@ -104,6 +104,7 @@ class Browser:
             str(theirs_out),
             str(program),
             *FLAGS,
+            *more,
             f"--user-data-dir={profile}",
             "about:blank",
         ]
@@ -196,10 +197,10 @@ def _packaged() -> tuple[Path, dict[str, str]]:
 
 
 @contextmanager
-def running_browser() -> Iterator[Browser]:
-    """A browser with a profile of its own. Raises CannotStart."""
+def running_browser(*flags: str) -> Iterator[Browser]:
+    """A browser with a profile of its own, and these flags beside the usual ones. Raises CannotStart."""
     with tempfile.TemporaryDirectory(prefix="polynya-browser-", ignore_cleanup_errors=True) as profile:
-        started = Browser(Path(profile))
+        started = Browser(Path(profile), *flags)
         try:
             yield started
         finally:

@@ -253,7 +253,7 @@ class Keeper:
     def framed(self, method: str, path: str, content: bytes, *, ends: bool = False, plain: bool = False, **headers: str) -> bytes:
         chance = self.chance
         old = ends and not plain and chance.random() < 0.3
-        lines = [f"{method} {path} HTTP/1.{0 if old else 1}", "Host: x"]
+        lines = [f"{method} {path} HTTP/1.{0 if old else 1}", "Host: localhost"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if ends and not old:
             lines.append("Connection: close")
@@ -455,11 +455,13 @@ class Vandal:
             line.send(self.data[: chance.randrange(len(self.data) + 1)], chance)
         elif drawn < 0.8:
             line.send(
-                b"GET /v1/stream/fuzz/a?offset=-1&live=%b HTTP/1.1\r\nHost: x\r\n\r\n" % chance.choice((b"sse", b"long-poll")), chance
+                b"GET /v1/stream/fuzz/a?offset=-1&live=%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % chance.choice((b"sse", b"long-poll")),
+                chance,
             )
         else:
             line.send(
-                b"POST /v1/stream/fuzz/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n[", chance
+                b"POST /v1/stream/fuzz/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n[",
+                chance,
             )
             line.send(body(chance), chance)
         self.counts["sitters"] += 1

@@ -147,7 +147,7 @@ def header_value(chance: random.Random, name: str) -> str:
             "1",
         ),
         "Authorization": ("Bearer x", "Basic eDp5", "Bearer", "Bearer " + "x" * 9000, "Bearer a.b.c"),
-        "Host": ("x", "x:1", "[::1]", "a b", "", "x" * 300, "evil.example"),
+        "Host": ("x", "x:1", "localhost:1", "LOCALHOST.", "a.localhost", "[::1]", "a b", "", "x" * 300, "evil.example"),
         "Accept": ("application/x-ndjson", "text/event-stream", "*/*", "application/json;q=0", ",,,"),
     }
     if name in known and chance.random() < 0.8:
@@ -210,7 +210,7 @@ def near(chance: random.Random, names: list[str]) -> bytes:
     """One that is right but for a thing or two, to a stream that may be there: it comes as far as what looks at that thing."""
     method, live = chance.choice(("GET", "GET", "GET", "POST", "POST", "PUT", "HEAD")), chance.choice(("", "", "long-poll", "sse"))
     query = {"offset": chance.choice(OFFSETS[:2]), "live": live, "timeout_ms": "1"} if method == "GET" else {}
-    headers = {"Host": "x", "Content-Type": "application/json"}
+    headers = {"Host": "localhost", "Content-Type": "application/json"}
     if method == "POST" and chance.random() < 0.5:
         headers |= {"Producer-Id": "v", "Producer-Epoch": "0", "Producer-Seq": str(chance.randrange(3))}
     content = {"POST": b"[1]", "PUT": chance.choice((b"", b"[1]"))}.get(method, b"")
@@ -246,7 +246,7 @@ def request(chance: random.Random, names: list[str]) -> bytes:
     version = chance.choice(("HTTP/1.1",) * 12 + ("HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.10", "http/1.1", ""))
     lines = [f"{method} {target(chance, names)} {version}"]
     if chance.random() < 0.95:
-        lines.append("Host: x")
+        lines.append("Host: localhost")
     framing = chance.random()
     if framing < 0.2:
         lines.append("Transfer-Encoding: chunked")

@@ -276,6 +276,17 @@ def test_each_act_is_one_request(arguments, path, body):
     assert said.headers["content-type"] == "application/json"
 
 
+def test_an_act_that_the_admin_port_alone_takes_goes_there():
+    elsewhere = _json({"error": {"code": "ADMIN_PORT_ONLY", "message": "elsewhere", "request_id": "r"}}, 403)
+    with scripted(_json({"epoch": 9})) as admin, scripted(elsewhere) as base:
+        port = int(admin.url.rpartition(":")[2])
+        base.answers = [elsewhere, _json({"start": "it", "ports": {"admin": port}, "admin_tls": False, "admin_near": True})]
+        done = run("cordon", "3", "--server", base.url, "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"epoch": 9, "done": False}), done.output
+    assert [(each.method, each.path) for each in base.said] == [("POST", "/v1/cluster/nodes/3/cordon"), ("GET", "/v1/node")]
+    assert [(each.method, each.path, each.body) for each in admin.said] == [("POST", "/v1/cluster/nodes/3/cordon", b"{}")]
+
+
 def test_a_refusal_ends_with_one_and_its_reason():
     refusal = {"error": {"code": "CLUSTER_REFUSED", "message": "3 replicas of each group need 3 nodes", "request_id": "r"}}
     with scripted(_json(refusal, 409)) as server:

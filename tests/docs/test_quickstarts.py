@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser, browser
+from free_ports import free_ports
 from missing import missing
+from polling import wait_until
 from product import environment, running_node
 from spark_jars import jars
 
@@ -74,11 +77,27 @@ def test_curl(reader: Reader) -> None:
 
 def test_browser(reader: Reader, browser: Browser) -> None:
     (html,) = reader.blocks("Browser", "html")
-    page_file = reader.folder / "orders.html"
-    page_file.write_text(html)
-    page = browser.open(page_file.as_uri())
-    page.wait("document.querySelectorAll('#orders li').length >= 3")
+    (reader.folder / "orders.html").write_text(html)
+    (serving,) = reader.blocks("Browser", "sh")
+    (port,) = free_ports(1)
+    command = serving.replace("8000", str(port)).replace("python3", sys.executable).split()
+    server = subprocess.Popen(command, cwd=reader.folder, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: connects(port), what="the server of the page to listen")
+        page = browser.open(f"http://localhost:{port}/orders.html")
+        page.wait("document.querySelectorAll('#orders li').length >= 3")
+    finally:
+        server.terminate()
+        server.wait()
     assert page.run("[...document.querySelectorAll('#orders li')].map((line) => line.textContent)") == ["ice: 2.5", "salt: 1", "ice: 2.5"]
+
+
+def connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.spark

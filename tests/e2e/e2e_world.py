@@ -214,7 +214,7 @@ def live_readers(world: World, target: str, count: int, stack: contextlib.ExitSt
     found = []
     for _ in range(count):
         connection = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
-        connection.sendall(f"GET /v1/stream/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET /v1/stream/{target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found.append(connection)
     return found
 

@@ -221,7 +221,7 @@ def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_t
     told = json.loads(ask_on(near, "GET", "/v1/node").body)
     assert (told["ports"]["admin"], told["admin_tls"]) == (address(guarded.world.admin)[1], False)
     assert ask_on(near, "GET", "/v1/tables").status == 200
-    assert ask_on(near, "GET", "/v1/tables", Host="evil.example").status == 403
+    assert ask_on(near, "GET", "/v1/tables", Host="evil.example").status == 421
     near.close()
     far = json.loads(guarded.ask("GET", "/v1/node", token=guarded.root).body)
     assert far["admin_tls"] and far["ports"]["admin"] != told["ports"]["admin"]

@@ -33,7 +33,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def head(*lines: str, method: str = "POST") -> bytes:
-    return "\r\n".join([f"{method} {STREAM} HTTP/1.1", "Host: x", "Content-Type: application/json", *lines, "", ""]).encode("latin-1")
+    return "\r\n".join([f"{method} {STREAM} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *lines, "", ""]).encode(
+        "latin-1"
+    )
 
 
 BAD = {
@@ -54,7 +56,7 @@ BAD = {
     "a coding with a tab": head("Transfer-Encoding:\x0bchunked") + b"0\r\n\r\n",
     "a space before the colon": head("Content-Length : 3") + b"[1]",
     "a folded header": head("X-A: b", " c"),
-    "a bare LF": f"POST {STREAM} HTTP/1.1\nHost: x\n\n".encode(),
+    "a bare LF": f"POST {STREAM} HTTP/1.1\nHost: localhost\n\n".encode(),
     "a bare LF in a header": head("X-A: b\nContent-Length: 3") + b"[1]",
     "a bare CR in a header": head("X-A: b\rContent-Length: 3") + b"[1]",
     "a NUL in a header": head("X-A: b\0c"),
@@ -70,7 +72,7 @@ BAD = {
     "a chunk size of many digits": head("Transfer-Encoding: chunked") + b"0" * 50 + b"3\r\n[1]\r\n0\r\n\r\n",
     "300 KB of headers": head(*(f"X-{number}: {'y' * 3000}" for number in range(100))),
     "one header of 300 KB": head("X-A: " + "y" * 300_000),
-    "a path of 300 KB": b"GET /v1/stream/" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a path of 300 KB": b"GET /v1/stream/" + b"a" * 300_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "1,000 headers": head(*(f"X-{number}: y" for number in range(1000))),
     "200,000 brackets": head("Content-Length: 200000") + b"[" * 200_000,
     "100,000 closed brackets": head("Content-Length: 200000") + b"[" * 100_000 + b"]" * 100_000,
@@ -80,18 +82,18 @@ BAD = {
     "no JSON": head("Content-Length: 4") + b"nope",
     "NaN": head("Content-Length: 5") + b"[NaN]",
     "an unknown method": head(method="BREW"),
-    "a method that is none": b"P@ST / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a method that is none": b"P@ST / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an absolute nonsense": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 500 + b"\n",
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
-    "a target with a space": b"GET /v1/stream/a b HTTP/1.1\r\nHost: x\r\n\r\n",
-    "an encoded slash": b"GET /v1/stream/a%2Fb?offset=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "an encoded NUL": b"PUT /v1/stream/a%00b HTTP/1.1\r\nHost: x\r\n\r\n",
-    "dots": b"GET /v1/stream/../../etc/passwd?offset=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "encoded dots": b"GET /v1/stream/%2e%2e/x?offset=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "half an escape": b"GET /v1/stream/a%2?offset=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "an escape that is no UTF-8": b"PUT /v1/stream/a%ff HTTP/1.1\r\nHost: x\r\n\r\n",
-    "an injected line in a query": b"GET /v1/stream/bad/s?offset=%0d%0aX-Evil:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a target with a space": b"GET /v1/stream/a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an encoded slash": b"GET /v1/stream/a%2Fb?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an encoded NUL": b"PUT /v1/stream/a%00b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "dots": b"GET /v1/stream/../../etc/passwd?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "encoded dots": b"GET /v1/stream/%2e%2e/x?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "half an escape": b"GET /v1/stream/a%2?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an escape that is no UTF-8": b"PUT /v1/stream/a%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an injected line in a query": b"GET /v1/stream/bad/s?offset=%0d%0aX-Evil:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "an injected line in a producer": head("Content-Length: 3", "Producer-Id: a\r b", "Producer-Epoch: 0", "Producer-Seq: 0") + b"[1]",
     "a number that is none": head("Content-Length: 3", "Producer-Id: a", "Producer-Epoch: \xb2", "Producer-Seq: 0") + b"[1]",
     "a huge TTL": head("Stream-TTL: 99999999999999999999", method="PUT"),
@@ -119,7 +121,7 @@ def test_what_is_malformed_gets_one_4xx_and_changes_nothing(served: World, case:
 
 
 def test_a_smuggled_request_is_not_taken_for_one(served: World) -> None:
-    inner = b"DELETE /v1/stream/bad/s HTTP/1.1\r\nHost: x\r\n\r\n"
+    inner = b"DELETE /v1/stream/bad/s HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for outer in ("Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"):
         with raw(served.url) as connection:
             connection.sendall(head(outer) + b"0\r\n\r\n" + inner)
@@ -129,8 +131,10 @@ def test_a_smuggled_request_is_not_taken_for_one(served: World) -> None:
 
 def test_one_byte_at_a_time_is_slow_but_right(served: World) -> None:
     assert served.ask("PUT", "/v1/stream/bad/slow", **JSON).status == 201
-    text = b"POST /v1/stream/bad/slow HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    text += b"3;ext=1\r\n[1]\r\n0\r\nTrailer: x\r\n\r\n" + b"HEAD /v1/stream/bad/slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    text = b"POST /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    text += (
+        b"3;ext=1\r\n[1]\r\n0\r\nTrailer: x\r\n\r\n" + b"HEAD /v1/stream/bad/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
     with raw(served.url) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in text:
@@ -148,11 +152,11 @@ PHASES = (
     head("Content-Length: 33000000") + b"[" + b"1," * 100_000,
     head("Transfer-Encoding: chunked") + b"3\r\n[",
     head("Expect: 100-continue", "Content-Length: 10"),
-    f"GET {STREAM}?offset=now&live=long-poll HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
-    f"GET {STREAM}?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
-    f"GET {STREAM}?offset=-1 HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 50,
-    b"PUT /v1/stream/bad/early HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"PUT /v1/stream/bad/fork HTTP/1.1\r\nHost: x\r\nStream-Forked-From: /v1/stream/bad/s\r\n\r\n",
+    f"GET {STREAM}?offset=now&live=long-poll HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+    f"GET {STREAM}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+    f"GET {STREAM}?offset=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 50,
+    b"PUT /v1/stream/bad/early HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PUT /v1/stream/bad/fork HTTP/1.1\r\nHost: localhost\r\nStream-Forked-From: /v1/stream/bad/s\r\n\r\n",
 )
 
 
@@ -191,7 +195,7 @@ def test_large_bodies_are_taken_whole_or_refused(served: World, megabytes: int) 
     assert served.ask("PUT", name, Content_Type="application/octet-stream").status == 201
     body = bytes(range(256)) * (4096 * megabytes)
     with raw(served.url, 60) as connection:
-        request = f"POST {name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/octet-stream\r\n"
+        request = f"POST {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/octet-stream\r\n"
         with contextlib.suppress(ConnectionError):
             connection.sendall(f"{request}Content-Length: {len(body)}\r\n\r\n".encode())
             connection.sendall(body)
@@ -215,7 +219,7 @@ def test_200_appends_at_once_are_all_there(served: World) -> None:
         connections = [stack.enter_context(socket.create_connection(address(served.url), timeout=60)) for _ in range(200)]
         for number, connection in enumerate(connections):
             body = json.dumps([number]).encode()
-            request = "POST /v1/stream/bad/many HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            request = "POST /v1/stream/bad/many HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         assert {tuple(statuses(drain(connection))) for connection in connections} == {(204,)}
     assert sorted(served.records("bad/many")) == list(range(200))
@@ -224,7 +228,7 @@ def test_200_appends_at_once_are_all_there(served: World) -> None:
 def test_a_slow_reader_is_cut_with_a_reason_while_others_get_everything(served: World) -> None:
     name = "/v1/stream/bad/slow-reader"
     assert served.ask("PUT", name, Content_Type="text/plain").status == 201
-    ask = f"GET {name}?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    ask = f"GET {name}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     block = b"0123456789abcdef" * 65_536
     with raw(served.url) as slow, raw(served.url) as quick, contextlib.closing(served.connect()) as writer:
         for reader in (slow, quick):

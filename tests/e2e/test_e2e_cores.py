@@ -76,7 +76,7 @@ def appended(world: World, name: str, body: bytes) -> bool:
 def resumed(world: World, name: str, last_event: str) -> bytes:
     """What comes first after that event; empty while the other core is not there, which an event may say too."""
     with socket.create_connection(address(world.url), timeout=60) as connection:
-        request = f"GET /v1/stream/{name}?live=sse HTTP/1.1\r\nHost: x\r\nConnection: close\r\nLast-Event-ID: {last_event}\r\n\r\n"
+        request = f"GET /v1/stream/{name}?live=sse HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {last_event}\r\n\r\n"
         connection.sendall(request.encode())
         text = read_until(connection, b"upToDate")
     assert text[9:12] in (b"200", b"503"), text

@@ -300,12 +300,12 @@ def test_nothing_is_visible_before_it_is_synced(world: World, orders: DiskOrders
     with contextlib.ExitStack() as stack:
         live = [stack.enter_context(raw(world.url)) for _ in range(2)]
         for reader, mode in zip(live, ("sse", "long-poll"), strict=True):
-            reader.sendall(f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            reader.sendall(f"GET /v1/stream/sync/seen?offset={tail}&live={mode} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         read_until(live[0], b"upToDate")
         wait_until(lambda: metric(world, "polynya_http_long_polls_total") == 1, what="the long-poll to wait")
         orders.hold("fdatasync")
         writer = stack.enter_context(raw(world.url))
-        head = "POST /v1/stream/sync/seen HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"
+        head = "POST /v1/stream/sync/seen HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"
         writer.sendall(head.encode() + b"[2,1]")
         orders.wait_held()
         for _ in range(5):

@@ -206,7 +206,7 @@ def test_reading_keeps_a_stream_alive_across_restarts(world: World) -> None:
     world.start(*ONE)
     assert world.ask("PUT", "/v1/stream/ttl/slides", b"[1]", **JSON, Stream_TTL="15").status == 201
     with socket.create_connection(("127.0.0.1", int(world.url.rsplit(":", 1)[1])), timeout=30) as reader:
-        reader.sendall(b"GET /v1/stream/ttl/slides?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader.sendall(b"GET /v1/stream/ttl/slides?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
         created = dt.datetime.now(dt.UTC)
         assert reader.recv(65536)
         wait_until(lambda: dt.datetime.now(dt.UTC) - created > dt.timedelta(seconds=15.5), what="more than its life")

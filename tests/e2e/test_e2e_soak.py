@@ -30,7 +30,7 @@ class Flood(threading.Thread):
         self._stopping = stopping
         self._connection = socket.create_connection(address(world.url), timeout=30)
         body = json.dumps([{"writer": number, "pad": "x" * 2000}]).encode()
-        head = f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         lines = [f"POST /v1/stream/soak/s{stream} HTTP/1.1\r\n".encode() for stream in range(STREAMS)]
         self._rounds = [b"".join(line + head + body for line in lines[begin : begin + PIPELINED]) for begin in range(0, STREAMS, PIPELINED)]
 

@@ -24,7 +24,7 @@ def test_a_stop_with_waiting_readers_is_quick_and_clean(world: World, cores: int
         polls = live_readers(world, "stop/s?offset=now&live=long-poll", 50, stack)
         events = live_readers(world, "stop/s?offset=now&live=sse", 50, stack)
         half = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
-        half.sendall(b"POST /v1/stream/stop/s HTTP/1.1\r\nHost: x\r\nContent-Le")
+        half.sendall(b"POST /v1/stream/stop/s HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         idle = stack.enter_context(socket.create_connection(address(world.url), timeout=60))
         for connection in events:
             assert b"streamNextOffset" in read_until(connection, b"streamNextOffset")

@@ -117,11 +117,25 @@ def test_settings_of_access_go_together():
 
 
 def test_origins_are_a_list():
-    assert loaded().origins == ["*"]
+    assert loaded().origins == ["local"]
+    assert loaded(cors_origins="local, HTTPS://A.example").origins == ["local", "https://a.example"]
     assert loaded(cors_origins="none").origins == []
     assert loaded(cors_origins="https://a.example, http://localhost:3000").origins == ["https://a.example", "http://localhost:3000"]
     for bad in ("a.example", "https://a.example/", "https://a.example/path", "https://user@a.example"):
         assert "no origin" in refusal({"--cors-origins": bad})
+
+
+def test_allowed_hosts_are_names():
+    assert loaded().hosts == []
+    assert loaded(allowed_hosts="Polynya, node_1.internal.,[::1],10.0.0.1,*").hosts == [
+        "polynya",
+        "node_1.internal.",
+        "[::1]",
+        "10.0.0.1",
+        "*",
+    ]
+    for bad in ("http://a.example", "a.example:80", "bücher.example", "*.example", "a/b", "a b"):
+        assert "is no host name" in refusal({"--allowed-hosts": bad})
 
 
 def test_loopback_is_not_unsafe():

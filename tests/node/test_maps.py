@@ -11,7 +11,8 @@ import pytest
 from polynya.base.errors import Unavailable
 from polynya.node.birth import Birth
 from polynya.node.cluster_settings import ClusterConfig, ClusterNode
-from polynya.node.maps import Maps
+from polynya.node.maps import Maps, NodeHosts
+from polynya.stream.commands import NodeRecord
 from polynya.stream.placement import Map
 from polynya.transport import node_of
 
@@ -107,3 +108,17 @@ def test_a_map_that_makes_no_sense_is_not_taken_and_ends_nothing(cables: Cables,
     assert maps[3].now.epoch == 0
     asyncio.run(maps[3].ask_another())
     assert maps[3].now.epoch == 5
+
+
+def test_the_hosts_of_the_nodes_are_those_of_the_settings_and_of_the_newest_map() -> None:
+    listed = (ClusterNode(1, "N1.internal:4439", "http://n1.example:4437"), ClusterNode(2, "[FD00::2]:4439", "https://10.0.0.2"))
+    config = ClusterConfig(id="0" * 32, node=1, nodes=listed)
+    birth = Birth(cluster_id="c", node=1, nodes=(1, 2), zones=("", ""), replicas=1, groups=2, cores=1, created_ms=0)
+    maps = Maps(birth, config, None, core=0)
+    hosts = NodeHosts(config, maps)
+    born = {"n1.internal", "n1.example", "fd00::2", "10.0.0.2"}
+    assert hosts() == born
+    added = NodeRecord(3, "n3.internal:4439", "http://N3.example", "")
+    maps.take(Map(1, 1, {**maps.now.nodes, 3: added}, maps.now.groups))
+    assert hosts() == born | {"n3.internal", "n3.example"}
+    assert NodeHosts(ClusterConfig(), None)() == frozenset()

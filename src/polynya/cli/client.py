@@ -139,11 +139,12 @@ class Client:
     def admin(self) -> Client:
         """For the node's admin port, which it tells: on the same host, or on this machine when it is open to nobody else. Raises `exits.Ended`."""
         from polynya.lakehouse.admin_port import far_refusal, near_admin
+        from polynya.wire.hosts import is_this_machine
 
         answer = self.call("GET", "/v1/node")
         told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
         admin = str(url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]))
-        if told.get("admin_near") and not is_loopback(admin):
+        if told.get("admin_near") and not is_this_machine(url.host):
             admin = near_admin(told["ports"]["admin"], told.get("start", ""))
             if not admin:
                 raise exits.Refused(far_refusal(str(url).rstrip("/")))
@@ -242,6 +243,16 @@ class Client:
         if answer.is_success:
             return answer
         raise self.refused(answer, stream=stream)
+
+    def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+        """Send an act on the cluster: by the port that was named, else by the admin port, where that alone takes it. Raises `exits.Ended`."""
+        try:
+            return self.call("POST", path, headers=headers, content=content)
+        except exits.Refused as refused:
+            if refused.code != "ADMIN_PORT_ONLY":
+                raise
+        with self.admin() as admin:
+            return admin.call("POST", path, headers=headers, content=content)
 
     @property
     def wire(self) -> Wire:

@@ -294,8 +294,8 @@ def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
     try:
-        told: dict[str, Any] = client.call(
-            "POST", f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
+        told: dict[str, Any] = client.act(
+            f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
         ).json()
     except KeyboardInterrupt:
         output.notice("whether the cluster has taken this up is not known: 'polynya cluster status' shows it")

@@ -32,7 +32,7 @@ from polynya.node.farewell import Farewell
 from polynya.node.health import Health
 from polynya.node.joining import Joined, cluster_of, transport_of
 from polynya.node.levels import LOOK_SECONDS, Levels
-from polynya.node.maps import Maps
+from polynya.node.maps import Maps, NodeHosts
 from polynya.node.metrics import Samples
 from polynya.node.older import Older
 from polynya.node.placing import Placing
@@ -164,9 +164,9 @@ class Assembly:
         mounts = dict.fromkeys(PREFIXES, SubscriptionRoutes(self._subscriptions).handle)
         read_object = None if self._tier is None else self._tier.read_object
         tables = Tables(self.service, self.service.flush)
-        self._doors = Doors(
-            self._start, self.service, Behind(tables, mounts, read_object, checks, backups, self._acts), self._health, self._keeper
-        )
+        hosts = NodeHosts(self._start.config.cluster, self._maps)
+        behind = Behind(tables, mounts, read_object, checks, backups, self._acts, hosts)
+        self._doors = Doors(self._start, self.service, behind, self._health, self._keeper)
         await self._doors.open()
         await self._subscriptions.start(_ended)
 

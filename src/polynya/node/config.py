@@ -25,6 +25,7 @@ from polynya.objectstore.settings import StoreSettings
 DEFAULT_FILE = "polynya.toml"
 GROUPS_DEFAULT = 16
 REDACTED = "***"
+_HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
 
 
@@ -107,7 +108,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
     unsafe_no_auth: bool = False
     admin_listen: str = ""
-    cors_origins: str = "*"
+    allowed_hosts: str = ""
+    cors_origins: str = "local"
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     cluster: ClusterConfig = ClusterConfig()
@@ -145,9 +147,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
 
     @property
+    def hosts(self) -> list[str]:
+        """Host names that the node answers to without access control, beside those of the cluster."""
+        return _words(self.allowed_hosts)
+
+    @property
     def origins(self) -> list[str]:
-        """Of pages that may read answers."""
-        return [] if self.cors_origins.strip() == "none" else [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
+        """Of pages that may read and write."""
+        return [] if self.cors_origins.strip() == "none" else _words(self.cors_origins)
 
     @property
     def unsafe(self) -> list[str]:
@@ -164,6 +171,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
             )
         return found
+
+
+def _words(text: str) -> list[str]:
+    """What stands between commas, in lower case, as browsers send hosts and origins."""
+    return [word.strip().lower() for word in text.split(",") if word.strip()]
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -390,8 +402,14 @@ def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str
         yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
     if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
         yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
+    for host in config.hosts:
+        if host != "*" and not _HOST.fullmatch(host):
+            yield (
+                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is no host name; expected one such as polynya.internal, in ASCII (xn--…) and "
+                "without a port"
+            )
     for origin in config.origins:
-        if origin != "*" and not _ORIGIN.fullmatch(origin):
+        if origin not in ("*", "local") and not _ORIGIN.fullmatch(origin):
             yield f"cors_origins ({origins['cors_origins']}): {origin!r} is no origin; one looks like https://app.example.com, without a path"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from polynya.front.http.cluster import ClusterActs, ClusterRoutes, act_of
 from polynya.front.http.cors import Cors
 from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
+from polynya.front.http.hosts import Hosts
 from polynya.front.http.mount import Handler, Request, Response
 from polynya.front.http.questions import PATH as SQL_PATH
 from polynya.front.http.questions import QuestionRoute
@@ -27,10 +28,11 @@ from polynya.node import sources
 from polynya.node.access import Keeper
 from polynya.node.backups import Backups
 from polynya.node.checks import StoreChecks
+from polynya.node.config import split_listen
 from polynya.node.health import Answer, Health
 from polynya.node.open_files import raise_limit, shares
 from polynya.node.pages import console_handlers, console_mounts
-from polynya.node.ports import shared_listener
+from polynya.node.ports import shared_listener, spelled
 from polynya.node.questions import Questions
 from polynya.node.start import CoreStart
 from polynya.service.access import Access
@@ -42,7 +44,8 @@ STOP_SECONDS = 3.0  # an append in flight needs milliseconds; only readers that 
 ActOf = Callable[[Request], str]
 """The name of the act that a request is in the audit log; empty for none."""
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+ADMIN = "/v1/admin/"
+BASE_ADMIN_ACTS = ("flush", "store")  # below ADMIN, what the base port serves too where access is controlled
 ADMIN_BODY_BYTES_MAX = 4 * MIB
 
 
@@ -55,6 +58,7 @@ class Behind(NamedTuple):
     checks: StoreChecks | None
     backups: Backups | None
     cluster: ClusterActs
+    hosts: Callable[[], Collection[str]]  # of the cluster's nodes
 
 
 class Doors:
@@ -84,6 +88,8 @@ class Doors:
         user = self._audited(_table_act, _table_handler(routes.user))
         cluster = ClusterRoutes(behind.cluster)
         acts = self._audited(_cluster_act, cluster.handle)
+        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
+        hosts = Hosts((*start.config.hosts, split_listen(start.config.listen)[0]), behind.hosts)
         handlers = {
             "/v1/tables": user,
             CLUSTER: cluster.look,
@@ -95,23 +101,22 @@ class Doors:
         only_base = {SQL_PATH: QuestionRoute(routes, questions).handle, BUCKETS: buckets.list, **console_handlers()}
         below = {
             "/v1/tables/": user,
-            CLUSTER + "/": acts,
+            **self._base_acts(cluster, acts, admin, guarded=keeper.access is not None),
             BUCKETS + "/": self._audited(_bucket_act, buckets.handle),
             **console_mounts(),
             **behind.mounts,
         }
         context = keeper.tls.context if keeper.tls is not None else None
-        protection = Protection(entrance=self._entrance(keeper.access), cors=Cors(start.config.origins), tls=context)
+        asked = hosts if keeper.access is None else Hosts()
+        protection = Protection(entrance=self._entrance(keeper.access), hosts=asked, cors=Cors(start.config.origins, hosts), tls=context)
         self.base = HttpFront(service, settings, {**open_to, **only_base}, below, protection=protection)
-        admin = self._audited(_admin_act, _admin_handler(routes, service, TokenRoutes(keeper.tokens, keeper.known), behind))
-        near = {path: self._local_only(handler) for path, handler in {**handlers, **self._health_handlers(near=True)}.items()}
-        within = {"/v1/admin/": self._local_only(admin), "/v1/tables/": self._local_only(user), CLUSTER + "/": self._local_only(acts)}
-        self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(cors=Cors(())))
+        near = {**handlers, **self._health_handlers(near=True)}
+        within = {ADMIN: _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
+        self.admin = HttpFront(service, aside, near, within, streams=False, protection=Protection(hosts=hosts, cors=Cors(())))
         self.far_admin: HttpFront | None = None
         if start.far_admin_port:
             far_protection = Protection(entrance=self._entrance(keeper.known, admin_only=True), cors=Cors(()), tls=context)
-            far = {"/v1/admin/": _bounded(admin), "/v1/tables/": _bounded(user), CLUSTER + "/": _bounded(acts)}
-            self.far_admin = HttpFront(service, aside, guarded, far, streams=False, protection=far_protection)
+            self.far_admin = HttpFront(service, aside, guarded, within, streams=False, protection=far_protection)
         if keeper.known is not None:
             keeper.known.on_deaths += [front.let_go for front in self._fronts()]
             keeper.known.on_settle.append(self.base.settle)
@@ -177,17 +182,32 @@ class Doors:
 
         return {"/livez": livez, "/readyz": readyz, "/health": all_well, "/v1/node": node, "/metrics": metrics}
 
-    def _local_only(self, handler: Handler) -> Handler:
-        """The admin port listens on loopback; a page in a browser that resolves its own name to it must not reach it either."""
-        allowed = {f"{host}:{self._start.admin_port}" for host in (*LOCAL_HOSTS, self._start.admin_host)}
-        within = _bounded(handler)
+    def _base_acts(self, cluster: ClusterRoutes, acts: Handler, admin: Handler, *, guarded: bool) -> dict[str, Handler]:
+        """Acts on the cluster and the store, as the base port serves them. Without access control it names the admin port instead."""
+        if guarded:
+            return {CLUSTER + "/": acts, ADMIN: _bounded(_part_of(admin, BASE_ADMIN_ACTS))}
+        url = f"http://{spelled(self._start.admin_host, self._start.admin_port)}"
 
-        async def checked(request: Request) -> Response:
-            if request.headers.get("host", "").lower() not in allowed:
-                raise Failure("FORBIDDEN_HOST")
-            return await within(request)
+        async def elsewhere(request: Request) -> Response:
+            raise Failure(
+                "ADMIN_PORT_ONLY", f"without access control this is done on the admin port alone: {url}, on the node's own machine"
+            )
 
-        return checked
+        async def cluster_acts(request: Request) -> Response:
+            return await (elsewhere if _cluster_act(request) else cluster.handle)(request)
+
+        return {CLUSTER + "/": self._audited(_cluster_act, cluster_acts), ADMIN: self._audited(_admin_act, elsewhere)}
+
+
+def _part_of(handler: Handler, firsts: Collection[str]) -> Handler:
+    """What of a mount begins with one of these segments."""
+
+    async def checked(request: Request) -> Response:
+        if request.segments[0] not in firsts:
+            raise Failure("NO_ROUTE")
+        return await handler(request)
+
+    return checked
 
 
 def _bounded(handler: Handler) -> Handler:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
 
 import msgspec
 
 from polynya.base.errors import PolynyaError
 from polynya.base.msgpack import UNREADABLE
 from polynya.node.birth import Birth
-from polynya.node.cluster_settings import ClusterConfig
+from polynya.node.cluster_settings import ClusterConfig, ClusterNode
 from polynya.stream.commands import ClusterBorn, NodeRecord
 from polynya.stream.placement import Map, born
 from polynya.transport import Hello, Reply, Transport, address, node_of
+from polynya.wire.hosts import bare_host
 
 KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
 ASK_SECONDS = 2.0  # one that does not answer is passed over
@@ -107,6 +109,26 @@ class Maps:
 
         assert self._transport is not None
         self._transport.call_nowait(address(node, 0), KIND_MAP, _ENCODER.encode(self.now), done)
+
+
+class NodeHosts:
+    """The bare hosts of the cluster's nodes: those of the settings, and those of the newest map. Computed once for each map."""
+
+    def __init__(self, cluster: ClusterConfig, maps: Maps | None) -> None:
+        self._listed = cluster.nodes
+        self._maps = maps
+        self._map: Map | None = None
+        self._hosts: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        if self._maps is not None and self._map is not self._maps.now:
+            self._map = self._maps.now
+            self._hosts = _hosts_of((*self._listed, *(self._map.nodes[number] for number in self._map.members)))
+        return self._hosts
+
+
+def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
+    return frozenset(bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)) - {""}
 
 
 def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:

@@ -187,10 +187,19 @@ SETTINGS = (
         "Open the admin port at this address and port too, for holders of a token with `admin`. Default: on loopback alone, without tokens.",
     ),
     Setting(
+        "allowed_hosts",
+        parse_text,
+        "",
+        "Host names that a node without access control answers to, with commas between them; `*` is any. Without this: IP addresses, `localhost`, "
+        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests get 421, so that no web page reaches the node by a "
+        "name of its own (DNS rebinding).",
+    ),
+    Setting(
         "cors_origins",
         parse_text,
-        "*",
-        "Origins of pages that may read answers in a browser, with commas between them; `*` is any, `none` is none.",
+        "local",
+        "Origins of pages that may read and write in a browser, with commas between them. `local` is every origin on this machine (loopback) or on a "
+        "host of the cluster or of `allowed_hosts`; `*` is any, `none` is none.",
     ),
     Setting(
         "tls.cert", parse_text, "", "A file with the certificate and those between it and its root (PEM). It is read again when it changes."

@@ -19,6 +19,7 @@ _CACHED_LINE_BYTES_MAX = 256
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _HOST = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=%:\[\]]*")  # RFC 3986: a name, or an address in brackets, and a port
+_ABSOLUTE = re.compile(r"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _LENGTH_DIGITS_MAX = 15
@@ -56,7 +57,7 @@ class HeadParser:
 
     def __init__(self) -> None:
         self._lines: dict[bytes, tuple[str, str]] = {}
-        self._firsts: dict[bytes, tuple[str, str, int]] = {}
+        self._firsts: dict[bytes, tuple[str, str, int, str]] = {}
 
     def parse(self, block: bytes) -> Head:
         """`block` is everything before the empty line, without the line end before it. Raises `BadRequest`."""
@@ -64,7 +65,7 @@ class HeadParser:
         if len(lines) > HEADERS_MAX + 1:
             raise BadRequest(431, "HEADERS_TOO_LARGE", f"a request has at most {HEADERS_MAX} header lines")
         known = self._firsts.get(lines[0])
-        method, target, minor = known if known is not None else self._first(lines[0])
+        method, target, minor, authority = known if known is not None else self._first(lines[0])
         headers: dict[str, str] = {}
         cache = self._lines
         del lines[0]
@@ -76,9 +77,12 @@ class HeadParser:
             if name in headers:
                 value = _join(name, headers[name], value)
             headers[name] = value
-        return Head(method, target, headers, _body_length(headers, minor), _keeps_alive(headers, minor), minor)
+        length = _body_length(headers, minor)
+        if authority:
+            headers["host"] = authority  # RFC 9112 3.2.2: the Host that came does not count
+        return Head(method, target, headers, length, _keeps_alive(headers, minor), minor)
 
-    def _first(self, line: bytes) -> tuple[str, str, int]:
+    def _first(self, line: bytes) -> tuple[str, str, int, str]:
         parts = line.split(b" ")
         if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
             raise BadRequest(400, "BAD_REQUEST_LINE", "the request line must be: METHOD, one space, target, one space, HTTP/1.1")
@@ -86,7 +90,8 @@ class HeadParser:
             if parts[2].startswith(b"HTTP/"):
                 raise BadRequest(505, "HTTP_VERSION", "this server speaks HTTP/1.1")
             raise BadRequest(400, "BAD_REQUEST_LINE", "the request line must end in HTTP/1.1")
-        parsed = (parts[0].decode(), parts[1].decode("latin-1"), parts[2][-1] - 48)
+        target = parts[1].decode("latin-1")
+        parsed = (parts[0].decode(), target, parts[2][-1] - 48, _authority(target))
         if len(line) <= _CACHED_LINE_BYTES_MAX and b"?" not in line:  # queries seldom repeat
             if len(self._firsts) >= _CACHE_LINES_MAX:
                 self._firsts.clear()
@@ -107,6 +112,16 @@ class HeadParser:
                 self._lines.clear()
             self._lines[line] = pair
         return pair
+
+
+def _authority(target: str) -> str:
+    """HOST:PORT of a target in absolute form; empty for one of any other form."""
+    match = _ABSOLUTE.match(target)
+    if match is None:
+        return ""
+    if not match[1] or not _HOST.fullmatch(match[1]):
+        raise BadRequest(400, "BAD_TARGET", "the request target names no host and port")
+    return match[1]
 
 
 def _join(name: str, known: str, value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.http.errors import ERRORS, error_body
+from polynya.front.http.errors import ERRORS, Failure, error_body
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.repeat import Repeat, learn
 from polynya.front.http.responses import CLOSE, COMMON, STATUS_LINES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
 REQUESTS_PER_PASS = 64  # of the loop, of one connection: what is answered at once would hold up all others for as long as it goes on
+_NO_HOST = "/"  # no value of a Host that was parsed
 _LARGE_BODY_BYTES = 64 * 1024  # from here a body counts against the core's budget
 
 
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol):
     """`front` is the server; `on_lost` is set by a live reader that has taken the connection over."""
 
     __slots__ = (
-        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_in_a_row", "_next",
+        "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_host", "_in_a_row", "_next",
         "_read_paused", "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
         "transport", "waiting_task", "waits_long", "write_paused"
     )  # fmt: skip
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         self.admitted = True  # whether the last request was let in: what was not is no shape to repeat
         self.principal: Principal | None = None  # who sent it; `_repeat` is of the same
         self.meter: Meter | None = None  # of the principal, if what it may send in a second is limited
+        self._host: str | None = _NO_HOST  # the last Host that was let in
         self._since = front.tick  # when what is awaited from the client began
         self._unsent = 0  # bytes of answers that the client had not taken at the last sweep
         self._buffer = b""
@@ -169,6 +171,8 @@ class Connection(asyncio.Protocol):
                     break
                 head = self.front.parser.parse(data[position:end])
                 position = end + 4
+                if (head.headers.get("host") != self._host or "origin" in head.headers) and not self._is_let_in(head):
+                    return
                 length = head.length
                 if not length:
                     body = b""
@@ -189,6 +193,22 @@ class Connection(asyncio.Protocol):
             self.refuse(bad.code, bad.message)
             return
         self._buffer = data[position:] if position < size and not self._finished else b""
+
+    def _is_let_in(self, head: Head) -> bool:
+        """Check the Host and the Origin, which web pages cannot choose. A refused request is answered before its body is read."""
+        host = head.headers.get("host")
+        try:
+            if host != self._host and self.front.hosts.check(head):
+                self._host = host
+            self.front.cors.check(head)
+        except Failure as refused:
+            self._stop_reading()
+            head.keep_alive = False
+            number = self._next
+            self._next = number + 1
+            Exchange(self, number, head, b"").fault(refused)
+            return False
+        return True
 
     def _dispatch(self, head: Head, body: bytes) -> bool:
         """Start the exchange, or hold the request until it may start; returns whether the next one may be looked at."""
@@ -363,14 +383,18 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, code: str, message: str) -> None:
         """Answer to what is no request, after the answers before it; nothing more is read as one."""
-        self._finished = True
-        self._buffer = b""
-        self._release_body()
+        self._stop_reading()
         error = ERRORS[code]
         self.front.counters.statuses[error.status] += 1
         number = self._next
         self._next = number + 1
         self.send(number, _bare_error(self.front, code, message), close=True)
+
+    def _stop_reading(self) -> None:
+        """Nothing more of this connection is read as a request."""
+        self._finished = True
+        self._buffer = b""
+        self._release_body()
 
     def finish(self) -> None:
         """The last answer is written. What still arrives is dropped for a while, so that no reset overtakes the answer."""
@@ -469,4 +493,4 @@ def _bare_error(front: HttpFront, code: str, message: str = "") -> bytes:
         retry = b"WWW-Authenticate: Bearer\r\n"
     head = b"Content-Type: application/json\r\nCache-Control: no-store\r\nStream-Outcome: %b\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n"
     lines = head % (error.outcome.encode(), request_id.encode(), len(body))
-    return STATUS_LINES[error.status] + lines + retry + COMMON + front.cors.lines(None) + CLOSE + b"\r\n" + body
+    return STATUS_LINES[error.status] + lines + retry + COMMON + front.cors.lines(None, None) + CLOSE + b"\r\n" + body

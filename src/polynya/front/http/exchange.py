@@ -101,7 +101,7 @@ class Exchange:
         if self.connection.front.service.hint is not None and (owner := self._owner()):
             parts.append(owner_line(owner))
         if self.head.method in ("GET", "HEAD", "OPTIONS") or "origin" in self.head.headers:
-            parts.append(self.connection.front.cors.lines(self.head.headers.get("origin")))
+            parts.append(self.connection.front.cors.lines(self.head.headers.get("origin"), self.head.headers.get("host")))
         if self.request_id:
             parts.append(header_lines([("X-Request-Id", self.request_id)]))
         if not self.keep_alive:

@@ -23,6 +23,7 @@ from polynya.front.http.entrance import Entrance
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.handshakes import BACKLOG, Handshakes
+from polynya.front.http.hosts import Hosts
 from polynya.front.http.mount import Handler
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.table import dispatch
@@ -36,9 +37,10 @@ log = logging.getLogger("polynya.http")
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before a front: who may enter (None: everybody), from pages of which origins, and whether it speaks TLS."""
+    """What stands before a front: who may enter (None: everybody), under which hosts, from pages of which origins, and whether it speaks TLS."""
 
     entrance: Entrance | None = None
+    hosts: Hosts = Hosts()
     cors: Cors = Cors()
     tls: ssl.SSLContext | None = None
 
@@ -64,6 +66,7 @@ class HttpFront:
         self.router = Router(handlers or {}, mounts or {}, streams=streams)
         protection = protection or Protection()
         self.entrance = protection.entrance
+        self.hosts = protection.hosts
         self.cors = protection.cors
         self.is_tls = protection.tls is not None
         self.now = time.monotonic
