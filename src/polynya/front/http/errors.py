@@ -102,7 +102,9 @@ _TABLE = (
     ErrorCode("NO_MEMORY", 503, "the server has no memory for this now", UNKNOWN, retry_after=5),
     ErrorCode("HOT_LIMIT", 503, "more is waiting for the object store than may; retry later", retry_after=1),
     ErrorCode("BODY_BUDGET", 503, "the bodies in flight take all the memory they may; retry later", retry_after=1),
-    ErrorCode("ANSWER_BUDGET", 503, "answers that clients do not take fill all the memory they may; retry later", retry_after=1),
+    ErrorCode(
+        "ANSWER_BUDGET", 503, "responses that clients do not read hold the memory they may; read them, or retry later", retry_after=1
+    ),
     ErrorCode("QUESTIONS_BUSY", 503, "as many questions to tables as may are being answered; retry later", retry_after=1),
     ErrorCode("CONNECTION_LIMIT", 503, "the server has as many connections as it may", retry_after=1),
     ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
