@@ -97,6 +97,12 @@ _TABLE = (
     ErrorCode("DATA_DAMAGED", 500, "what this needs is missing or damaged; 'polynya store verify' says what, and the log", UNKNOWN),
     ErrorCode("NO_SQL", 501, "this server does not answer SQL; polynya sql does, where polynya[lake] is installed"),
     ErrorCode("CLUSTER_UNREADY", 503, "the cluster has not found together yet", retry_after=1),
+    ErrorCode(
+        "STREAM_FAULTED",
+        503,
+        "the stream's recent data is damaged on this node, so that it takes no appends; /readyz and the log say more",
+        retry_after=60,
+    ),
     ErrorCode("UNAVAILABLE", 503, "not now; nothing was applied", retry_after=1),
     ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent repeat is safe", UNKNOWN),
     ErrorCode("NO_MEMORY", 503, "the server has no memory for this now", UNKNOWN, retry_after=5),
@@ -139,6 +145,7 @@ REFUSALS: dict[int, str] = {
     Code.NOT_YET: "UNAVAILABLE",
     Code.EVICTED: "UNAVAILABLE",
     Code.DISK_FULL: "DISK_FULL",
+    Code.STREAM_FAULTED: "STREAM_FAULTED",
 }
 
 
