@@ -10,12 +10,14 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
-from polynya.cold import ColdReader, Collector, CollectorSettings, Flusher, FlushSettings, Merger, MergeSettings
+from polynya.cold import ColdReader, Collector, CollectorSettings, FaultedStreams, Flusher, FlushSettings, Merger, MergeSettings
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
 from polynya.stream.commands import Acknowledge, Append, Batch, ColdSlice, Command, Create, Delete, Encoding
 from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
 from polynya.stream.reading import HotPiece, ReadPlan, cut
 from polynya.stream.replies import Reply
+from polynya.wire.pack import is_intact
 
 GROUPS = 3
 
@@ -32,6 +34,8 @@ class CoreWorld:
         self.proposed: list[tuple[int, Command]] = []
         self.fail: Callable[[int, Command], str] = lambda number, command: ""  # "", "before", "after" or "lost"
         self._machines = {group: Machine(group, GROUPS) for group in range(1, GROUPS + 1)}
+        self.faulted = FaultedStreams(self._machines)
+        self.kept: dict[tuple[int, int], bytes] = {}  # payload by uid and record, as `repair` finds it again
         self._place = 0
 
     # What the cold tier sees.
@@ -58,6 +62,12 @@ class CoreWorld:
         if how == "after":
             raise OutcomeUnknown("who knows")
         return reply
+
+    async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
+        damaged = [batch for batch in batches if not is_intact(batch)]
+        for batch in damaged:
+            batch.payload = self.kept.get((uid, batch.record), batch.payload)
+        return bool(damaged) and all(map(is_intact, damaged))
 
     def now_ms(self) -> int:
         return self.now

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 
-from polynya.base.errors import CorruptData, Unavailable
+from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept
 from polynya.cold.steps import WRITE_MS_MAX
@@ -428,21 +428,6 @@ def test_what_has_become_known_since_it_was_found_is_not_swept() -> None:
 
         swept = await tier.new_collector(owner=stood_still).sweep()
         assert swept.orphans == [known, lost] and tier.store.objects.keys() == {known}
-
-    play(story)
-
-
-def test_damage_in_memory_is_raised_and_not_packed() -> None:
-    async def story() -> None:
-        tier = Tier()
-        tier.append("default/a", b"good")
-        (stream,) = tier.world.machines()[group_of("default/a", GROUPS)].streams.values()
-        assert stream.hot
-        stream.hot[0].payload = b"goof"
-        with pytest.raises(ExceptionGroup) as fault:
-            await tier.flusher.flush_now()
-        assert fault.group_contains(CorruptData) if hasattr(fault, "group_contains") else fault.value.subgroup(CorruptData)
-        assert tier.store.objects == {}
 
     play(story)
 

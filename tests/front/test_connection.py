@@ -466,24 +466,3 @@ def test_the_bound_of_hot_bytes() -> None:
         assert (await world.head("s")).status == 404
 
     play(story, hot_bytes_max=100)
-
-
-def test_clients_that_take_nothing_do_not_hold_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.front.http.server.UNREAD_BYTES_PER_CORE", 1 << 20)
-
-    async def story(world: World) -> None:
-        await world.put("s", "text/plain")
-        await world.post("s", b"x" * (8 << 20), "text/plain")
-        idle = [await world.wire() for _ in range(18)]
-        for number, wire in enumerate(idle):
-            wire.send(request("GET", "/v1/stream/s?max_bytes=8388608"))
-            await world.until(lambda number=number: len(world.front.unread) > min(number, 16))
-        refused = await world.get("s")
-        assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "ANSWER_BUDGET", "1")
-        assert (await world.head("s")).status == 200
-        for wire in idle:
-            wire.close()
-        await world.until(lambda: not world.front.unread)
-        assert (await world.get("s")).status == 200
-
-    play(story)

@@ -21,7 +21,8 @@ def test_the_table_is_well_formed():
         assert metric.help.endswith(".")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert metric.kind in ("counter", "gauge") and metric.merge in ("sum", "max")
-        assert not {"stream", "path", "name"} & set(metric.labels), "no labels that grow with the number of streams"
+        bounded = metric.name == "polynya_stream_faulted"  # of 20 streams a core at most
+        assert bounded or not {"stream", "path", "name"} & set(metric.labels), "no labels that grow with the number of streams"
 
 
 def test_one_scrape_shows_the_node():

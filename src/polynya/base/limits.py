@@ -50,6 +50,8 @@ STATE_CACHE_BYTES = 4 * MIB  # states of evicted streams that a core has read an
 
 JOURNAL_SEGMENT_BYTES = 64 * MIB
 INFLIGHT_BYTES_PER_CORE = 64 * MIB  # proposed and not yet durable; over it appends get 503
+RESPONSE_BYTES_PER_CORE = 256 * MIB  # of responses that clients do not read: each token, else each address, may hold an equal share
+RESPONSE_RESERVE_BYTES_PER_CORE = 64 * MIB  # of one small page per connection, for callers whose share is used up; over it reads get 503
 CONNECTIONS_PER_CORE_MAX = 20_000  # fewer where a core may not open so many files; over it 503 `CONNECTION_LIMIT`
 PIPELINED_REQUESTS_MAX = 64  # of one connection; then it is not read until answers left
 SSE_BACKLOG_BYTES_MAX = 1 * MIB  # unsent bytes of one subscriber before it is cut with a reason

@@ -15,6 +15,7 @@ Invariants:
 * An object is deleted only by the owner of the store's root, when its home group has condemned it, the grace is over, and the snapshots
   that recovery would start from no longer need it (F12, F20).
 * A reader believes a slice only when its CRC is right.
+* A batch that fails its checksum is in no pack. It is read again; where that fails its stream is set aside (`faults`), and no other.
 * A merge changes no record and no byte of a stream, and a slice never lies on both sides of a bound of a table's claim. Who holds a place
   from before the merge has the collector's grace to read it, and then plans again; what a table's job was told of stays for an hour.
 
@@ -26,6 +27,7 @@ The planners are pure; `flusher`, `merger`, `reader` and `collector` are thin sh
 
 from polynya.cold.collector import Collector, CollectorSettings, Swept
 from polynya.cold.evictor import Evictor, EvictSettings
+from polynya.cold.faults import FaultedStreams
 from polynya.cold.fetches import PackGone
 from polynya.cold.flusher import Flusher
 from polynya.cold.groups import Groups
@@ -42,6 +44,7 @@ __all__ = [
     "CollectorSettings",
     "EvictSettings",
     "Evictor",
+    "FaultedStreams",
     "FlushSettings",
     "Flusher",
     "Groups",

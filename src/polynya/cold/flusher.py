@@ -15,7 +15,7 @@ import msgspec
 from polynya.base import limits
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.cold.groups import Groups
-from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan, Waiting, choose, plan_packs
+from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan, SlicePlan, Waiting, choose, plan_packs
 from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
@@ -76,7 +76,7 @@ class Flusher:
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and they
 
     async def run(self) -> None:
-        """Flush what is due, for ever. Faults of store and log are met with patience; damage in memory (CorruptData) is raised."""
+        """Flush what is due, for ever. Faults of store and log are met with patience; damage costs the stream that has it."""
         if not self._settings.interval_ms:
             return
         while True:
@@ -98,6 +98,7 @@ class Flusher:
 
     async def flush_due(self) -> int:
         """One pass; the number of packs published."""
+        self._groups.faulted.look()
         outcomes = await self._flush_all(plan_packs(await self._due(), self._settings))
         self._failures = self._failures + 1 if None in outcomes else 0
         return sum(outcome is True for outcome in outcomes)
@@ -105,13 +106,16 @@ class Flusher:
     async def flush_now(self, prefix: str | None = None) -> None:
         """Everything hot at this moment, of the streams whose canonical names begin with `prefix`, is published when this returns.
 
-        Raises Unavailable when the store or the log fails again and again: nothing is lost, and it may be tried again."""
+        Raises Unavailable when the store or the log fails again and again, or a stream is set aside: nothing is lost, and it may be tried again.
+        """
         tails = await self._tails(prefix)
+        asked = set(tails)
         failures = 0
         while True:
             ended = self._ended
             tails = await self._still_hot(tails)
             if not tails:
+                self._check_set_aside(asked)
                 return
             plans = plan_packs(self._candidates(tails), self._settings)
             if not plans:
@@ -124,6 +128,11 @@ class Flusher:
             if failures == TRIES:
                 raise Unavailable("recent bytes could not be moved to the object store now; they are safe in the journal: try again later")
             await self._sleep(BACKOFF_SECONDS * 2**failures)
+
+    def _check_set_aside(self, asked: set[tuple[int, int]]) -> None:
+        """Raises Unavailable when one of the streams could not be stored."""
+        if any(uid in self._groups.faulted for _, uid in asked):
+            raise Unavailable(f"recent bytes cannot be moved to the object store: {self._groups.faulted.trouble()}")
 
     async def has_hot(self, prefix: str | None = None) -> bool:
         """Whether `flush_now` would have anything to do."""
@@ -142,7 +151,7 @@ class Flusher:
             waiting += [
                 Waiting(group, stream.uid, stream.next_byte - stream.hot[0].byte, stream.hot[0].time_ms)
                 for stream in streams
-                if stream.hot and stream.uid not in self._busy
+                if stream.hot and stream.uid not in self._busy and stream.uid not in self._groups.faulted
             ]
         chosen = choose(waiting, self._settings, now_ms)
         if len(chosen) == STREAMS_MAX:
@@ -166,13 +175,13 @@ class Flusher:
                 await asyncio.sleep(0)
 
     async def _still_hot(self, tails: Tails) -> Tails:
-        """Those of which a batch before the tail is hot."""
+        """Those of which a batch before the tail is hot, without streams that are set aside."""
         left = {}
         for number, ((group, uid), record) in enumerate(tails.items()):
             if number % SURVEY_STREAMS == SURVEY_STREAMS - 1:
                 await asyncio.sleep(0)
             stream = self._stream(group, uid)
-            if stream is not None and stream.hot and stream.hot[0].record < record:
+            if stream is not None and stream.hot and stream.hot[0].record < record and uid not in self._groups.faulted:
                 left[group, uid] = record
         return left
 
@@ -181,7 +190,7 @@ class Flusher:
         found: list[Candidate] = []
         for group, uid in chosen:
             stream = self._stream(group, uid)
-            if stream is not None and stream.hot and uid not in self._busy:
+            if stream is not None and stream.hot and uid not in self._busy and uid not in self._groups.faulted:
                 first = not stream.cold
                 found.append(Candidate(group, uid, stream.name, stream.content_type, stream.encoding, first, list(stream.hot)))
                 if len(found) == STREAMS_MAX:
@@ -223,26 +232,40 @@ class Flusher:
         terms = {group: self._groups.term(group) for group in plan.groups}
         key = pack_key(self._cluster_id, home_group=plan.home_group, now_ms=now_ms, random=token_bytes(16))
         if plan.size < THREAD_FROM_BYTES:
-            parts, slices = build_pack(plan, key, now_ms)
+            built = build_pack(plan, key, now_ms)
         else:
-            parts, slices = await asyncio.to_thread(build_pack, plan, key, now_ms, let_the_loop_run)
+            built = await asyncio.to_thread(build_pack, plan, key, now_ms, let_the_loop_run)
+        for each, fault in built.faults:
+            await self._meet(each, fault)
+        return bool(built.slices) and await self._put(key, plan, built, terms)
+
+    async def _put(self, key: str, plan: PackPlan, built: Built, terms: dict[int, int]) -> bool:
         self.in_flight.add(key)
         try:
-            await self._steps.write(key, parts, plan.home_group, plan.groups)
+            await self._steps.write(key, built.parts, plan.home_group, sorted({each.group for each, _ in built.slices}))
             self.counters.packs += 1
-            published = await self._publish(key, plan, slices, terms)
+            published = await self._publish(key, plan.home_group, built, terms)
             if plan.size >= THREAD_FROM_BYTES:
                 await asyncio.to_thread(let_go, plan)
             return published
         finally:
             self.in_flight.discard(key)
 
-    async def _publish(self, key: str, plan: PackPlan, slices: list[ColdSlice], terms: dict[int, int]) -> bool:
+    async def _meet(self, each: SlicePlan, fault: Exception) -> None:
+        """A slice could not be built: what is damaged in memory is read again, to be planned again. Else the stream is set aside."""
+        if await self._groups.repair(each.group, each.uid, each.batches):
+            return
+        last = each.batches[-1]
+        extra = {"group": each.group, "stream": each.uid, "record": each.batches[0].record, "error": repr(fault)}
+        log.error("a stream is set aside, because its data cannot be stored: appends to it are refused", extra=extra)
+        self._groups.faulted.set_aside(each.group, each.uid, last.byte + len(last.payload), str(fault))
+
+    async def _publish(self, key: str, home_group: int, built: Built, terms: dict[int, int]) -> bool:
         members: dict[int, list[tuple[int, ColdSlice]]] = {}
-        for each, cold in zip(plan.slices, slices, strict=True):
+        for each, cold in built.slices:
             members.setdefault(each.group, []).append((each.uid, cold))
         now_ms = self._groups.now_ms()
-        commands = {group: PublishSlices(key, plan.home_group, terms[group], listed, now_ms) for group, listed in members.items()}
+        commands = {group: PublishSlices(key, home_group, terms[group], listed, now_ms) for group, listed in members.items()}
         outcomes = await self._steps.propose_all(commands)
         published = sum(self._count(members[group], reply) for group, reply in outcomes if isinstance(reply, Reply))
         for _, outcome in outcomes:
@@ -276,26 +299,46 @@ class Flusher:
         turns = self._groups.turns()
         if self._hot[0] != turns:
             self._hot = (turns, sum(machine.hot_bytes for machine in self._groups.machines().values()))
-        return self._hot[1]
+        return self._hot[1] - self._groups.faulted.bytes
 
 
-def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> tuple[list[bytes], list[ColdSlice]]:
-    """The object's parts, and for each planned slice its entry of the index. May run in a thread: hot batches never change. `between` is
-    called now and then."""
+class Built(msgspec.Struct):
+    """A pack: the object's parts, each slice with its entry of the index, and the slices that could not be built."""
+
+    parts: list[bytes]
+    slices: list[tuple[SlicePlan, ColdSlice]]
+    faults: list[tuple[SlicePlan, Exception]]
+
+
+def build_pack(plan: PackPlan, key: str, now_ms: int, between: Callable[[], None] = lambda: None) -> Built:
+    """The pack of what can be built. May run in a thread: hot batches never change. `between` is called now and then.
+
+    A slice that cannot be built ends its stream in this pack, as slices are published in order."""
     builder = PackBuilder()
-    found = []
+    found: list[tuple[SlicePlan, ColdSlice]] = []
+    faults: list[tuple[SlicePlan, Exception]] = []
+    broken: set[int] = set()
     work = 0
     for each in plan.slices:
+        if each.uid in broken:
+            continue
         head = each.batches[0]
-        built = build_slice(each.encoding, head.record, head.byte, each.batches)
+        try:
+            built = build_slice(each.encoding, head.record, head.byte, each.batches)
+        except MemoryError:
+            raise
+        except Exception as fault:  # noqa: BLE001 (whatever is wrong with the data of one stream must not end the others)
+            faults.append((each, fault))
+            broken.add(each.uid)
+            continue
         entry = builder.add(each.uid, each.group, built, path=each.path, content_type=each.content_type)
-        found.append(ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc))
+        found.append((each, ColdSlice(head.record, head.byte, entry.records, entry.length, key, entry.offset, entry.stored, entry.crc)))
         work += len(each.batches) + SLICE_COST_BATCHES
         if work >= YIELD_BATCHES:
             between()
             work = 0
     parts, _ = builder.finish(home_group=plan.home_group, created_ms=now_ms)
-    return parts, found
+    return Built(parts, found, faults)
 
 
 def let_go(plan: PackPlan) -> None:

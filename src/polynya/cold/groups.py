@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from polynya.cold.faults import FaultedStreams
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
 from polynya.stream.replies import Reply
 
 
@@ -24,6 +26,15 @@ class Groups(Protocol):
     @property
     def recent(self) -> dict[int, int]:
         """uid → log time at which an evicted stream came back. The evictor forgets them."""
+        ...
+
+    @property
+    def faulted(self) -> FaultedStreams:
+        """Streams that are set aside: the flusher adds to them."""
+        ...
+
+    async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
+        """Read damaged batches again; whether some were damaged and all are intact now."""
         ...
 
     def term(self, group: int) -> int: ...

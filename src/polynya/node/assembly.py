@@ -128,6 +128,7 @@ class Assembly:
             store_leads = None if self._joined is None else self._joined.store_leads(access)
         disk = DataDisk(Path(self._start.config.data), self._engine.core.counters.pace, others_lead=self._joined is not None)
         self._health.warn("disk", disk.check)
+        self._health.warn("streams", self._engine.local.faulted.trouble)
         self._health.registry.add(disk.samples)
         self._view.disk = disk.trouble
         checks = StoreChecks(self.service, self._tier)
@@ -225,6 +226,7 @@ class Assembly:
         registry = self._health.registry
         registry.add(sources.of_core(self._engine.core))
         registry.add(sources.of_groups(self._engine.local))
+        registry.add(lambda: {"polynya_batches_repaired_total": self._engine.repairer.repaired})
         registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
         registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
         registry.add(sources.counted(self._engine.local.recalls.counters, sources.RECALLS))

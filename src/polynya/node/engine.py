@@ -10,6 +10,7 @@ from polynya.node.cluster import Cluster
 from polynya.node.core import Core
 from polynya.node.exchange import Exchange
 from polynya.node.groups import CoreGroups
+from polynya.node.repairing import Repairer
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.residence import Residence
 from polynya.node.snapshots import Snapshotter
@@ -65,7 +66,9 @@ class Engine:
         self.settler = Settler(self.service)
         self.retainer = Retainer(self.service)
         self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
-        self.groups = CoreGroups(self._term, self.service, self.snapshotter)
+        self.snapshotter.faulted = self.local.faulted
+        self.repairer = Repairer(storage.journal, storage.shard.groups)
+        self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
         if self.replicated is not None:
             self._join(self.replicated)
         self.core.on_applied = self.local.applied

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from polynya.cold import FaultedStreams
+from polynya.node.repairing import Repairer
 from polynya.node.snapshots import Snapshotter
 from polynya.service.node import NodeService
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
+from polynya.stream.model import HotBatch
 from polynya.stream.replies import Reply
 
 
 class CoreGroups:
     """Implements `polynya.cold.groups.Groups`."""
 
-    def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter) -> None:
+    def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter, repairer: Repairer) -> None:
         """`term`: of a group, by its number."""
         self.term = term
         self._service = service
         self._snapshotter = snapshotter
+        self._repairer = repairer
 
     def machines(self) -> Mapping[int, Machine]:
         return self._service.local.led
@@ -33,6 +37,13 @@ class CoreGroups:
     def recent(self) -> dict[int, int]:
         """uid → log time at which an evicted stream came back."""
         return self._service.local.recalls.recent
+
+    @property
+    def faulted(self) -> FaultedStreams:
+        return self._service.local.faulted
+
+    async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
+        return await self._repairer.repair(group, uid, batches)
 
     def now_ms(self) -> int:
         return self._service.now_ms()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 
 from polynya.base.errors import CorruptData
@@ -21,6 +21,7 @@ from polynya.stream.model import HotBatch
 from polynya.wal import Journal
 from polynya.wal.errors import DiskFull
 from polynya.wal.snapshots import Link, SnapshotStore
+from polynya.wire.pack import is_intact
 
 PACE_SECONDS = 0.02  # between two groups
 KEEP_BYTES = 256 << 20  # of journal: hot batches that lie deeper are copied forward, so that they do not hold old segments
@@ -57,6 +58,7 @@ class Snapshotter:
         self._core = core
         self._replicated = core if isinstance(core, ReplicatedCore) else None
         self._store = store
+        self.faulted: Container[int] = ()  # streams whose batches stay where they are in the journal
         self.fold: Callable[[SnapshotStore, Sequence[Job]], Awaitable[None]] = fold_beside
         self._every_bytes = every_bytes
         self._keep_bytes = KEEP_BYTES
@@ -231,6 +233,7 @@ class Snapshotter:
         """Hot batches that the journal has no more as they were."""
         hot = [(batch, stream.uid) for stream, batches in group.machine.flush_candidates() for batch in batches]
         lost = await asyncio.to_thread(lambda: [(batch, uid) for batch, uid in hot if not is_there(self._core.journal, batch.place, uid)])
+        lost = [(batch, uid) for batch, uid in lost if is_intact(batch)]  # what is damaged here too would only look as if it were there
         if lost:
             log.error("appends cannot be read from the journal any more: they are written again", extra={"group": group.number})
             group.machine.changes.streams.update(uid for _, uid in lost)
@@ -247,10 +250,10 @@ class Snapshotter:
                 await self._core.copy_forward(number, some)
 
     async def _deep(self, machine: Machine, below: int) -> list[HotBatch]:
-        """Their streams will be in the next snapshot: they name other places."""
+        """Their streams will be in the next snapshot: they name other places. A batch that is damaged in memory stays where the journal has it."""
         old: list[HotBatch] = []
         for number, (stream, hot) in enumerate(list(machine.flush_candidates())):
-            deep = [batch for batch in hot if batch.place >> 32 < below]
+            deep = [] if stream.uid in self.faulted else [batch for batch in hot if batch.place >> 32 < below and is_intact(batch)]
             if deep:
                 machine.changes.streams.add(stream.uid)
                 old += deep

@@ -115,10 +115,15 @@ def _merged(data: Scratch, at: int, links: Sequence[Link]) -> bytes:
 
 
 def payload_at(journal: Journal, place: int, uid: int) -> bytes:
-    """Of the hot batch at a place, which may be one of those in a bundle. Raises CorruptData."""
+    """Of the hot batch at a place. Raises CorruptData."""
+    return batch_at(journal, place, uid).payload
+
+
+def batch_at(journal: Journal, place: int, uid: int) -> Batch:
+    """The batch that an entry brought, which may be one of those in a bundle. Raises CorruptData."""
     entry = journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
     command = decode_part(entry.payload, place - entry.place)
     batch = command.batch if isinstance(command, Append | Create) else None
     if not isinstance(batch, Batch):
         raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot says so of the stream {uid}")
-    return batch.payload
+    return batch

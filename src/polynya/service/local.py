@@ -12,7 +12,7 @@ from msgspec import structs
 from polynya.base.errors import NotLeader, Unavailable
 from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
 from polynya.base.names import group_of
-from polynya.cold import PackGone
+from polynya.cold import FaultedStreams, PackGone
 from polynya.service import times
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
 from polynya.service.feeds import Feeds
@@ -61,6 +61,8 @@ class LocalGroups:
         self._history = history
         self._groups = groups
         self.recalls = Recalls(machines, proposer.propose, self._propose_again, now_ms)
+        self.faulted = FaultedStreams(machines)
+        self.faulted.changed = self.turned
         self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
         self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
         self._waiting_creates: list[tuple[int, Create, Done]] = []
@@ -108,6 +110,7 @@ class LocalGroups:
 
     def remove(self, group: int) -> None:
         """The group is here no more."""
+        self.faulted.forget(group)
         old = self.machines.pop(group, None)
         if old is None:
             return
@@ -253,6 +256,9 @@ class LocalGroups:
         elif self.recalls.racing and command.name in self.recalls.racing:
             self.recalls.hold(group, command.name, command, done)
             return
+        if self.faulted.by_uid and stream is not None and stream.uid in self.faulted and not _adds_nothing(stream, command):
+            done(Reply(Code.STREAM_FAULTED))
+            return
         batch = command.batch
         size = 0 if batch is None else len(batch.payload)
         more = self._proposer.inflight_bytes + size
@@ -308,7 +314,7 @@ class LocalGroups:
         inflight = self._proposer.inflight_bytes
         if self.hot_bytes + inflight + size > self.hot_bytes_max:
             return False
-        room = self._group_hot_bytes_max - self.machines[group].hot_bytes - size
+        room = self._group_hot_bytes_max - self.machines[group].hot_bytes + self.faulted.bytes_of(group) - size
         return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
 
     def _refuse_hot(self, size: int, done: Done) -> None:
@@ -374,7 +380,7 @@ class LocalGroups:
     def turned(self) -> None:
         """After each turn."""
         self.turns += 1
-        self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()])
+        self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()]) - self.faulted.bytes
 
     def sweep(self) -> None:
         """To be called about every second: time passes for streams that nobody asks for, too."""
@@ -451,7 +457,7 @@ class LocalGroups:
         plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
         if isinstance(plan, Refused):  # the fork has been trimmed, or has ended, since its page was planned
             raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
-        return await self._materialise(plan, limits, local=local)
+        return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
 
     async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
         """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
@@ -505,7 +511,7 @@ class LocalGroups:
                 tail = (stream.next_record, stream.next_byte)
                 return stream, ReadPlan([], *tail, *tail, True)
             return Refusal(plan.code, plan.record, plan.byte)
-        return stream, plan
+        return stream, self.faulted.readable(stream.uid, plan)
 
     def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
         return Page(

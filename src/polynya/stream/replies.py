@@ -45,6 +45,7 @@ class Code(enum.IntEnum):
     REFUSED = 45  # what would not fit the map of the cluster: `detail` says why
     EVICTED = 46  # the state of a stream that this needs is in the object store: `Return` it, then again
     TOO_LARGE = 47  # more bytes than one append may have
+    STREAM_FAULTED = 48  # the stream's data is damaged: it is set aside
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False):

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, repeat
-from struct import Struct
+from struct import Struct, unpack
 from typing import Any, cast, overload
 
 import google_crc32c
@@ -129,6 +129,16 @@ def build_slice(encoding: int, base_record: int, base_byte: int, batches: Sequen
         record_time_ms_max=max(own or appended for own, appended in zip(record_times, times, strict=True)),
     )
     return _assemble(encoding, (base_record, base_byte), columns, b"".join(payloads))
+
+
+def is_intact(batch: HotBatch) -> bool:
+    """Whether the batch's payload and record lengths are what came in, as far as its checksum and its size tell."""
+    if google_crc32c.value(batch.payload) != batch.crc:
+        return False
+    if not batch.lengths:
+        return batch.records == 1
+    sizes = len(batch.lengths) // 4
+    return len(batch.lengths) == 4 * batch.records and sum(unpack(f"<{sizes}I", batch.lengths)) == len(batch.payload)
 
 
 def merge_slices(base_record: int, base_byte: int, slices: Sequence[Slice]) -> tuple[SliceMeta, list[bytes]]:

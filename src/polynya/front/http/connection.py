@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_appends", "_appends_alone", "_body", "_body_head", "_buffer", "_drain", "_ended", "_finished", "_going_on", "_held", "_host", "_in_a_row", "_next",
         "_read_paused", "_ready", "_repeat", "_repeated", "_reserved", "_sent", "_since", "_unsent", "admitted", "front", "meter", "on_lost", "principal",
-        "transport", "waiting_task", "waits_long", "write_paused"
+        "transport", "uses_reserve", "waiting_task", "waits_long", "write_paused"
     )  # fmt: skip
 
     def __init__(self, front: HttpFront) -> None:
@@ -51,6 +51,7 @@ class Connection(asyncio.Protocol):
         self.waits_long = False  # that task may wait for what somebody else does
         self.on_lost: Callable[[], None] | None = None  # called once, when the connection is gone
         self.write_paused = False
+        self.uses_reserve = False  # the page that is sent counts against the reserve of the front's response memory
         self.admitted = True  # whether the last request was let in: what was not is no shape to repeat
         self.principal: Principal | None = None  # who sent it; `_repeat` is of the same
         self.meter: Meter | None = None  # of the principal, if what it may send in a second is limited
@@ -143,11 +144,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self.front.unread.add(self)
+        self.front.memory.stalled(self)
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        self.front.unread.discard(self)
+        self.front.memory.drained(self)
         self._wake_writer()
         self._resume()
 

@@ -99,12 +99,20 @@ _TABLE = (
     ErrorCode("DATA_DAMAGED", 500, "what this needs is missing or damaged; 'polynya store verify' says what, and the log", UNKNOWN),
     ErrorCode("NO_SQL", 501, "this server does not answer SQL; polynya sql does, where polynya[lake] is installed"),
     ErrorCode("CLUSTER_UNREADY", 503, "the cluster has not found together yet", retry_after=1),
+    ErrorCode(
+        "STREAM_FAULTED",
+        503,
+        "the stream's recent data is damaged on this node, so that it takes no appends; /readyz and the log say more",
+        retry_after=60,
+    ),
     ErrorCode("UNAVAILABLE", 503, "not now; nothing was applied", retry_after=1),
     ErrorCode("OUTCOME_UNKNOWN", 503, "the outcome is unknown: only an idempotent repeat is safe", UNKNOWN),
     ErrorCode("NO_MEMORY", 503, "the server has no memory for this now", UNKNOWN, retry_after=5),
     ErrorCode("HOT_LIMIT", 503, "more is waiting for the object store than may; retry later", retry_after=1),
     ErrorCode("BODY_BUDGET", 503, "the bodies in flight take all the memory they may; retry later", retry_after=1),
-    ErrorCode("ANSWER_BUDGET", 503, "answers that clients do not take fill all the memory they may; retry later", retry_after=1),
+    ErrorCode(
+        "ANSWER_BUDGET", 503, "responses that clients do not read hold the memory they may; read them, or retry later", retry_after=1
+    ),
     ErrorCode("QUESTIONS_BUSY", 503, "as many questions to tables as may are being answered; retry later", retry_after=1),
     ErrorCode("CONNECTION_LIMIT", 503, "the server has as many connections as it may", retry_after=1),
     ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
@@ -139,6 +147,7 @@ REFUSALS: dict[int, str] = {
     Code.NOT_YET: "UNAVAILABLE",
     Code.EVICTED: "UNAVAILABLE",
     Code.DISK_FULL: "DISK_FULL",
+    Code.STREAM_FAULTED: "STREAM_FAULTED",
 }
 
 

@@ -25,10 +25,11 @@ from polynya.front.http.exchange import Exchange
 from polynya.front.http.handshakes import BACKLOG, Handshakes
 from polynya.front.http.hosts import Hosts
 from polynya.front.http.mount import Handler
+from polynya.front.http.response_memory import ResponseMemory
 from polynya.front.http.responses import PREFLIGHT
 from polynya.front.http.routes.table import dispatch
 from polynya.front.http.routing import Router
-from polynya.front.http.settings import HANDSHAKES_MAX, UNREAD_BYTES_PER_CORE, UNREAD_CONNECTIONS_FREE, HttpSettings
+from polynya.front.http.settings import HANDSHAKES_MAX, HttpSettings
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 
@@ -74,7 +75,7 @@ class HttpFront:
         self.random = random.Random()  # noqa: S311 (jitter, no secret)
         self.tick = 0  # seconds, coarse: moved by the sweep
         self.body_bytes = 0
-        self.unread: set[Connection] = set()  # those whose client is slow to take its answers
+        self.memory = ResponseMemory()
         self.stopping = False
         self.connections: set[Connection] = set()
         self.live: dict[Any, None] = {}  # SSE subscribers …
@@ -147,16 +148,11 @@ class HttpFront:
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._lingering.discard(connection)
-        self.unread.discard(connection)
+        self.memory.drained(connection)
         if self.entrance is not None:
             self.entrance.release(connection)
         if self._drained is not None and not self.connections:
             self._drained.set()
-
-    def check_unread(self) -> None:
-        """Before a page is made: clients that take nothing must not hold all memory. Raises `Failure`."""
-        if len(self.unread) > UNREAD_CONNECTIONS_FREE and sum(each.unread_bytes for each in self.unread) > UNREAD_BYTES_PER_CORE:
-            raise Failure("ANSWER_BUDGET")
 
     def complain(self, said: str, target: str, connection: Connection) -> None:
         """Of a client that does not take what it asked for; for the same target once a minute."""
@@ -176,6 +172,7 @@ class HttpFront:
     def sweep(self, tick: int) -> None:
         """One round of all time limits at the coarse second `tick`."""
         self.tick = tick
+        self.memory.measure()
         for connection in tuple(self.connections):
             connection.sweep(tick)
         for subscriber in tuple(self.live):

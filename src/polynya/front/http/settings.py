@@ -6,8 +6,6 @@ import msgspec
 
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX, LONG_POLL_SECONDS_DEFAULT, MIB, SSE_KEEPALIVE_SECONDS, SSE_RECYCLE_SECONDS
 
-UNREAD_BYTES_PER_CORE = 256 * MIB  # answers that clients do not take; over it reads get 503 …
-UNREAD_CONNECTIONS_FREE = 16  # … unless it is so few clients, each of which holds a page at most
 BODY_BYTES_PER_CORE = 256 * MIB  # request bodies that have not all arrived; over it large ones get 503
 HEAD_SECONDS = 20  # for a request line and headers to arrive
 HANDSHAKE_SECONDS = 10  # of TLS

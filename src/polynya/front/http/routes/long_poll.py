@@ -11,7 +11,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import CACHE_LONG_POLL, NO_STORE, etag_of
-from polynya.front.http.routes.pages import page_headers, render
+from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
 from polynya.front.http.routes.positions import has_position, is_local, page_bytes, parse_position, timeout_seconds
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
@@ -30,7 +30,8 @@ def long_poll(front: HttpFront, exchange: Exchange) -> None:
         raise Failure("OFFSET_REQUIRED")
     record, byte = parse_position(exchange, front.service.now_ms())
     timeout = timeout_seconds(exchange, front.settings.long_poll_seconds)
-    query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), beyond_tail_waits=True, local=is_local(exchange))
+    size = allowed_bytes(front, exchange, page_bytes(exchange))
+    query = ReadQuery(exchange.route.name, record, byte, size, beyond_tail_waits=True, local=is_local(exchange))
     front.counters.long_polls += 1
     if record != Position.NOW:
         page = front.service.read_nowait(query)
@@ -72,7 +73,7 @@ async def _wait(front: HttpFront, exchange: Exchange, query: ReadQuery, seconds:
             return
         while True:
             waiter.woken.clear()
-            page = front.service.read_nowait(query) or await front.service.read(query)
+            page = await read_allowed(front, exchange, query)
             if isinstance(page, Page) and page.facts.uid != facts.uid:
                 exchange.fail("OTHER_LIFE")
                 return

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
 from polynya.base.offsets import format_token
-from polynya.front.http.exchange import Headers
-from polynya.service.api import Page
+from polynya.front.http.exchange import Exchange, Headers
+from polynya.service.api import Page, ReadQuery, Refusal
 from polynya.stream.commands import Encoding
 from polynya.wire.json_records import as_lines
 
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
 LINES = "application/x-ndjson"
 _INERT = frozenset(["application/octet-stream", "text/plain", "text/plain; charset=utf-8"])  # common ones that no browser runs
+
+
+def allowed_bytes(front: HttpFront, exchange: Exchange, wanted: int) -> int:
+    """`wanted`, or less while clients leave responses unread. Raises `Failure`."""
+    connection = exchange.connection
+    connection.uses_reserve = False
+    return front.memory.allow(connection, wanted) if front.memory.unread else wanted
+
+
+async def read_allowed(front: HttpFront, exchange: Exchange, query: ReadQuery) -> Page | Refusal:
+    """A page that had to be waited for. It is read again, shorter, when other responses took the memory meanwhile. Raises `Failure`."""
+    page = front.service.read_nowait(query) or await front.service.read(query)
+    if not front.memory.unread or isinstance(page, Refusal):
+        return page
+    size = sum(len(span.payload) for span in page.spans)
+    allowed = allowed_bytes(front, exchange, size) if size else 0
+    return page if allowed == size else await front.service.read(structs.replace(query, bytes_max=allowed))
 
 
 def render(page: Page, *, lines: bool) -> list[bytes | memoryview]:

@@ -8,7 +8,7 @@ from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange
 from polynya.front.http.responses import CACHE_PAGE, NO_CACHE, NO_STORE, etag_of
 from polynya.front.http.routes.long_poll import long_poll
-from polynya.front.http.routes.pages import page_headers, render
+from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
 from polynya.front.http.routes.positions import is_local, page_bytes, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 def read(front: HttpFront, exchange: Exchange) -> None:
     """Raises `Failure`."""
-    if front.unread:
-        front.check_unread()
     live = exchange.query.get("live")
     if live is None:
         record, byte = parse_position(exchange, front.service.now_ms())
-        query = ReadQuery(exchange.route.name, record, byte, page_bytes(exchange), local=is_local(exchange))
+        query = ReadQuery(exchange.route.name, record, byte, allowed_bytes(front, exchange, page_bytes(exchange)), local=is_local(exchange))
         page = front.service.read_nowait(query)
         if page is None:
             exchange.spawn(_wait_page(front, exchange, query), waits=True)
@@ -43,7 +41,7 @@ def read(front: HttpFront, exchange: Exchange) -> None:
 
 
 async def _wait_page(front: HttpFront, exchange: Exchange, query: ReadQuery) -> None:
-    _answer(exchange, query, await front.service.read(query))
+    _answer(exchange, query, await read_allowed(front, exchange, query))
 
 
 def _answer(exchange: Exchange, query: ReadQuery, page: Page | Refusal) -> None:

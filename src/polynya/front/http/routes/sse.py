@@ -17,6 +17,7 @@ from polynya.base.offsets import format_token
 from polynya.front.http.errors import Failure
 from polynya.front.http.exchange import Exchange, Headers
 from polynya.front.http.responses import NO_CACHE
+from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.positions import has_position, is_local, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal, trimmed_message
@@ -172,7 +173,7 @@ class Subscriber:
         self._write_raw(self._exchange.head_lines(200, headers) + b"\r\n")
 
     async def read(self, record: int, byte: int) -> Page | Refusal:
-        place = (self._name, record, byte, self._page_bytes)
+        place = (self._name, record, byte, allowed_bytes(self._front, self._exchange, self._page_bytes))
         query = ReadQuery(*place, whole_records=True, beyond_tail_waits=True, local=self._local)
         return self._front.service.read_nowait(query) or await self._front.service.read(query)
 
@@ -184,7 +185,7 @@ class Subscriber:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, Unavailable):
+        if not isinstance(error, Unavailable | Failure):
             log.error("a live reader failed", exc_info=error, extra={"target": self._exchange.shown_target})
         self.finish()
 
