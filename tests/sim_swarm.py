@@ -17,6 +17,7 @@ from sim_chaos import FULL, STREAMS, WIDTH, Episode, History
 from sim_clock import WALL_MS
 from sim_cluster import Node, World
 from sim_ends import Ends
+from sim_forks import Forkers
 from sim_keeps import Keeps
 from sim_knobs import Knobs
 from sim_life import Lives
@@ -134,7 +135,7 @@ class SwarmEpisode(Episode):
         self.wiped: Node | None = None
         self.lives, self.shop, self.loss = Lives(self), Shop(self), Loss(self)
         self.ends, self.keeps, self.guests = Ends(self, self.shop), Keeps(self, self.shop), Guests(self, self.shop)
-        self.operators, self.tidy = Operators(self), Tidy(self)
+        self.operators, self.tidy, self.forkers = Operators(self), Tidy(self), Forkers(self)
         self.whole: dict[str, bytes] = {}  # all streams that are never deleted, in the end
 
     async def run(self) -> str:
@@ -192,6 +193,7 @@ class SwarmEpisode(Episode):
         await self.ends.finish()
         await self.keeps.finish()
         await self.guests.finish()
+        await self.forkers.finish()
         self.whole = {name: await world.nodes[1].read(name) for name in self.histories}
         await self.loss.finish()
         await self._new_disk()
@@ -257,6 +259,7 @@ class SwarmEpisode(Episode):
             *self.keeps.clients(),
             *self.guests.clients(),
             *self.operators.clients(),
+            *self.forkers.clients(),
         ]
 
     async def _rare(self, name: str) -> None:

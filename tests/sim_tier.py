@@ -16,7 +16,6 @@ from sim_store import SimStore
 from polynya.backup import pruning, taking
 from polynya.backup.copies import Whole
 from polynya.base.errors import PolynyaError
-from polynya.base.levels import LEVELS
 from polynya.cli import backup_source
 from polynya.cold import (
     ColdReader,
@@ -44,6 +43,8 @@ from polynya.node.store_leads import Asking, StoreLeads
 from polynya.objectstore import WatchedStore
 from polynya.service import forks, retainer, settle
 from polynya.service.subscriptions import keys, operations, wakes
+from polynya.stream.commands import Evict
+from polynya.stream.levels import level_of
 from polynya.transport import address
 
 CLUSTER = "c" * 32
@@ -87,7 +88,7 @@ class SimTier:
         self.states = StateReader(store, cache_bytes=world.states_bytes)
         settings = turn(EvictSettings(after_ms=world.evict_after_ms, block_streams=2, few=1))
         self.evictor = Evictor(engine.groups, store, settings, CLUSTER, in_flight=self.flusher.in_flight)
-        self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
+        self.evictor.may = lambda machine: machine.level >= level_of(Evict)
         self.collector = Collector(
             engine.groups,
             store,

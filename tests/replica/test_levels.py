@@ -13,7 +13,8 @@ from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
 from polynya.node.levels import Levels
 from polynya.node.storage import open_storage
-from polynya.stream.commands import Touch
+from polynya.stream.commands import Delete, Touch
+from polynya.stream.levels import tag_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
 
@@ -33,7 +34,7 @@ def story(tell: Callable[[World, dict[int, int]], Awaitable[None]]) -> Callable[
 
     def test(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(levels, "LEVEL", 2)
-        monkeypatch.setitem(levels.LEVELS, "Delete", 2)
+        monkeypatch.setitem(levels.LEVELS, tag_of(Delete), 2)
         run_simulated(run())
 
     test.__name__ = tell.__name__

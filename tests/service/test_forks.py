@@ -13,7 +13,7 @@ from service_world import Code, Listener, Node, World, json_batch, name_in, raw_
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
 from polynya.service import forks
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
-from polynya.stream.commands import Command, PinSource
+from polynya.stream.commands import Command, PinSource, Retention, SetRetention
 from polynya.stream.replies import Reply
 
 SOURCE, CHILD, GRANDCHILD = name_in(1), name_in(2), name_in(3)
@@ -128,6 +128,63 @@ class CutService:
         if self.left == 0:
             raise asyncio.CancelledError
         return reply
+
+
+class ChangedService(CutService):
+    """A service whose source is trimmed, kept short or deleted right after the n-th step."""
+
+    def __init__(self, world: World, step: int, change: str) -> None:
+        super().__init__(world, step, after=True)
+        self.change = change
+
+    async def call(self, group: int, command: Command) -> Reply:
+        self.left -= 1
+        reply = await self.world.service.call(group, command)
+        if self.left == 0:
+            await self._change()
+        return reply
+
+    async def _change(self) -> None:
+        service = self.world.service
+        if self.change == "trim":
+            assert not isinstance(await service.trim(TrimQuery(SOURCE, 6, 18)), Refusal)
+        elif self.change == "retain":
+            await service.call(service.group_of(SOURCE), SetRetention(SOURCE, Retention(None, 0), service.now_ms(), 0))
+            assert [await self.world.engine.retainer.run_once() for _ in range(2)] == [0, 1], "a round begins with the second pass"
+        else:
+            assert (await self.world.delete(SOURCE)).code == Code.OK
+        await self.world.snapshot()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("change", ["trim", "retain", "delete"])
+@pytest.mark.parametrize("cold", [0, 4, 6])
+def test_a_source_that_changes_between_two_steps_loses_nothing_that_the_fork_inherits(step: int, change: str, cold: int) -> None:
+    """`cold`: so many of its six records are in the object store."""
+
+    async def run() -> None:
+        world = World().start()
+        await world.create(SOURCE)
+        for number in range(6):
+            if number == cold:
+                await world.service.flush(SOURCE)
+            await world.append(SOURCE, b"s%d;" % number)
+        if cold == 6:
+            await world.service.flush(SOURCE)
+        created = await forks.create_fork(ChangedService(world, step, change), world.create_of(CHILD), SOURCE, (6, 18, 0))  # type: ignore[arg-type]
+        assert created.code == Code.CREATED
+        world.clock.ms += 100_000
+        await world.collector.collect()
+        assert await world.read(CHILD) == b"s0;s1;s2;s3;s4;s5;"
+        world.kill()
+        assert await world.read(CHILD) == b"s0;s1;s2;s3;s4;s5;"
+        await world.delete(CHILD)
+        await world.settle()
+        machines = world.local.machines.values()
+        assert not any(machine.hot_bytes or machine.held for machine in machines), "what only the fork needed goes with it"
+        await world.stop()
+
+    asyncio.run(run())
 
 
 NOTHING_PINNED = ((1, False), (3, True))  # or nothing pinned any more

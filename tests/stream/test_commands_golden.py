@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
+from polynya.stream.levels import level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)
@@ -149,3 +151,11 @@ def test_what_the_first_release_wrote_is_read() -> None:
     earlier = msgspec.structs.replace(FORK, first_record=0, first_byte=0)
     expected = c.Create("docs/a", 1, "application/json", 1, 60, None, True, BATCH, PRODUCER, "s", earlier)
     assert msgspec.msgpack.decode(bytes.fromhex(data), type=c.AnyCommand) == expected
+
+
+def test_levels_are_those_of_commands() -> None:
+    """By tag, so that a class can be renamed."""
+    kinds = c.Command.__subclasses__()
+    raised = {kind: level_of(kind) for kind in kinds if level_of(kind) > 1}
+    assert raised == {c.Evict: 2, c.Return: 2, c.ReaderAdd: 2, c.NodePromote: 2, c.Bundle: 2}
+    assert {tag_of(kind) for kind in kinds} >= LEVELS.keys()

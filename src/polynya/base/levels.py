@@ -10,12 +10,12 @@ from __future__ import annotations
 from polynya.base.errors import ConfigError
 
 LEVEL = 2  # that this release knows: 1 is that of the first release with clusters
-LEVELS: dict[str, int] = {  # of commands that came later: name -> the level that a group must have reached before one is logged
-    "Bundle": 2,
-    "Evict": 2,
-    "Return": 2,
-    "ReaderAdd": 2,
-    "NodePromote": 2,
+LEVELS: dict[int, int] = {  # of commands that came later: tag -> the level that a group must have reached before one is logged
+    35: 2,  # Evict
+    36: 2,  # Return
+    91: 2,  # ReaderAdd
+    92: 2,  # NodePromote
+    99: 2,  # Bundle
 }
 
 

@@ -11,7 +11,6 @@ from typing import Protocol
 import msgspec
 
 from polynya.base.errors import PolynyaError
-from polynya.base.levels import LEVELS
 from polynya.node.cluster_view import KNOWS_MAPS, ClusterView, observed
 from polynya.node.maps import Maps, birth_command
 from polynya.node.start import CoreStart
@@ -30,6 +29,7 @@ from polynya.replica.planner import (
     plan,
 )
 from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.stream.levels import level_of
 from polynya.stream.placement import META_GROUP, Map
 from polynya.stream.replies import Code, Reply
 
@@ -125,7 +125,7 @@ class Controller:
         """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
         birth = self._start.birth
         coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
-        known = coming and self._view.works_at() >= LEVELS[ReaderAdd.__name__]
+        known = coming and self._view.works_at() >= level_of(ReaderAdd)
         for node in coming if known else ():
             await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
             log.info("a read replica belongs to the cluster", extra={"read_replica": node.id})

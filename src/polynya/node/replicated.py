@@ -14,7 +14,6 @@ from functools import partial
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
 from polynya.base.futures import settle
-from polynya.base.levels import LEVELS
 from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.applying import apply_committed
 from polynya.node.cluster import Cluster
@@ -48,7 +47,8 @@ from polynya.raft import (
 from polynya.replica import Group
 from polynya.replica.log import ENTRY_BYTES_MAX, encode_command
 from polynya.replica.member import Member, Proposal, bundled, parts_of
-from polynya.stream.commands import Append, Command, PublishSlices, ReplaceSlices
+from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
+from polynya.stream.levels import level_of
 from polynya.stream.machine import Machine
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Done, Reply
@@ -56,7 +56,7 @@ from polynya.stream.replies import Code, Done, Reply
 READ_SECONDS = 2.5  # a read waits so long for what it must see
 DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
 
-_BUNDLE_LEVEL = LEVELS["Bundle"]
+_BUNDLE_LEVEL = level_of(Bundle)
 Shared = Callable[[int], bool]
 
 
@@ -204,9 +204,7 @@ class ReplicatedCore:
         if self._writes.full:
             return Reply(Code.DISK_FULL)
         kind = type(command)
-        if (
-            kind is not Append and LEVELS.get(kind.__name__, 1) > member.group.machine.level
-        ):  # a node of the release before would not know it
+        if kind is not Append and level_of(kind) > member.group.machine.level:  # a node of the release before would not know it
             return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
         if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
             return Unavailable("this was planned under an older leader; it is planned again")

@@ -10,7 +10,6 @@ from typing import Any
 
 from polynya.base import limits
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.base.levels import LEVELS
 from polynya.cold import (
     ColdReader,
     Collector,
@@ -30,6 +29,8 @@ from polynya.node.groups import CoreGroups
 from polynya.node.start import CoreStart
 from polynya.node.store_access import StoreAccess
 from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, WatchedStore, open_store, release_root
+from polynya.stream.commands import Evict
+from polynya.stream.levels import level_of
 
 CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
 RELEASE_SECONDS = 2.0
@@ -81,7 +82,7 @@ class Tier:
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
         if start.birth.node:  # the others must know it too
-            self.evictor.may = lambda machine: machine.level >= LEVELS["Evict"]
+            self.evictor.may = lambda machine: machine.level >= level_of(Evict)
         self.collector = Collector(
             groups,
             store,

@@ -17,7 +17,6 @@ import msgspec
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
-from polynya.base.levels import LEVELS
 from polynya.base.names import spelled_name
 from polynya.stream import index
 from polynya.stream.commands import (
@@ -35,6 +34,7 @@ from polynya.stream.commands import (
     SetRetention,
     Trim,
 )
+from polynya.stream.levels import level_of
 from polynya.stream.model import Claim, Evicted, Front, Stream
 from polynya.stream.replies import Code, Reply
 from polynya.stream.subscriptions_globs import compile_pattern
@@ -131,7 +131,7 @@ def state_of(stream: Stream) -> bytes:
 
 def apply_evict(machine: Machine, command: Evict, place: int) -> Reply:
     """Those that are still as they were written."""
-    machine.level = max(machine.level, LEVELS["Evict"])  # of a node by itself: an earlier release must not read what is written from now on
+    machine.level = max(machine.level, level_of(Evict))  # of a node by itself: an earlier release must not read what is written from now on
     reply = machine.take_slots(command.pack, machine.group, command.now_ms, (_evict(machine, command, slot) for slot in command.slots))
     machine.make_small(len(reply.detail))
     return reply

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from polynya.base.levels import check_level
+from polynya.base.levels import LEVELS, check_level
 from polynya.stream.commands import Command, SetLevel
 from polynya.stream.replies import Code, Reply
 
 if TYPE_CHECKING:
     from polynya.stream.machine import Machine
+
+
+def level_of(kind: type[Command]) -> int:
+    """The level that a group must have reached before a command of this kind is logged."""
+    return LEVELS.get(tag_of(kind), 1)
+
+
+def tag_of(kind: type[Command]) -> int:
+    """The number that stands for this kind in logs. It stays when the class is renamed."""
+    tag = kind.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
 
 
 def apply_set_level(machine: Machine, command: SetLevel, place: int) -> Reply:
