@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="default: one of its own each time")
     parser.add_argument("--seconds", type=float, default=120.0, help="of episodes (default: 120); 0: as many as --episodes")
     parser.add_argument("--episodes", type=int, default=0, help="at most so many")
+    parser.add_argument(
+        "--once", action="store_true", help="run each fault that this machine supports exactly once, whatever time it takes"
+    )
     parser.add_argument("--cores", type=int, default=1, help="of each node")
     parser.add_argument("--only", default="", help="faults with one of these in their names, with commas between them")
     parser.add_argument("--loopback", action="store_true", help="no network namespaces, though they work")
@@ -45,6 +48,7 @@ def main() -> int:
         seed=given.seed,
         seconds=given.seconds,
         episodes=given.episodes,
+        once=given.once,
         cores=given.cores,
         only=given.only,
         namespaces=not given.loopback,

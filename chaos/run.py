@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     seconds: float = 120.0  # of episodes; 0: as many as `episodes` says
     episodes: int = 0
+    once: bool = False  # each fault that this machine supports, exactly once; `seconds` and `episodes` do not apply
     cores: int = 1
     only: str = ""  # part of the names of faults
     namespaces: bool = True  # if they work
@@ -168,8 +169,9 @@ class Run:
 
     async def _episodes(self, cluster: Cluster, clients: Clients, faults: list[Fault], outcome: Outcome) -> None:
         """From a deck that has every fault once, shuffled; then from the next."""
-        deadline = self._now() + self.options.seconds if self.options.seconds else float("inf")
-        most = self.options.episodes or 1 << 30
+        once, seconds = self.options.once, self.options.seconds
+        deadline = self._now() + seconds if seconds and not once else float("inf")
+        most = len(faults) if once else self.options.episodes or 1 << 30
         deck: list[Fault] = []
         while self._now() < deadline and len(outcome.episodes) < most:
             if not deck:

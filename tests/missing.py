@@ -27,7 +27,7 @@ def missing(why: str) -> NoReturn:
 
 
 def left_out(why: str) -> NoReturn:
-    """End the test also in CI: it would need what CI is not asked to have, as root."""
+    """End the test also in CI, which is not asked to have this: root, another user, IPv6, a kernel's or a system's own features."""
     pytest.skip(why, allow_module_level=True)
 
 

