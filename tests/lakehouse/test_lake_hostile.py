@@ -282,6 +282,13 @@ def test_an_endless_question_ends_in_bounded_time_and_memory(sql: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("sql", ["select interval '2147483647 months'", "select (repeat('[', 900) || repeat(']', 900))::json::variant"])
+def test_a_value_that_python_cannot_hold_is_told_as_such(sql: str) -> None:
+    _, told, _, _ = in_process(sql, 20.0)
+    assert told["code"] == "BAD_QUESTION" and "cannot be told" in told["message"]
+
+
+@pytest.mark.process
 def test_memory_that_duckdb_does_not_count_is_bounded_too() -> None:
     """A long text is no block of DuckDB's buffer manager, which `memory_limit` is about."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -20,6 +20,7 @@ from polling import wait_until
 from polynya import __version__
 from polynya.cli.checks.machine import PYTHON_LATEST, PYTHON_LEAST
 from polynya.node.build import checked_out, commit
+from polynya.service.subscriptions.addresses import REGISTRIES
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 180
@@ -52,6 +53,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         modules = {f"polynya/{path.relative_to(ROOT / 'src/polynya').as_posix()}" for path in (ROOT / "src/polynya").rglob("*.py")}
         assert modules <= set(names)
         assert "polynya/py.typed" in names
+        assert {f"polynya/service/subscriptions/iana/{name}" for name in REGISTRIES} <= set(names)
         assert packed.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert "polynya = polynya.cli:main" in packed.read(f"{info}/entry_points.txt").decode()
         about = Parser().parsestr(packed.read(f"{info}/METADATA").decode())

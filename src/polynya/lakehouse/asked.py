@@ -87,6 +87,8 @@ def _outcome(question: Question) -> Answered | Refused:
         return Refused("NO_SQL", str(wrong))
     except BadQuestion as bad:
         return Refused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
+    except (OverflowError, RecursionError) as fault:  # an interval of 178 million years; a VARIANT of a thousand levels
+        return Refused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
     except MemoryError:
         return Refused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
 
