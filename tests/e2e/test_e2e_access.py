@@ -240,6 +240,20 @@ def test_the_machine_s_own_worker_needs_neither_token_nor_trust_and_others_are_t
     connection.close()
 
 
+def test_with_access_control_the_base_port_takes_acts_of_admins_under_any_host_and_not_of_foreign_pages(guarded: Guarded) -> None:
+    reader = guarded.token("no-admin", "--allow", "read")
+    for path in ("/v1/admin/flush", "/v1/cluster/rebalance"):
+        assert guarded.ask("POST", path, b"{}").status == 401
+        assert guarded.ask("POST", path, b"{}", token=reader).status == 403
+        assert guarded.ask("POST", path, b"{}", token=guarded.root, Origin="http://evil.com").status == 403
+    assert guarded.ask("POST", "/v1/admin/flush", token=guarded.root, Host="events.example").status == 200
+    own_page = {"Host": "events.example", "Origin": "https://events.example"}
+    assert guarded.ask("POST", "/v1/admin/flush", token=guarded.root, **own_page).status == 200
+    refused = guarded.ask("POST", "/v1/cluster/rebalance", b"{}", token=guarded.root, Content_Type="application/json")
+    assert refused.status == 409 and b"CLUSTER_REFUSED" in refused.body, "it is a node by itself"
+    assert guarded.ask("POST", "/v1/admin/tokens", b"{}", token=guarded.root).status == 404, "tokens are made on the admin port"
+
+
 def test_acts_are_in_the_audit_log(guarded: Guarded) -> None:
     assert guarded.ask("PUT", "/v1/stream/audited", token=guarded.root).status == 201
     assert guarded.ask("PUT", "/v1/tables/audited", b'{"prefix": "audited"}', token=guarded.root).status == 201
