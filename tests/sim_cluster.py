@@ -50,6 +50,7 @@ from polynya.node.engine import Engine, Shape
 from polynya.node.folding import Job, fold_here
 from polynya.node.levels import Levels
 from polynya.node.placing import Placing
+from polynya.node.repairing import others_of
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.steering import Steering
 from polynya.node.storage import open_storage
@@ -167,6 +168,7 @@ class Node:
         self.forwarding.demand.many, self.forwarding.demand.most = world.follow
         self.core.leadership.follow(self.forwarding.demand, self.forwarding.whereabouts.may_lead, self.forwarding.core_at)
         self.core.leadership.listen(self.way)
+        self.engine.repairer.join(self.way, others_of(self.core, self.forwarding.core_at))
         self.core.on_applied = self._applied
         loop = asyncio.get_running_loop()
         self.heard = dict.fromkeys(world.nodes, loop.time())

@@ -20,6 +20,7 @@ from polynya.node.maps import map_at_birth
 from polynya.node.metrics import Samples
 from polynya.node.ports import shared_listener
 from polynya.node.reader_lag import ReaderLag
+from polynya.node.repairing import others_of
 from polynya.node.replicated import ReplicatedCore
 from polynya.node.start import CoreStart
 from polynya.node.store_access import StoreAccess
@@ -102,7 +103,7 @@ class Joined:
             address=address,
             whereabouts=Whereabouts(own, born if born.groups else BirthMap(nodes), transport.raft.is_there),
         )
-        engine.repairer.join(transport, self._members_of)
+        engine.repairer.join(transport, others_of(self._core, self.forwarding.core_at))
         service = engine.service
         service.join(self.forwarding)
         self.stranded = Stranded(service, self.forwarding)
@@ -157,12 +158,6 @@ class Joined:
     def store_leads(self, access: StoreAccess) -> StoreLeads:
         """Who hands leaderships to others while the object store cannot be used here."""
         return StoreLeads(self._core.leadership, access, self._transport, self._cores_there)
-
-    def _members_of(self, group: int) -> list[int]:
-        """The cores of other nodes that have the group and can be reached."""
-        member, own = self._core.members.get(group), self._start.birth.node
-        nodes = () if member is None else member.raft.configuration.members
-        return [self.forwarding.core_at(node, group) for node in nodes if node != own and self._raft.is_there(node)]
 
     def _cores_there(self) -> list[int]:
         """Those of the other nodes that may lead something that is here."""

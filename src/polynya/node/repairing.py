@@ -10,6 +10,7 @@ import msgspec
 
 from polynya.base.errors import CorruptData, PolynyaError
 from polynya.node.leads import Asking
+from polynya.node.replicated import ReplicatedCore
 from polynya.node.transfer import batch_at
 from polynya.replica import Group
 from polynya.stream.commands import Batch
@@ -95,6 +96,17 @@ class Repairer:
         hot = (stream.hot if stream is not None else None) or ()
         found = next((batch for batch in hot if batch.record == wanted.record and is_intact(batch)), None)
         reply(msgspec.msgpack.encode(None if found is None else _batch_of(found)))
+
+
+def others_of(core: ReplicatedCore, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
+    """The cores of other nodes that have a group. `core_at`: by node and group, as the transport calls it."""
+
+    def others(group: int) -> list[int]:
+        member = core.members.get(group)
+        nodes = () if member is None else member.raft.configuration.members
+        return [core_at(node, group) for node in nodes if node != core.node]
+
+    return others
 
 
 def _with(hot: HotBatch, found: Batch) -> HotBatch:
