@@ -71,7 +71,8 @@ class MemoryCoordinator:
     """The server's side, as docs/formats/tables.md asks for it."""
 
     def __init__(self, settings: StoreSettings, source: Source, name: str = "flights") -> None:
-        self.store = StoreRef(settings.backend, settings.root, settings.s3_bucket, settings.s3_region, settings.s3_endpoint)
+        s = settings
+        self.store = StoreRef(s.backend, s.root, s.s3_bucket, s.s3_region, s.s3_endpoint, s.shared)
         self.source = source
         self.table = TableRef("7001", name, "", "tables/7001")
         self.open: tuple[int, list[Range]] | None = None

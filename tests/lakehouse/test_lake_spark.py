@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,20 @@ def test_spark_runs_jobs(tmp_path: Path, runner: Any) -> None:
     assert lake.iceberg()["i"].null_count == 2
     assert lake.iceberg("dlq").num_rows == 2
     assert runner.session.sparkContext.applicationId == runner_before
+
+
+def test_what_spark_writes_is_private(tmp_path: Path, runner: Any) -> None:
+    """The JVM and its workers have the umask of the driver; a worker that was started elsewhere sets its own."""
+    lake = Lake(str(tmp_path / "store"))
+    context = runner.session.sparkContext
+    before = context.parallelize([0], 1).map(lambda _: os.umask(0o022)).collect()
+    fill(lake, 0)
+    compact(lake.coordinator, [], lambda: Unclosed(runner), lambda step, told: None)
+    local = tmp_path / "jvm"
+    assert context._jvm.java.io.File(str(local)).mkdir()
+    assert before == [0o077] and stat.S_IMODE(local.stat().st_mode) == 0o700
+    written = [path for path in (tmp_path / "store").rglob("*") if path.suffix == ".parquet" or path.is_dir()]
+    assert len(written) > 5 and not [path for path in written if path != tmp_path / "store" and path.stat().st_mode & 0o077]
 
 
 def test_late_fields_are_found_by_tasks(tmp_path: Path, runner: Any) -> None:

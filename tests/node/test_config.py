@@ -45,7 +45,7 @@ def test_a_later_source_wins_and_each_origin_is_known(tmp_path):
 
 def test_the_documented_variables_exist_with_the_documented_defaults():
     cold = load({}, environ={}, folder="/nonexistent").config.cold
-    names = "BACKEND ROOT S3_BUCKET S3_REGION S3_ENDPOINT S3_ACCESS_KEY_ID S3_SECRET_ACCESS_KEY S3_SESSION_TOKEN FLUSH_INTERVAL_MS "
+    names = "BACKEND ROOT SHARED S3_BUCKET S3_REGION S3_ENDPOINT S3_ACCESS_KEY_ID S3_SECRET_ACCESS_KEY S3_SESSION_TOKEN FLUSH_INTERVAL_MS "
     names += "FLUSH_BYTES FLUSH_MAX_CONCURRENCY MAX_HOT_BYTES_PER_GROUP FLUSH_MIN_HOT_BYTES FLUSH_MAX_BYTES FLUSH_MAX_AGE_MS "
     names += "DELETE_GRACE_MS EVICT_AFTER_MS"
     assert {f"POLYNYA_COLD_{name}" for name in names.split()} == {name for name in BY_ENV if "COLD" in name}

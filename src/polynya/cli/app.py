@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from polynya.cli import exits
 from polynya.cli.command_group import CommandGroup
 from polynya.cli.leaving import Leaving
+from polynya.files import keep_private
 
 VERBS = {  # name: (module, what --help says), in the order of the list
     "serve": ("serve", "Start a node and serve until it is told to stop."),
@@ -131,6 +132,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    keep_private()
     leaving = Leaving()
     try:
         _run(arguments)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 UMASK = 0o077
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+Refused = list[tuple[str, str]]  # path, reason
 
 
 def keep_private() -> None:
@@ -16,39 +17,40 @@ def keep_private() -> None:
     os.umask(UMASK)
 
 
-def tighten(folders: Iterable[Path]) -> list[tuple[str, str]]:
-    """Take the rights of group and others away from folders and all that is in them; (path, reason) of those where that failed.
+def tighten(paths: Iterable[Path], *, deep: bool = True) -> Refused:
+    """Take the rights of group and others away from files and folders, and with `deep` from all that is in these; what was refused.
 
-    Links are not followed. What disappears meanwhile is no failure."""
-    refused: list[tuple[str, str]] = []
-    for folder in folders:
-        for path, descriptor in _entries(folder, refused):
-            _tighten(path, descriptor, refused)
+    Links in a folder are not followed. What disappears meanwhile is not refused."""
+    refused: Refused = []
+    for path in paths:
+        if deep and path.is_dir():
+            for name, folder in _below(path, refused):
+                _close(name, folder, refused)
+        _close(str(path), None, refused)  # last: a folder that is closed is done
     return refused
 
 
-def _entries(folder: Path, refused: list[tuple[str, str]]) -> Iterator[tuple[str, int | None]]:
-    """(path, descriptor of the open folder that holds it or None) of everything, the folder itself last: it is then known to be done."""
-    if not folder.is_dir():
-        return
+def _below(folder: Path, refused: Refused) -> Iterator[tuple[str, int]]:
+    """(path, descriptor of the folder that holds it) of everything in a folder."""
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            refused.append((str(error.filename), error.strerror or type(error).__name__))
+        _note(str(error.filename), error, refused)
 
     for root, folders, names, descriptor in os.fwalk(folder, topdown=False, onerror=failed):
         for name in (*folders, *names):
             yield os.path.join(root, name), descriptor
-    yield str(folder), None
 
 
-def _tighten(path: str, descriptor: int | None, refused: list[tuple[str, str]]) -> None:
-    name = path if descriptor is None else os.path.basename(path)
+def _close(path: str, folder: int | None, refused: Refused) -> None:
+    name = path if folder is None else os.path.basename(path)
     try:
-        mode = os.stat(name, dir_fd=descriptor, follow_symlinks=descriptor is None).st_mode
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=folder is None).st_mode
         if mode & _OTHERS and not stat.S_ISLNK(mode):
-            os.chmod(name, stat.S_IMODE(mode) & ~_OTHERS, dir_fd=descriptor)
-    except FileNotFoundError:
-        pass
+            os.chmod(name, stat.S_IMODE(mode) & ~_OTHERS, dir_fd=folder)
     except OSError as error:
+        _note(path, error, refused)
+
+
+def _note(path: str, error: OSError, refused: Refused) -> None:
+    if not isinstance(error, FileNotFoundError):
         refused.append((path, error.strerror or type(error).__name__))

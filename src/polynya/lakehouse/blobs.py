@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -61,7 +62,7 @@ def open_blobs(settings: StoreSettings, environment: Mapping[str, str] = os.envi
                 f"the server keeps its objects in the folder {settings.root}, which is not on this machine: "
                 "run this on the server's machine, or give the server an S3 store"
             )
-        return LocalBlobs(settings.root)
+        return LocalBlobs(settings.root, shared=settings.shared)
     if settings.backend == "s3":
         return S3Blobs(settings, environment)
     raise ConfigError(f"tables need an object store of the kind 'local' or 's3'; the server's is '{settings.backend}'")
@@ -76,9 +77,9 @@ def with_credentials(settings: StoreSettings, environment: Mapping[str, str] = o
 class LocalBlobs:
     """The embedded store's folder. All that is written here is fsynced with its folders."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, shared: bool = False) -> None:
         self.root = os.path.abspath(root)
-        self._files = Files()
+        self._files = Files(self.root if shared else "")
         self._synced: set[str] = set()  # written by others, never changed afterwards
 
     def get(self, key: str) -> bytes:
@@ -125,11 +126,14 @@ class LocalBlobs:
     def sync_folder(self, folder: str) -> None:
         path = os.path.join(self.root, folder)
         self._folder(path)
+        for level in accumulate(folder.split("/"), os.path.join, initial=self.root):
+            self._files.share(level)
         with os.scandir(path) as entries:
             new = [entry.path for entry in entries if entry.is_file() and entry.path not in self._synced]
         for name in new:
             descriptor = os.open(name, os.O_RDONLY)
             try:
+                self._files.share(descriptor)
                 self._files.sync(descriptor)
             finally:
                 self._files.close(descriptor)
@@ -184,7 +188,7 @@ class _LocalUpload:
     def __init__(self, path: str, temporary: str, files: Files) -> None:
         self._path, self._temporary = path, temporary
         self._files = files
-        self._file = open(temporary, "xb", buffering=1 << 20)  # noqa: SIM115 (closed by close or abort)
+        self._file = os.fdopen(files.create(temporary), "wb", 1 << 20)  # closed by close or abort
 
     def write(self, data: Any) -> int:
         return self._file.write(data)

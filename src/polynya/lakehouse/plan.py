@@ -88,7 +88,14 @@ class Job(msgspec.Struct, frozen=True):
 
 def store_settings(store: StoreRef) -> StoreSettings:
     """As the object store spells it."""
-    return StoreSettings(backend=store.kind, root=store.root, s3_bucket=store.bucket, s3_region=store.region, s3_endpoint=store.endpoint)
+    return StoreSettings(
+        backend=store.kind,
+        root=store.root,
+        shared=store.shared,
+        s3_bucket=store.bucket,
+        s3_region=store.region,
+        s3_endpoint=store.endpoint,
+    )
 
 
 def check_plan(plan: Plan) -> Plan:

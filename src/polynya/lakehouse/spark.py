@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import polynya
 from polynya.base.errors import ConfigError
+from polynya.files import keep_private
 from polynya.lakehouse.blobs import open_blobs
 from polynya.lakehouse.commit import cores_here
 from polynya.lakehouse.java import find_java_home, quiet_logging
@@ -50,6 +51,7 @@ def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch
     """What a Spark task runs: plan rows in, commit rows out."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_private()
         blobs = open_blobs(store)
         job: Job | None = None
         for batch in batches:
@@ -63,6 +65,7 @@ def _worker(store: StoreSettings, key: str) -> Callable[[Iterator[pa.RecordBatch
 
 def _session(master: str, jars: str, settings: dict[str, str]) -> Any:
     """A quiet session; a local one binds to the loopback only."""
+    keep_private()  # the JVM, which starts the workers of a local master, takes it over
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):

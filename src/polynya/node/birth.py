@@ -15,10 +15,11 @@ from polynya.node.config import GROUPS_DEFAULT, Config, cores_default
 
 FILE = "node.json"
 RESTORING = "restore.begun"  # in a folder that a restore has begun and not finished
+PRIVATE = "private.json"  # the folders whose older files only their owner may read by now
 REMOVED = "removed"  # is there once the node was removed from its cluster
 FORMAT_VERSION = 1
 # What may be there already.
-_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", "lost+found", "access", "tls"}
+_BEFORE_BIRTH = {"run", "node.lock", "node.pid", "node.tmp", "node.log", "polynya.toml", "start.sh", PRIVATE, "lost+found", "access", "tls"}
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):

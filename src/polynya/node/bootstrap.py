@@ -18,6 +18,7 @@ import uvloop
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
+from polynya.files import keep_private
 from polynya.node import logs
 from polynya.node.assembly import Assembly, lost_callback, lost_thread
 from polynya.node.cluster import Membership
@@ -35,6 +36,7 @@ log = logging.getLogger("polynya.core")
 
 def main() -> int:
     """`python -m polynya.node.bootstrap`, started by the supervisor; the exit code tells it whether a restart can help."""
+    keep_private()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     keep_heap_small()
     start = read_start()

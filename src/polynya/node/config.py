@@ -121,6 +121,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.data) / (self.cold.root or "objects")
 
     @property
+    def has_own_objects(self) -> bool:
+        """Whether the embedded object store is a folder outside the data folder."""
+        return self.cold.backend == "local" and not self.objects_path.resolve().is_relative_to(Path(self.data).resolve())
+
+    @property
     def store(self) -> StoreSettings:
         """The object store, as `polynya.objectstore.settings.open_store` wants it."""
         cold = self.cold
@@ -408,6 +413,11 @@ def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]
         yield f"lake.interval ({origins['lake.interval']}): tables need an object store that others can read; cold.backend is {cold.backend}"
     if cold.backend == "s3" and not cold.s3_bucket:
         yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
+    if cold.shared and not config.has_own_objects:
+        yield (
+            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can be shared, which nobody else may enter; set "
+            "cold.backend = local and cold.root to one outside, or leave cold.shared out"
+        )
     if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):
         have, miss = ("s3_access_key_id", "s3_secret_access_key")
         if not cold.s3_access_key_id:

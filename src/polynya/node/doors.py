@@ -277,5 +277,5 @@ def _response(answer: Answer) -> Response:
 def _store_ref(start: CoreStart) -> StoreRef:
     cold = start.config.cold
     if cold.backend == "local":
-        return StoreRef("local", str(start.config.objects_path))
+        return StoreRef("local", str(start.config.objects_path), shared=cold.shared)
     return StoreRef(cold.backend, cold.root, cold.s3_bucket, cold.s3_region, cold.s3_endpoint)

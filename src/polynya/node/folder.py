@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from polynya.base.errors import ConfigError
 from polynya.files import make_folder
+from polynya.wal.errors import is_full
 
 LOCK_WAIT_SECONDS = 5.0  # the cores of a killed node need a moment to go
 SOCKET_PATH_BYTES_MAX = 100  # of at most 107 (Linux) or 103 (macOS) bytes of a Unix socket's path
@@ -23,6 +25,8 @@ def lock_folder(data: str, held: contextlib.ExitStack) -> int:
         make_folder(Path(data))
         descriptor = os.open(Path(data) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if is_full(error) or error.errno == errno.EIO:
+            raise  # the disk, and no matter of settings
         raise ConfigError(f"data: {data} cannot be used: {error.strerror}; choose another folder with --data") from None
     held.callback(os.close, descriptor)
     deadline = time.monotonic() + LOCK_WAIT_SECONDS

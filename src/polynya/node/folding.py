@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from polynya.files import keep_private
 from polynya.stream import deltas
 from polynya.wal.snapshots import Link, Snapshot, SnapshotStore
 
@@ -72,6 +73,7 @@ async def fold_here(store: SnapshotStore, jobs: Sequence[Job]) -> None:
 
 def main() -> int:
     """Ends early when whoever gave the jobs is gone: somebody else may use the folder by now."""
+    keep_private()
     os.nice(NICENESS)
     parent = os.getppid()
     store = SnapshotStore(Path(sys.argv[1]), tidy=False)

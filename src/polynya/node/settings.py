@@ -326,6 +326,13 @@ SETTINGS = (
         "",
         "Everything is written under this: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
     ),
+    Setting(
+        "cold.shared",
+        parse_switch,
+        False,
+        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and what is written there has the same rights. "
+        "Otherwise only the node's user may read the objects.",
+    ),
     Setting("cold.s3_bucket", parse_text, "", "The bucket; required for `s3`."),
     Setting("cold.s3_region", parse_text, "", "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`."),
     Setting("cold.s3_endpoint", parse_text, "", "The URL of an S3-compatible store; default: AWS."),

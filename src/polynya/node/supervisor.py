@@ -33,6 +33,7 @@ from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, diff
 from polynya.node.open_files import Shares, raise_limit, shares
 from polynya.node.ports import spelled, take_port
 from polynya.node.resharing import finish, reshare
+from polynya.node.rights import begin_tightening
 from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, EXIT_STORAGE, FATAL, OTHERS_HAVE_IT, READY, CoreStart
 from polynya.node.tls import prepare as prepare_tls
 from polynya.wal.errors import is_full
@@ -88,6 +89,7 @@ def _prepare(config: Config, held: contextlib.ExitStack) -> _Prepared:
     check_lake(config)
     lock_fd = lock_folder(config.data, held)
     birth = _birth(config)
+    begin_tightening(config, birth.cluster_id)
     _say_files(shares(raise_limit(), cores=birth.cores, nodes=len(config.cluster.nodes)))
     host, port = split_listen(config.listen)
     host = resolve(host)[0]

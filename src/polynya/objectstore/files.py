@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+SHARED_MODE = 0o755  # of a shared root that is made here
 
 
 class Files:
-    """What the local store does to a disk. Raises OSError."""
+    """What the local store does to a disk. Raises OSError.
+
+    Files and folders are their user's alone. Those of a `shared` root have the rights that the root itself gives to group and others."""
+
+    _shared = ""
+
+    def __init__(self, shared: str = "") -> None:
+        self._shared = shared
 
     def create(self, path: str) -> int:
         """A descriptor of a new, empty file."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.share(descriptor)
+        return descriptor
+
+    def share(self, file: int | str) -> None:
+        """Give a file or folder, by descriptor or path, the rights of a shared root. Another user's is left alone."""
+        if not self._shared:
+            return
+        found = os.stat(file)
+        wanted = stat.S_IMODE(os.stat(self._shared).st_mode)
+        if not stat.S_ISDIR(found.st_mode):
+            wanted &= 0o666
+        if stat.S_IMODE(found.st_mode) != wanted:
+            with suppress(PermissionError):
+                os.chmod(file, wanted)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
         return os.write(descriptor, data)
@@ -38,8 +61,14 @@ class Files:
 
     def make_folder(self, path: str) -> None:
         """One level; existing is fine."""
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o755)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            return
+        if path == self._shared:
+            os.chmod(path, SHARED_MODE)
+        else:
+            self.share(path)
 
     def sync_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
@@ -59,8 +88,9 @@ class Files:
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
         """Alone among all threads and processes that lock this file."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            self.share(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:

@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
+from polynya.files import make_folder
 from polynya.objectstore.api import (
     AlreadyExists,
     Conflict,
@@ -42,11 +44,12 @@ _THREADS = 4
 class LocalStore:
     """An `ObjectStore` under the folder `root`, which may be shared by processes of one machine."""
 
-    def __init__(self, root: str, files: Files | None = None, *, late: bool = False, to_read: bool = False) -> None:
+    def __init__(self, root: str, files: Files | None = None, *, late: bool = False, to_read: bool = False, shared: bool = False) -> None:
         """`late`: a folder that cannot be used yet is no error, and is looked at again by each call. Raises StoreUnavailable otherwise.
-        `to_read`: nothing is made or removed in the folder, which may be one that cannot be written."""
+        `to_read`: nothing is made or removed in the folder, which may be one that cannot be written. `shared`: other users may read as the folder's own
+        mode says."""
         self.root = os.path.abspath(root)
-        self._files = files or Files()
+        self._files = files or Files(self.root if shared else "")
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects")
         self._synced: set[str] = set()  # folders whose names, up to the root's own, this process has synced
         self._is_open = to_read
@@ -193,7 +196,7 @@ class LocalStore:
     def _open(self) -> None:
         """Make the root and drop what writers that died left behind."""
         try:
-            os.makedirs(os.path.dirname(self.root), exist_ok=True)
+            make_folder(Path(self.root).parent)
             self._make_folders(os.path.join(self.root, _TEMPORARY))
             with os.scandir(os.path.join(self.root, _TEMPORARY)) as entries:
                 for entry in entries:

@@ -22,6 +22,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     backend: str = "local"
     root: str = ""
+    shared: bool = False  # the folder of `local` has readers of other users
     s3_bucket: str = ""
     s3_region: str = ""
     s3_endpoint: str = ""
@@ -48,7 +49,7 @@ def open_store(
     if settings.backend == "local":
         if not settings.root:
             raise ConfigError("the object store 'local' needs a root folder")
-        return LocalStore(settings.root, late=late, to_read=to_read)
+        return LocalStore(settings.root, late=late, to_read=to_read, shared=settings.shared)
     if settings.backend == "s3":
         return _open_s3(settings, environment)
     raise ConfigError(f"unknown object store backend {settings.backend!r}: use one of {', '.join(BACKENDS)}")

@@ -13,6 +13,7 @@ class StoreRef(msgspec.Struct, frozen=True, gc=False):
     bucket: str = ""
     region: str = ""
     endpoint: str = ""
+    shared: bool = False  # as the setting `cold.shared`
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
