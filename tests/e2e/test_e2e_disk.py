@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,6 +247,36 @@ def test_an_object_store_that_is_gone_holds_up_appends_only_at_the_bound(tmp_pat
                 assert world.flush().status == 200
             holds(world, acknowledged)
             assert "died" not in world.log, world.log
+        finally:
+            world.close()
+
+
+def test_a_full_object_store_is_named_when_appends_reach_the_bound(tmp_path: Path) -> None:
+    """507, as of any full disk: to wait does not help. Reads go on, and so does everything once there is room."""
+    with small_disk(tmp_path / "objects", 20) as store:
+        world = World(tmp_path / "data")
+        settings = {"POLYNYA_COLD_ROOT": str(store / "root"), "POLYNYA_COLD_MAX_HOT_BYTES_PER_GROUP": str(3 << 20)}
+        settings |= {"POLYNYA_COLD_FLUSH_BYTES": str(256 << 10), "POLYNYA_COLD_FLUSH_INTERVAL_MS": "50"}
+        try:
+            world.start("--cores", "1", **settings)
+            acknowledged: dict[str, list[int]] = {"store/s": []}
+            with contextlib.closing(world.connect()) as client:
+                assert client.ask("PUT", "/v1/stream/store/s", **JSON).status == 201
+                assert append_until(client, acknowledged, 507, count=20) == 0
+                ballast = store / "ballast"
+                fill(ballast, leave=64 << 10)  # something small still finds room
+                assert append_until(client, acknowledged, 507, count=200) == 507
+                for _ in range(20):
+                    answer = client.ask("POST", "/v1/stream/store/s", json.dumps(["x" * 100_000]).encode(), **JSON)
+                    assert (answer.status, answer.code) == (507, "HOT_FULL") and b"no room" in answer.body, answer
+                    assert answer.headers["stream-outcome"] == "refused"
+                holds(world, acknowledged)
+                ballast.unlink()
+                began = time.monotonic()
+                wait_until(lambda: append_until(client, acknowledged, 507, count=1) == 0, what="appends to be taken again")
+                assert time.monotonic() - began < 3.0
+                assert world.flush().status == 200
+            holds(world, acknowledged)
         finally:
             world.close()
 

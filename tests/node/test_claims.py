@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sim_loop import run_simulated
 
 from polynya.backup import copies
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError
 from polynya.node.claims import Claim
-from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, read_root
+from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, StoreUnavailable, read_root
 
 
 def claim_of(folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0) -> Claim:
@@ -44,3 +45,31 @@ def test_an_older_copy_of_a_data_folder_does_not_get_the_root(tmp_path: Path) ->
         await claim_of(tmp_path, store, {1: 6}, node=1).make()  # the others of its cluster know better
 
     asyncio.run(run())
+
+
+class Away(MemoryStore):
+    """Answers nothing while it is away."""
+
+    away = True
+
+    async def head(self, key: str) -> Any:
+        if self.away:
+            raise StoreUnavailable(f"{key}: connection refused", "connection refused")
+        return await super().head(key)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 33.3, 600.0])
+def test_a_root_whose_store_was_away_is_claimed_soon_after_its_return(tmp_path: Path, seconds: float) -> None:
+    """Nothing is flushed before, so appends at the bound of hot bytes wait for this."""
+
+    async def run() -> float:
+        store, loop = Away(), asyncio.get_running_loop()
+        claim = claim_of(tmp_path, store, {})
+        claim.is_known = True
+        making = loop.create_task(claim.make())
+        await asyncio.sleep(seconds)
+        store.away, back = False, loop.time()
+        await making
+        return loop.time() - back
+
+    assert run_simulated(run()) <= 1.0

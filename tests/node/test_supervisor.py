@@ -393,7 +393,7 @@ def test_a_disk_that_fails_once_all_were_heard_ends_the_node_and_a_full_one_does
                     assert node.wait() == 74
                     assert "told so" in node.until("node.json cannot be written") and not any("Traceback" in line for line in node.err)
                 else:
-                    wait_until(lambda: (tmp_path / "error.met").exists(), what="it to be tried")
+                    wait_until((tmp_path / "error.met").exists, what="it to be tried")
                     fails.unlink()
                     wait_until(lambda at=data: not settled(at)["provisional"], what="the node to have heard all")
         fails.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ YIELD_SECONDS = 0.0001
 YIELD_BATCHES = 256  # packed between two pauses, about 0.3 ms
 SLICE_COST_BATCHES = 10  # of a slice by itself
 PRESSURE_BYTES_MIN = 16 * limits.MIB  # from here, and 4 times `from_bytes`, on the rest of an interval is not waited for
+REST_SECONDS = 0.5  # at least, after a failed pass
 PRESSURE_POLL_SECONDS = 0.05
 SURVEY_STREAMS = 4096  # looked at in one go
 AGE_SCANS = 32  # per `age_ms_max`: looking for old bytes touches every stream with hot ones
@@ -71,6 +72,7 @@ class Flusher:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ended = asyncio.Event()  # set, and replaced, whenever a pack has ended
         self._wake = asyncio.Event()
+        self._recovered = asyncio.Event()
         self._failures = 0  # passes in a row with a pack that failed
         self._age_scan_ms = 0
         self._hot = (-1, 0)  # the turn at which the hot bytes were summed, and they
@@ -80,15 +82,20 @@ class Flusher:
         if not self._settings.interval_ms:
             return
         while True:
+            self._recovered.clear()
             due = await self.flush_due()
             if self._failures:
-                await self._sleep(self._pause())
+                await self._rest(self._pause())
             elif not due:
                 await self._wait(self._settings.interval_ms / 1000)
 
     def wake(self) -> None:
         """Look at once: many hot bytes have come in."""
         self._wake.set()
+
+    def recover(self) -> None:
+        """Try again soon: the store, which failed, works."""
+        self._recovered.set()
 
     def trouble(self) -> str | None:
         """Why what is hot stays hot, when the latest pass failed."""
@@ -284,6 +291,14 @@ class Flusher:
 
     def _pause(self) -> float:
         return pause_after(self._failures)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait after a failed pass; not long once the store works again, nor without a pause where it only works now and then."""
+        shortest = min(seconds, REST_SECONDS)
+        await self._sleep(shortest)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - shortest):
+                await self._recovered.wait()
 
     async def _wait(self, seconds: float) -> None:
         """For so long, until `wake`, or until a burst has filled the hot tier far beyond the bound."""

@@ -21,10 +21,11 @@ from polynya.node.start import CoreStart
 from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
 
 FILE = "object-root.json"
-FIRST_TRIES = 5  # of a node that has never held this root
+FIRST_TRIES = 9  # of a node that has never held this root
 MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
-PAUSE_SECONDS = 0.5  # and twice as long each time …
-PAUSE_SECONDS_MAX = 10.0  # … up to so long
+PAUSE_SECONDS = 0.5  # and longer each time …
+PAUSE_SECONDS_MAX = 1.0  # … up to so long: appends at their bound wait for it
+SAID_EVERY = 10  # tries
 AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there"
 log = logging.getLogger("polynya.tier")
 
@@ -77,9 +78,9 @@ class Claim:
                 self._trouble = error.reason
                 if not self.is_known and failures == FIRST_TRIES:
                     raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
-                if failures == 1 or self.is_known:
+                if failures == 1 or (self.is_known and not failures % SAID_EVERY):
                     log.warning("the object store does not answer yet", extra={"error": str(error), "tries": failures})
-            await asyncio.sleep(min(PAUSE_SECONDS * 2 ** (failures - 1), PAUSE_SECONDS_MAX))
+            await asyncio.sleep(min(PAUSE_SECONDS * failures, PAUSE_SECONDS_MAX))
         if failures:
             log.info("the object store answers", extra={"tries": failures + 1})
         self.made.set()

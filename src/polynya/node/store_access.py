@@ -9,19 +9,22 @@ from secrets import token_hex
 
 import msgspec
 
+from polynya.base.limits import MIB
 from polynya.node.metrics import Samples
 from polynya.objectstore import Record, StoreError, WatchedStore, remove_in_passing
+
+FULL_TRY_BYTES = MIB  # what is written to a store that was full: it must find more room than a few bytes
 
 
 class Patience(msgspec.Struct, frozen=True):
     """Seconds. `persists`: what has failed for so long, and `failures` times in a row, is told. `probe`: so long after the last write that failed
-    another is tried: ten times meanwhile, so that a store which refuses every other write is not taken for one that refuses all. `recent`: what
-    failed longer ago says nothing of now; only reads are not tried again by themselves."""
+    another is tried. Appends at their bound then resume soon after the store does, and a store that refuses every other write is not taken for
+    one that refuses all. `recent`: what failed longer ago says nothing of now; only reads are not tried again by themselves."""
 
     persists: float = 20.0
     failures: int = 3
-    probe: float = 2.0
-    look: float = 1.0
+    probe: float = 0.5
+    look: float = 0.25
     recent: float = 60.0
 
 
@@ -77,7 +80,7 @@ class StoreAccess:
         key = f"self-test/{token_hex(16)}"
         try:
             with suppress(StoreError):
-                await self.store.put(key, b"self-test")
+                await self.store.put(key, bytes(FULL_TRY_BYTES) if self.store.writes.full else b"self-test")
         except asyncio.CancelledError:
             await remove_in_passing(self.store, key)
             raise

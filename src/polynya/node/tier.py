@@ -78,6 +78,7 @@ class Tier:
         self.reader = ColdReader(store)
         self.states = StateReader(store)
         self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
+        store.writes.on_recovery = self.flusher.recover
         self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
         settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
         self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)

@@ -32,11 +32,11 @@ class Conflict(StoreError):
 
 class StoreUnavailable(StoreError):
     """Not now. A write may or may not have happened: repeat it with the same key and bytes. `reason`: why, without places and names, as anybody
-    may be told."""
+    may be told. `full`: there is no room, which waiting does not change."""
 
-    def __init__(self, message: str, reason: str = "it cannot be reached; the log says more") -> None:
+    def __init__(self, message: str, reason: str = "it cannot be reached; the log says more", *, full: bool = False) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.full = reason, full
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,7 @@ from polynya.objectstore.api import (
     check_prefix,
 )
 from polynya.objectstore.files import Files
+from polynya.wal.errors import is_full
 
 T = TypeVar("T")
 _TEMPORARY = ".tmp"
@@ -89,7 +90,7 @@ class LocalStore:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._opened, work, *arguments)
         except OSError as fault:
             self._synced.clear()  # somebody may have removed a folder
-            raise StoreUnavailable(f"the object folder {self.root}: {fault}", _reason(fault)) from fault
+            raise StoreUnavailable(f"the object folder {self.root}: {fault}", _reason(fault), full=is_full(fault)) from fault
 
     # What follows runs in the pool.
 

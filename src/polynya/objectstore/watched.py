@@ -7,20 +7,30 @@ from typing import TypeVar
 
 from polynya.objectstore.api import ObjectInfo, ObjectStore, StoreError, StoreUnavailable
 
+FULL_SECONDS = 5.0
 T = TypeVar("T")
 
 
 class Record:
-    """Of one kind of calls. `failures`: in a row, and the first of them began at `since`; `reason`: of the last one."""
+    """Of one kind of calls. `failures`: in a row, and the first of them began at `since`; `reason`: of the last one.
+    `on_recovery` is called when one works after others failed."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.failures = 0
         self.since = 0.0
         self.reason = ""
+        self.on_recovery: Callable[[], None] = lambda: None
+        self._full = False
+        self._full_at = float("-inf")
         self.worked_at = float("-inf")  # when one that did ended
         self.ended_at = float("-inf")  # when any did
         self._now = now
         self._under_way = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the store has no room: the last one failed by that, or one did just now, and something small still found some."""
+        return (self.failures > 0 and self._full) or self._now() - self._full_at < FULL_SECONDS
 
     def idle(self) -> float:
         """Seconds since the last one; 0 while one is under way."""
@@ -37,7 +47,7 @@ class Record:
         try:
             result = await work
         except StoreUnavailable as fault:
-            self._failed(began, fault.reason)
+            self._failed(began, fault)
             raise
         except StoreError:
             self._worked()
@@ -47,16 +57,20 @@ class Record:
         self._worked()
         return result
 
-    def _failed(self, began: float, reason: str) -> None:
+    def _failed(self, began: float, fault: StoreUnavailable) -> None:
         self.ended_at = self._now()
         if not self.failures:
             self.since = max(began, self.worked_at)
         self.failures += 1
-        self.reason = reason
+        self.reason, self._full = fault.reason, fault.full
+        if fault.full:
+            self._full_at = self.ended_at
 
     def _worked(self) -> None:
         self.worked_at = self.ended_at = self._now()
-        self.failures = 0
+        failed, self.failures = self.failures, 0
+        if failed:
+            self.on_recovery()
 
 
 class WatchedStore:

@@ -55,6 +55,7 @@ class LocalGroups:
         self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
         self.turns = 0  # grows with each turn that applied something: what has seen it need not look at all groups again
         self.hot_refused = 0
+        self.store_is_full: Callable[[], bool] = lambda: False
         self.trims = TrimCounters()
         self._proposer = proposer
         self._group_hot_bytes_max = hot_bytes_max
@@ -324,7 +325,7 @@ class LocalGroups:
             done(Reply(Code.OVER_HOT_BOUND, byte=bound))
         else:
             self.hot_refused += 1
-            done(Reply(Code.HOT_LIMIT))
+            done(Reply(Code.HOT_LIMIT, detail=self.store_is_full() or None))
 
     def _judge_time(self, group: int, stream: Stream | None) -> None:
         """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""

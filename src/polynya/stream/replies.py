@@ -34,7 +34,7 @@ class Code(enum.IntEnum):
     ATTEMPT_REFUSED = 34
     ATTEMPT_PENDING = 35  # another fork of the deleted name is unconfirmed: wait for its outcome
     TRIMMED = 36  # before the first kept record
-    HOT_LIMIT = 37  # too much not yet flushed: retry later
+    HOT_LIMIT = 37  # too much not yet flushed: retry later; `detail`: whether the object store has no room
     ACTIVE = 38  # expire: there was newer activity
     NOT_YET = 39  # the precondition of an internal step is not there yet
     DISK_FULL = 40  # the journal's disk has no room; reads go on

@@ -117,7 +117,9 @@ _TABLE = (
     ErrorCode("CONNECTION_LIMIT", 503, "the server has as many connections as it may", retry_after=1),
     ErrorCode("SLOW_READER", 503, "the reader was too slow for the stream; resume from the last event"),
     ErrorCode("HTTP_VERSION", 505, "this server speaks HTTP/1.1"),
-    ErrorCode("HOT_FULL", 507, "the memory for data is full, and no object store is configured"),
+    ErrorCode(
+        "HOT_FULL", 507, "the memory for data is full, and the object store has no room, or none is configured: make room on its disk"
+    ),
     ErrorCode("DISK_FULL", 507, "the journal's disk has no room"),
 )
 

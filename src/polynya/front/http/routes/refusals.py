@@ -37,7 +37,7 @@ def tail_headers(reply: Reply) -> Headers:
 
 def fail_reply(exchange: Exchange, reply: Reply, *, creating: bool = False) -> None:
     """Answer with what the command was refused for. `creating`: a soft-deleted name is then a conflict."""
-    code = _code(exchange, reply.code, creating=creating)
+    code = _code(exchange, reply, creating=creating)
     if reply.code == Code.TRIMMED:
         exchange.fail(code, trimmed_message(reply), [("Stream-Retained-Offset", format_token(reply.record, reply.byte))])
         return
@@ -145,9 +145,10 @@ def _over_hot_bound(reply: Reply) -> str:
     )
 
 
-def _code(exchange: Exchange, code: int, *, creating: bool) -> str:
+def _code(exchange: Exchange, reply: Reply, *, creating: bool) -> str:
+    code = reply.code
     if creating and code == Code.GONE:
         return "DELETED_IN_USE"
-    if code == Code.HOT_LIMIT and not exchange.connection.front.settings.object_store:
+    if code == Code.HOT_LIMIT and (reply.detail or not exchange.connection.front.settings.object_store):
         return "HOT_FULL"
     return REFUSALS.get(code, "INTERNAL")
