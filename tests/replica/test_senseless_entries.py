@@ -10,12 +10,25 @@ from cluster_stories import A, led, stories
 from service_world import raw_batch
 from sim_cluster import Node, World
 
-from polynya.base.errors import OutcomeUnknown, PolynyaError
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless
+from polynya.base.levels import LEVEL
 from polynya.node.doubts import Doubts
 from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
-from polynya.stream.commands import Append, Producer
+from polynya.stream.commands import (
+    Append,
+    Bundle,
+    ColdSlice,
+    Command,
+    Create,
+    Fork,
+    MetaChange,
+    PlaceGroup,
+    Producer,
+    ReplaceSlices,
+    SetLevel,
+)
 
 story = stories(led, World.wait_equal)
 NEGATIVE = msgspec.structs.replace(Append(A, 1, "text/plain", raw_batch(b"x")), producer=Producer("p", -1, 0))
@@ -31,6 +44,19 @@ NOISE = (
     b"\x94\x01\x02\x03\x04",
     b"\xd9\x02\xff\xff",
     b"\x91" * 3000,
+    log.encode_command(SetLevel(99)),
+    log.encode_command(Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"x"), lengths=b"123"))),
+    log.encode_command(Bundle([Append(A, 1 << 60, "text/plain", None, close=True)])),
+)
+PACK = "c/packs/20260101-00/1-" + "0" * 32
+NONSENSE: tuple[tuple[str, Command], ...] = (  # what ended followers, or would be stored and end whoever reads it
+    ("level", SetLevel(99)),
+    ("slice", ReplaceSlices(PACK, 1, 1, [(1, ColdSlice(0, 0, 1, 1 << 40, PACK, 0, 1, 0))])),
+    ("lengths", Append(A, 1, "text/plain", msgspec.structs.replace(raw_batch(b"noise"), records=2, lengths=b"\1\0\0\0"))),
+    ("time", Append(A, 1 << 60, "text/plain", raw_batch(b"noise"))),
+    ("epoch", PlaceGroup(1, (1,), 1, -1)),
+    ("fork", Create("default/f", 1, "text/plain", 0, fork=Fork("a", A, 1, 1 << 63, 0))),
+    ("scope", MetaChange("access/", 0, [])),
 )
 
 
@@ -53,7 +79,7 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
     await leader.append(A, b"1;")
     encode = log.encode_command
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("polynya.node.replicated.encode_command", lambda command: b"\xc1" + encode(command))
+        patched.setattr("polynya.node.replicated.encode_proposal", lambda command: b"\xc1" + encode(command))
         stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -70,6 +96,42 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
         node.start()
     await world.wait_leaders()
     assert await leader.read(A) == b"1;2;"
+
+
+@pytest.mark.parametrize(("_", "command"), NONSENSE, ids=[name for name, _ in NONSENSE])
+def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_stored(_: str, command: Command) -> None:
+    @story
+    async def told(world: World, leader: Node) -> None:
+        group = world.group_of(A)
+        await leader.append(A, b"1;")
+        answers: list[object] = []
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("polynya.node.replicated.encode_proposal", log.encode_command)
+            leader.core.propose(group, command, answers.append)
+        await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
+        other = next(node for node in world.alive() if node is not leader and node.core.leads(group))
+        await other.append(A, b"2;")
+        assert [type(answer) for answer in answers] == [OutcomeUnknown]
+        for node in list(world.alive()):
+            assert not node.faults
+            node.kill()
+            node.start()
+        await world.wait_leaders()
+        for node in world.alive():
+            assert not node.faults and await node.read(A) == b"1;2;"
+            assert node.core.shard.groups[group].machine.level <= LEVEL
+
+    told()
+
+
+@story
+async def test_nonsense_is_not_proposed(world: World, leader: Node) -> None:
+    group, term = world.group_of(A), leader.core.term(world.group_of(A))
+    for _, command in NONSENSE:
+        with pytest.raises(Senseless, match="is not proposed"):
+            leader.core.propose(group, command, lambda answer: None)
+    await leader.append(A, b"1;")
+    assert leader.core.term(group) == term and await leader.read(A) == b"1;"
 
 
 @story

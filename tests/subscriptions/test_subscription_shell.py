@@ -82,6 +82,7 @@ def test_callbacks_are_checked_fenced_and_applied() -> None:
             assert code(await node.ask("POST", callback, said, token[:-2])) == (401, "TOKEN_INVALID")
             assert code(await node.ask("POST", callback, {**said, "wake_id": "w_0"}, token)) == (409, "FENCED")
             assert code(await node.ask("POST", callback, {**said, "generation": 2}, token)) == (409, "FENCED")
+            assert (await node.ask("POST", callback, {**said, "generation": 10**30}, token))[0] == 400, "no log can hold it"
             for stream, offset in (("test/b", TAIL), ("test/a", "-1"), ("test/a", "0000000000000009_0000000000000009")):
                 acks = [{"stream": "test/a", "offset": TAIL}, {"stream": stream, "offset": offset}]
                 assert code(await node.ask("POST", callback, {**said, "acks": acks}, token)) == (409, "INVALID_OFFSET")

@@ -19,7 +19,7 @@ from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
 from polynya.node.pace import DiskPace
 from polynya.node.turn_ends import TurnEnds, journal_failed
 from polynya.replica import Entry, Run, Shard
-from polynya.replica.log import encode_command
+from polynya.replica.log import encode_command, encode_proposal
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
 from polynya.stream.model import HotBatch
 from polynya.stream.replies import Code, Done, Reply
@@ -90,7 +90,7 @@ class Core:
             self.counters.overloaded += 1
             done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
             return
-        payload = encode_command(command)
+        payload = encode_proposal(command)
         size = len(payload)
         self.inflight_bytes += size
         run = self._runs.get(group)

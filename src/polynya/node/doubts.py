@@ -1,8 +1,9 @@
 """What a leader sends for the log is read before it is taken (docs/decisions/0022).
 
-An entry that no command can be read from must not get into any log: once it is committed it ends every member that comes to it, at every start. So
-it is not taken, and nothing more is heard of that leader for a while: where it is the leader that is broken, the others elect one of themselves, and
-what it had for the log is cut off; where it is this node that is too old, the others go on without it.
+An entry that no command can be read from, or whose command makes no sense (stream/sense.py), must not get into any log: once it is committed it
+ends every member that comes to it, at every start. So it is not taken, and nothing more is heard of that leader for a while: where it is the leader
+that is broken, the others elect one of themselves, and what it had for the log is cut off; where it is this node that is too old, the others go on
+without it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from polynya.base.errors import Senseless
 from polynya.base.msgpack import UNREADABLE
 from polynya.raft import Kind, Message
 from polynya.raft.messages import Append
-from polynya.replica.log import decode_command
+from polynya.replica.log import decode_heard
 from polynya.replica.member import Heard
 
 DOUBT_MS = 10_000  # several elections
@@ -62,8 +63,8 @@ def _read(message: Append) -> None:
     for number, entry in enumerate(entries):
         if entry.kind == _COMMAND:
             try:
-                command = decode_command(entry.payload)
-            except UNREADABLE as error:
+                command = decode_heard(entry.payload)
+            except (*UNREADABLE, Senseless) as error:
                 raise Senseless(
                     f"group {message.group}: what node {message.sender} sends as entry {entry.index} is no command that this release knows ({error})"
                 ) from None

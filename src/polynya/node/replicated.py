@@ -45,7 +45,7 @@ from polynya.raft import (
     decode_message,
 )
 from polynya.replica import Group
-from polynya.replica.log import ENTRY_BYTES_MAX, encode_command
+from polynya.replica.log import ENTRY_BYTES_MAX, encode_proposal
 from polynya.replica.member import Member, Proposal, bundled, parts_of
 from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
 from polynya.stream.levels import level_of
@@ -173,7 +173,7 @@ class ReplicatedCore:
         before this returns), or with OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
         member = self.members.get(group)
         refusal = NotLeader(0) if member is None else self._refusal(member, command)
-        payload = encode_command(command) if refusal is None else b""
+        payload = encode_proposal(command) if refusal is None else b""
         if refusal is not None or member is None or len(payload) > ENTRY_BYTES_MAX:
             done(refusal or Unavailable("an entry of this size fits into no message between nodes"))
             return

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from polynya.base.errors import Senseless
 from polynya.base.limits import APPEND_BYTES_MAX, MIB
 from polynya.base.msgpack import array_head
 from polynya.stream.commands import AnyCommand, Command
+from polynya.stream.sense import fault_of
 
 ENTRY_BYTES_MAX = (
     APPEND_BYTES_MAX + 7 * MIB
@@ -18,6 +20,23 @@ _parts: msgspec.msgpack.Decoder[tuple[int, list[msgspec.Raw]]] = msgspec.msgpack
 
 
 encode_command: Callable[[Command], bytes] = _encoder.encode  # to the bytes that the journal, and later the peers, get
+
+
+def encode_proposal(command: Command) -> bytes:
+    """Encode a command that is to be proposed. Raises Senseless for one that no member could apply."""
+    fault = fault_of(command)
+    if fault:
+        raise Senseless(f"a command that makes no sense is not proposed: {fault}")
+    return encode_command(command)
+
+
+def decode_heard(data: bytes) -> Command:
+    """Decode an entry that a leader sent. Raises what `decode_command` raises, and Senseless for a command that no member could apply."""
+    command = decode_command(data)
+    fault = fault_of(command)
+    if fault:
+        raise Senseless(fault)
+    return command
 
 
 def encode_bundle(payloads: Sequence[bytes]) -> bytes:

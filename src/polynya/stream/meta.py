@@ -27,8 +27,9 @@ def apply_meta_change(machine: Machine, command: MetaChange, place: int) -> Repl
 
 
 def version_of(meta: dict[str, bytes], scope: str) -> int:
-    """How often something of the scope was changed."""
-    return int(meta.get(scope, b"0"))
+    """How often something of the scope was changed; -1 where its name has a value that is no number."""
+    value = meta.get(scope, b"0")
+    return int(value) if value.isdigit() and len(value) <= 20 else -1
 
 
 def values_of(meta: dict[str, bytes], scope: str) -> dict[str, bytes]:

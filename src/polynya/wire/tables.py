@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # exact in every language, and as a sum of many
 
 
 class StoreRef(msgspec.Struct, frozen=True, gc=False):
@@ -20,20 +24,20 @@ class CommitRequest(msgspec.Struct, frozen=True):
     """Move the pointers of a table and its dead letters, and its job number, if it is still as the plan found it."""
 
     uid: str
-    job: int
+    job: Number
     attempt: str
     base_iceberg: str
     base_iceberg_dlq: str
     iceberg: str
     iceberg_dlq: str
     result: str  # key of the result object
-    rows: int
-    dead_rows: int
+    rows: Number
+    dead_rows: Number
 
 
 class AbandonRequest(msgspec.Struct, frozen=True):
     """Free the job's ranges again, unless it was committed."""
 
     uid: str
-    job: int
+    job: Number
     reason: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -63,7 +63,7 @@ class _Ack(msgspec.Struct):
 
 class _WorkBody(msgspec.Struct):
     wake_id: str | None = None
-    generation: int | None = None
+    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # what the log can hold
     acks: list[_Ack] | None = None
     done: bool | None = None
 

@@ -191,6 +191,6 @@ def _range(part: Range, number: int) -> dict[str, Any]:
 
 
 def _uid(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isdecimal() and text.isascii() and len(text) <= 20 and int(text) < 1 << 63):
         raise TableRefused(400, "INVALID_REQUEST", "uid is a number, as text")
     return int(text)

@@ -1,0 +1,361 @@
+"""Commands that fit their types and make no sense: numbers that no rule, no index and no snapshot can work with, lengths that are none. Pure.
+
+Such a command is refused before it is proposed, and where a follower reads an entry, before it takes it (docs/decisions/0022): once committed, it
+would end every member that applies it. The bounds are wide. They let pass all that a release has ever proposed, also what a client asked for and
+a rule then refused; entries of a member's own journal are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from polynya.base import levels
+from polynya.base.limits import FORK_DEPTH_MAX, GROUPS_MAX, PATH_BYTES_MAX
+from polynya.stream.commands import (
+    BUNDLE_COMMANDS_MAX,
+    AckLinks,
+    Acknowledge,
+    Append,
+    Batch,
+    BucketRetention,
+    Bundle,
+    ClaimRanges,
+    ClusterBorn,
+    ColdSlice,
+    Command,
+    ConfirmPin,
+    Create,
+    Delete,
+    Encoding,
+    Evict,
+    Expire,
+    Fork,
+    GroupPlaced,
+    LinkSubscription,
+    MetaChange,
+    MetaSet,
+    NodeAdd,
+    NodeAnnounce,
+    NodePromote,
+    NodeRecord,
+    NodeSet,
+    NodeState,
+    PackWritten,
+    PinSource,
+    PlaceGroup,
+    Placement,
+    Producer,
+    PublishSlices,
+    ReaderAdd,
+    RefuseAttempt,
+    ReleasePack,
+    ReplaceSlices,
+    Retention,
+    Return,
+    SetBalancing,
+    SetLevel,
+    SetRetention,
+    SubscriptionConfig,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+    TableAbandon,
+    TableCommit,
+    TableCreate,
+    TableOpen,
+    TablePlanned,
+    Touch,
+    Trim,
+    UnlinkSubscription,
+    Unpin,
+)
+from polynya.stream.placement import NODE_NUMBER_MAX, REPLICAS_MAX
+
+Span = tuple[int, int]
+TIME_MAX = 253_402_300_799_999  # ms: the end of the year 9999, the last that can be written as a date
+_COUNTER: Span = (0, 2**62)  # records, bytes, terms: sums of two stay in 63 bits
+_WORD: Span = (0, 2**32 - 1)
+_WIDE: Span = (0, 2**63 - 1)  # uids, which are never added to
+_ANY: Span = (-(2**63), 2**64 - 1)  # compared and no more: a client may have sent it
+_FROM_TAIL: Span = (-3, 2**62)  # positions with the special numbers below 0
+_TIME: Span = (0, TIME_MAX)
+_DATE: Span = (-(2**53), 2**53)  # before 1970 as well
+_AMOUNT: Span = (0, 2**53)  # that a state adds up
+_GROUP: Span = (0, GROUPS_MAX)
+_NODE: Span = (0, 2**31)  # the rules of the map say which numbers there are
+_REPLICAS: Span = (0, REPLICAS_MAX)
+_ENCODING: Span = (Encoding.BYTES, Encoding.JSON)
+
+# What the whole numbers of each struct may be.
+SPANS: dict[type, dict[str, Span]] = {
+    Batch: {
+        "encoding": _ENCODING,
+        "records": (1, 2**32 - 1),
+        "crc": _WORD,
+        "compression": _WORD,
+        "flags": _WORD,
+        "record_time_ms_max": _TIME,
+    },
+    Producer: {"epoch": _WIDE, "sequence": _WIDE, "sequence_last": (-1, 2**63 - 1), "kind": (0, 1)},
+    Retention: {"age_seconds": _AMOUNT, "bytes": _AMOUNT},
+    Fork: {
+        "source_uid": (0, (GROUPS_MAX + 1 << 48) - 1),  # its group is sent a message
+        "record": _COUNTER,
+        "byte": _COUNTER,
+        "requested_sub_offset": _WIDE,
+        "depth": (0, FORK_DEPTH_MAX),
+        "first_record": _COUNTER,
+        "first_byte": _COUNTER,
+    },
+    ColdSlice: {
+        "record": _COUNTER,
+        "byte": _COUNTER,
+        "records": (1, 2**32 - 1),
+        "length": _WORD,
+        "offset": _WORD,
+        "stored": _WORD,
+        "crc": _WORD,
+        "time_ms": _TIME,
+    },
+    Create: {"now_ms": _TIME, "encoding": _ENCODING, "ttl_seconds": _AMOUNT, "expires_at_ms": _DATE},
+    Append: {"now_ms": _TIME, "incarnation": _WIDE},
+    Delete: {"now_ms": _TIME, "incarnation": _WIDE},
+    Expire: {"uid": _WIDE, "activity_ms": _TIME, "now_ms": _TIME},
+    Touch: {"now_ms": _TIME},
+    Trim: {"now_ms": _TIME},
+    SetRetention: {"now_ms": _TIME, "uid": _WIDE},
+    PinSource: {"now_ms": _TIME, "record": _FROM_TAIL, "byte": _FROM_TAIL, "sub_offset": _COUNTER},
+    ConfirmPin: {"source_uid": _WIDE},
+    Unpin: {"source_uid": _WIDE, "now_ms": _TIME},
+    RefuseAttempt: {"now_ms": _TIME},
+    Acknowledge: {"message": _WIDE},
+    PublishSlices: {"home_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
+    PackWritten: {"now_ms": _TIME},
+    ReleasePack: {"group": _GROUP, "now_ms": _TIME},
+    ReplaceSlices: {"home_group": _GROUP, "term": _WIDE, "now_ms": _TIME},
+    Evict: {"now_ms": _TIME},
+    Return: {"now_ms": _TIME},
+    SubscriptionConfig: {"kind": (0, 1), "lease_ttl_ms": _TIME},
+    SubscriptionPut: {"now_ms": _TIME},
+    SubscriptionStreams: {"now_ms": _TIME},
+    SubscriptionDelete: {"now_ms": _TIME},
+    SubscriptionLinked: {"uid": _WIDE, "revision": _COUNTER},
+    SubscriptionEvent: {"uid": _WIDE, "event": (0, 255), "now_ms": _TIME, "generation": _ANY, "until_ms": _TIME},
+    LinkSubscription: {"uid": _WIDE, "revision": _COUNTER},
+    UnlinkSubscription: {"uid": _WIDE},
+    AckLinks: {"uid": _WIDE},
+    TableCreate: {"now_ms": _TIME},
+    TableOpen: {"table": _ANY, "now_ms": _TIME},
+    TablePlanned: {"table": _ANY, "job": _ANY},
+    TableCommit: {"table": _ANY, "job": _ANY, "rows": _AMOUNT, "dlq_rows": _AMOUNT, "now_ms": _TIME},
+    TableAbandon: {"table": _ANY, "job": _ANY},
+    ClaimRanges: {"table": _WIDE, "job": _COUNTER, "committed": _COUNTER, "bytes_max": _ANY},
+    BucketRetention: {"now_ms": _TIME},
+    NodeRecord: {"id": (1, NODE_NUMBER_MAX), "cores": _NODE, "state": (NodeState.ACTIVE, NodeState.REMOVED), "replaces": _NODE},
+    Placement: {"first": (1, NODE_NUMBER_MAX), "epoch": _COUNTER},
+    ClusterBorn: {"replicas": _REPLICAS},
+    NodeSet: {"node": _NODE, "state": (NodeState.ACTIVE, NodeState.REMOVED)},
+    NodeAnnounce: {"node": _NODE, "cores": _NODE},
+    PlaceGroup: {"group": _NODE, "first": _NODE, "epoch": _COUNTER},
+    GroupPlaced: {"group": _NODE, "epoch": _COUNTER},
+    SetBalancing: {"replicas": _REPLICAS},
+    MetaChange: {"version": _COUNTER},
+    NodePromote: {"node": _NODE},
+}
+# What the numbers of each tuple in a list may be.
+ROWS: dict[type, tuple[str, tuple[Span | None, ...]]] = {
+    Touch: ("touches", (_WIDE, _TIME)),
+    Trim: ("cuts", (_WIDE, _FROM_TAIL, _FROM_TAIL)),
+    Evict: ("slots", (_WIDE, _WORD, _WORD, _WORD, _WORD)),
+    Return: ("states", (None, _WIDE, None)),
+    PublishSlices: ("slices", (_WIDE, None)),
+    ReplaceSlices: ("replacements", (_WIDE, None)),
+    AckLinks: ("acks", (None, _WIDE, _FROM_TAIL, _FROM_TAIL)),
+}
+
+
+def fault_of(command: Command) -> str:
+    """Why the command makes no sense; empty when it does."""
+    if type(command) is Append:
+        return "" if _is_plain(command) else _told(command)
+    if type(command) is Bundle:
+        if not 1 <= len(command.commands) <= BUNDLE_COMMANDS_MAX:
+            return f"a bundle of {len(command.commands)} commands; it has 1 to {BUNDLE_COMMANDS_MAX}"
+        return next((fault for fault in map(fault_of, command.commands) if fault), "")
+    return _told(command)
+
+
+def _is_plain(command: Append) -> bool:
+    """Whether it is one of nearly all appends, of which `_told` would say nothing. Appends are the hot path of leaders and followers: a shift
+    leaves nothing of numbers that have at most so many bits, and something of negative ones."""
+    batch, producer = command.batch, command.producer
+    numbers = command.incarnation
+    if producer is not None:
+        if producer.sequence_last != -1 or producer.kind:
+            return False
+        numbers |= producer.epoch | producer.sequence
+    if numbers >> 63 or not 0 <= command.now_ms <= TIME_MAX:
+        return False
+    if batch is None:
+        return True
+    if batch.crc >> 32 or batch.encoding >> 1 or batch.compression or batch.flags or batch.record_time_ms_max:
+        return False
+    return _fits(batch) if batch.lengths else batch.records == 1
+
+
+def _fits(batch: Batch) -> bool:
+    """Whether the lengths are those of the records in the payload. Bytes have them too: a fork can begin with a part of a record, and a body."""
+    lengths = batch.lengths
+    return len(lengths) == 4 * batch.records and sum(memoryview(lengths).cast("I")) == len(batch.payload)
+
+
+def _told(value: Any) -> str:
+    """What is wrong with a command, or with a struct in one."""
+    kind = type(value)
+    for field, (low, high) in SPANS.get(kind, {}).items():
+        number = getattr(value, field)
+        if number is not None and not low <= number <= high:
+            return f"{kind.__name__}.{field} is {number}, which is not from {low} to {high}"
+    if kind in ROWS:
+        fault = _rows(kind, getattr(value, ROWS[kind][0]))
+        if fault:
+            return fault
+    rule = _RULES.get(kind)
+    return "" if rule is None else rule(value)
+
+
+def _rows(kind: type, rows: list[tuple[Any, ...]]) -> str:
+    field, spans = ROWS[kind]
+    for row in rows:
+        for number, span in zip(row, spans, strict=True):
+            if span is not None and not span[0] <= number <= span[1]:
+                return f"{kind.__name__}.{field} has {number}, which is not from {span[0]} to {span[1]}"
+    return ""
+
+
+def _first(values: Any) -> str:
+    """The first fault of several structs; None is none."""
+    return next((fault for fault in (_told(value) for value in values if value is not None) if fault), "")
+
+
+def _batch(batch: Batch) -> str:
+    if (batch.records == 1 and not batch.lengths) or _fits(batch):
+        return ""
+    return f"the lengths of a batch are not those of {batch.records} records with {len(batch.payload)} bytes"
+
+
+def _producer(producer: Producer) -> str:
+    if -1 < producer.sequence_last < producer.sequence:
+        return f"a producer's numbers end at {producer.sequence_last} before they begin at {producer.sequence}"
+    return ""
+
+
+def _create(command: Create) -> str:
+    if command.batch is not None and command.batch.encoding != command.encoding:
+        return f"a stream of encoding {command.encoding} begins with a batch of encoding {command.batch.encoding}"
+    if not 0 < len(command.name.encode("utf-8", "surrogatepass")) <= PATH_BYTES_MAX:
+        return f"a stream's name of {len(command.name)} characters; it has 1 to {PATH_BYTES_MAX} bytes"
+    return _first((command.batch, command.producer, command.fork, command.retention))
+
+
+def _fork(fork: Fork) -> str:
+    if fork.first_record > fork.record:
+        return f"a fork at record {fork.record} inherits what begins at record {fork.first_record}"
+    return ""
+
+
+def _written(command: PackWritten) -> str:
+    strange = [group for group in command.groups if not _GROUP[0] <= group <= _GROUP[1]]
+    return f"a pack for group {strange[0]}; groups have numbers up to {GROUPS_MAX}" if strange else ""
+
+
+def _level(command: SetLevel) -> str:
+    if not 1 <= command.level <= levels.LEVEL:
+        return f"a group is to work at level {command.level}, and this release knows levels up to {levels.LEVEL}"
+    return ""
+
+
+def _record(node: NodeRecord) -> str:
+    return _place_of(node.peer)
+
+
+def _announced(command: NodeAnnounce) -> str:
+    return _place_of(command.peer)
+
+
+def _place_of(peer: str) -> str:
+    """What is wrong with the place of a node, which others connect to; one without a place is not connected to."""
+    if not peer:
+        return ""
+    host, _, port = peer.rpartition(":")
+    if host and port.isascii() and port.isdigit() and len(port) <= 20 and 0 < int(port) < 1 << 16:
+        return ""
+    return f"a node is at '{peer[:100]}', which is not HOST:PORT"
+
+
+def _placement(placement: Placement) -> str:
+    if placement.first not in placement.goal:
+        return f"node {placement.first} is to lead a group in which it has no vote"
+    return _nodes(placement.voters) or _nodes(placement.goal)
+
+
+def _nodes(voters: tuple[int, ...]) -> str:
+    if not voters or len(set(voters)) != len(voters) or not all(1 <= node <= NODE_NUMBER_MAX for node in voters):
+        return f"{voters} are no voters: different nodes, of numbers from 1 to {NODE_NUMBER_MAX}"
+    return ""
+
+
+def _born(command: ClusterBorn) -> str:
+    numbers = [node.id for node in command.nodes]
+    if not numbers or len(set(numbers)) != len(numbers):
+        return f"a cluster is born with the nodes {numbers}"
+    if not 1 <= len(command.placements) <= GROUPS_MAX + 1:
+        return f"a cluster is born with {len(command.placements)} groups; it has 1 to {GROUPS_MAX + 1}"
+    strange = {node for each in command.placements for node in (*each.voters, *each.goal)} - set(numbers)
+    if strange:
+        return f"a cluster is born with groups on node {min(strange)}, which is none of its nodes"
+    return _first(command.nodes) or _first(command.placements)
+
+
+def _goal(command: PlaceGroup) -> str:
+    strange = [node for node in command.goal if not _NODE[0] <= node <= _NODE[1]]
+    return f"a group is to be on node {strange[0]}" if strange else ""
+
+
+def _scope(command: MetaChange) -> str:
+    if not command.scope or "/" in command.scope:
+        return f"'{command.scope[:100]}' is no scope of settings: it is a word without a slash"
+    return "" if all(key for key, _ in command.changes) else "a setting without a key"
+
+
+def _key(command: MetaSet) -> str:
+    return f"'{command.key[:100]}' is no key of its own: it is a word without a slash" if not command.key or "/" in command.key else ""
+
+
+_RULES: dict[type, Callable[[Any], str]] = {
+    Batch: _batch,
+    Producer: _producer,
+    Fork: _fork,
+    Create: _create,
+    Append: lambda command: _first((command.batch, command.producer)),
+    SetRetention: lambda command: _first((command.retention,)),
+    BucketRetention: lambda command: _first((command.retention,)),
+    PackWritten: _written,
+    PublishSlices: lambda command: _first(cold for _, cold in command.slices),
+    ReplaceSlices: lambda command: _first(cold for _, cold in command.replacements),
+    SubscriptionPut: lambda command: _first((command.config,)),
+    NodeRecord: _record,
+    NodeAnnounce: _announced,
+    Placement: _placement,
+    ClusterBorn: _born,
+    NodeAdd: lambda command: _first((command.node,)),
+    ReaderAdd: lambda command: _first((command.node,)),
+    PlaceGroup: _goal,
+    GroupPlaced: lambda command: _nodes(command.voters),
+    MetaChange: _scope,
+    MetaSet: _key,
+    SetLevel: _level,
+}

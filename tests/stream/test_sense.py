@@ -1,0 +1,275 @@
+"""Commands that make no sense: what is refused, that all that was ever committed is not, and that what is let through ends no machine."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_commands_golden import BATCH, CONFIG, FORK, GOLDEN, NODE, PRODUCER, SLICE
+
+from polynya.base.errors import Senseless
+from polynya.replica.log import decode_command, decode_heard, encode_command, encode_proposal
+from polynya.stream import commands as c
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code
+from polynya.stream.sense import ROWS, SPANS, fault_of
+from polynya.wal import Journal, Kind
+from polynya.wal.frames import SegmentHeader, parse_segment_header
+
+TESTS = Path(__file__).parents[1]
+JSON = "application/json"
+replace = msgspec.structs.replace
+
+
+def born(node: c.NodeRecord = NODE, **fields: Any) -> c.ClusterBorn:
+    return c.ClusterBorn([node], [replace(c.Placement((4,), (4,), 4), **fields)], 1)
+
+
+def appended(batch: c.Batch = BATCH, producer: c.Producer | None = None, now_ms: int = 1) -> c.Append:
+    return c.Append("docs/a", now_ms, JSON, batch, producer)
+
+
+def published(**fields: Any) -> c.PublishSlices:
+    return c.PublishSlices(SLICE.pack, 1, 4, [(7, replace(SLICE, **fields))])
+
+
+NONSENSE: list[tuple[c.Command, str]] = [
+    (appended(now_ms=-1), r"Append\.now_ms is -1"),
+    (appended(now_ms=1 << 53), r"Append\.now_ms"),
+    (appended(now_ms=1 << 70), r"Append\.now_ms"),
+    (replace(appended(), incarnation=1 << 63), r"Append\.incarnation"),
+    (appended(producer=c.Producer("p", -1, 0)), r"Producer\.epoch is -1"),
+    (appended(producer=c.Producer("p", 0, 1 << 64)), r"Producer\.sequence"),
+    (appended(producer=c.Producer("p", 0, 5, 4)), "end at 4 before they begin at 5"),
+    (appended(producer=c.Producer("p", 0, 0, kind=7)), r"Producer\.kind"),
+    (appended(replace(BATCH, records=0)), r"Batch\.records"),
+    (appended(replace(BATCH, records=3)), "the lengths of a batch are not those of 3 records with 5 bytes"),
+    (appended(replace(BATCH, lengths=b"")), "the lengths of a batch"),
+    (appended(replace(BATCH, lengths=b"12345")), "the lengths of a batch"),
+    (appended(replace(BATCH, lengths=bytes([2, 0, 0, 0, 4, 0, 0, 0]))), "the lengths of a batch"),
+    (appended(replace(BATCH, encoding=9)), r"Batch\.encoding"),
+    (appended(replace(BATCH, crc=1 << 32)), r"Batch\.crc"),
+    (c.Bundle([]), "a bundle of 0 commands"),
+    (c.Bundle([appended()] * (c.BUNDLE_COMMANDS_MAX + 1)), "a bundle of 65 commands"),
+    (c.Bundle([appended(), appended(now_ms=-1)]), r"Append\.now_ms"),
+    (c.Create("", 1, JSON, 1), "a stream's name of 0 characters"),
+    (c.Create("docs/" + "x" * 1020, 1, JSON, 1), "a stream's name of 1025 characters"),
+    (c.Create("docs/a", 1, JSON, 5), r"Create\.encoding"),
+    (c.Create("docs/a", 1, JSON, 0, batch=BATCH), "a stream of encoding 0 begins with a batch of encoding 1"),
+    (c.Create("docs/a", 1, JSON, 1, ttl_seconds=-1), r"Create\.ttl_seconds"),
+    (c.Create("docs/a", 1, JSON, 1, expires_at_ms=1 << 60), r"Create\.expires_at_ms"),
+    (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, record=1 << 63)), r"Fork\.record"),
+    (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, first_record=4)), "a fork at record 3 inherits what begins at record 4"),
+    (c.Create("docs/a", 1, JSON, 1, fork=replace(FORK, source_uid=1 << 62)), r"Fork\.source_uid"),
+    (c.Create("docs/a", 1, JSON, 1, retention=c.Retention(-1)), r"Retention\.age_seconds"),
+    (c.SetRetention("docs/a", c.Retention(None, 1 << 60), 1), r"Retention\.bytes"),
+    (c.BucketRetention("docs", c.Retention(None, -1), 1), r"Retention\.bytes"),
+    (c.Touch([(7, -1)], 1), r"Touch\.touches has -1"),
+    (published(record=1 << 63), r"ColdSlice\.record"),
+    (published(records=0), r"ColdSlice\.records"),
+    (published(offset=1 << 32), r"ColdSlice\.offset"),
+    (replace(published(), home_group=5000), r"PublishSlices\.home_group"),
+    (c.PackWritten("p", [1, 5000], 1), "a pack for group 5000"),
+    (c.Evict("p", 1, [(7, 1 << 32, 0, 0, 0)]), r"Evict\.slots"),
+    (c.SubscriptionPut("s", 1, replace(CONFIG, lease_ttl_ms=1 << 60), ""), r"SubscriptionConfig\.lease_ttl_ms"),
+    (c.TableCommit(3, 1, "", "", "", "", "", 1 << 63, 0, 1), r"TableCommit\.rows"),
+    (c.MetaChange("access/", 0, []), "'access/' is no scope"),
+    (c.MetaChange("", 0, []), "'' is no scope"),
+    (c.MetaChange("access", -1, []), r"MetaChange\.version"),
+    (c.MetaSet("access/token/x", b""), "is no key of its own"),
+    (c.SetLevel(99), "a group is to work at level 99, and this release knows levels up to"),
+    (born(epoch=-1), r"Placement\.epoch"),
+    (born(voters=()), r"\(\) are no voters"),
+    (born(voters=(4, 4)), r"\(4, 4\) are no voters"),
+    (born(goal=(4, 5)), "groups on node 5, which is none of its nodes"),
+    (born(first=7), "node 7 is to lead a group in which it has no vote"),
+    (born(replace(NODE, peer="nowhere")), "'nowhere', which is not HOST:PORT"),
+    (born(replace(NODE, id=0)), "node 4, which is none of its nodes"),
+    (replace(born(), nodes=[NODE, NODE]), r"born with the nodes \[4, 4\]"),
+    (replace(born(), placements=[]), "born with 0 groups"),
+    (c.NodeAnnounce(4, "h:99999", "", "", 2), "which is not HOST:PORT"),
+    (c.NodeSet(4, 9), r"NodeSet\.state"),
+    (c.PlaceGroup(1, (4,), 4, -1), r"PlaceGroup\.epoch"),
+    (c.GroupPlaced(1, (4,), 1 << 63), r"GroupPlaced\.epoch"),
+    (c.GroupPlaced(1, (), 8), "are no voters"),
+    (c.SetBalancing(True, 1000), r"SetBalancing\.replicas"),
+]
+
+
+@pytest.mark.parametrize(("command", "fault"), NONSENSE, ids=lambda value: type(value).__name__)
+def test_nonsense_is_neither_proposed_nor_taken(command: c.Command, fault: str) -> None:
+    with pytest.raises(Senseless, match=fault):
+        encode_proposal(command)
+    try:
+        data = encode_command(command)
+    except OverflowError:  # no log can hold such a number
+        return
+    with pytest.raises((Senseless, msgspec.ValidationError)):
+        decode_heard(data)
+
+
+@pytest.mark.parametrize("command", [command for command, _ in GOLDEN], ids=lambda value: type(value).__name__)
+def test_what_the_format_names_as_examples_makes_sense(command: c.Command) -> None:
+    if isinstance(command, c.ClusterBorn):  # there on more nodes than it is born with
+        command = born()
+    if isinstance(command, c.SetLevel):
+        command = c.SetLevel(2)
+    assert fault_of(command) == ""
+    assert decode_heard(encode_proposal(command)) == command
+
+
+def test_a_fork_may_begin_with_two_records_of_bytes() -> None:
+    assert fault_of(c.Create("docs/f", 1, "text/plain", 0, batch=replace(BATCH, encoding=0))) == ""
+
+
+def structs() -> Iterator[type[msgspec.Struct]]:
+    return (kind for kind in vars(c).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+
+
+def test_every_whole_number_of_every_command_has_a_span() -> None:
+    for kind in structs():
+        numbers = {field.encode_name for field in msgspec.inspect.type_info(kind).fields if _is_number(field.type)}  # type: ignore[attr-defined]
+        assert numbers == SPANS.get(kind, {}).keys() | ({"level"} if kind is c.SetLevel else set()), kind
+        rows = {field.encode_name for field in msgspec.inspect.type_info(kind).fields if _is_rows(field.type)}  # type: ignore[attr-defined]
+        assert rows == ({ROWS[kind][0]} if kind in ROWS else set()), kind
+
+
+def _is_number(found: msgspec.inspect.Type) -> bool:
+    kinds = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+    return any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds)
+
+
+def _is_rows(found: msgspec.inspect.Type) -> bool:
+    return (
+        isinstance(found, msgspec.inspect.ListType)
+        and isinstance(found.item_type, msgspec.inspect.TupleType)
+        and any(map(_is_number, found.item_type.item_types))
+    )
+
+
+# --- what was committed ------------------------------------------------------------------------------------------------------------
+
+
+def golden_journals() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Of which folder they are, and their files by name."""
+    for path in sorted((TESTS / "e2e" / "golden").glob("*.tar.xz")):
+        with lzma.open(path) as file, tarfile.open(fileobj=file) as tar:
+            found = {
+                info.name.rpartition("/")[2]: tar.extractfile(info) for info in tar if info.isfile() and "/core-0/journal/" in info.name
+            }
+            yield path.name, {name: data.read() for name, data in found.items() if data is not None}
+    first = json.loads(zlib.decompress((TESTS / "node" / "first_clusters.json.z").read_bytes()))
+    for which, files in first.items():
+        yield which, {name.rpartition("/")[2]: bytes.fromhex(data) for name, data in files.items() if "/journal/" in name}
+
+
+def test_all_that_older_releases_committed_makes_sense(tmp_path: Path) -> None:
+    kinds: dict[str, set[str]] = {}
+    for which, files in golden_journals():
+        folder = tmp_path / which
+        folder.mkdir()
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        header = parse_segment_header(next(data for data in files.values() if data.startswith(b"POLYNYAJ")))
+        assert isinstance(header, SegmentHeader)
+        journal = Journal.open(folder, journal_id=header.journal_id)
+        commands = [decode_command(frame.payload) for frame in journal.entries() if frame.kind == Kind.COMMAND]
+        journal.close()
+        assert [fault for fault in map(fault_of, commands) if fault] == [], which
+        kinds[which] = {type(command).__name__ for command in commands}
+    assert len(kinds) == 6 and len(set().union(*kinds.values())) > 20, kinds
+
+
+# --- what is let through -----------------------------------------------------------------------------------------------------------
+
+EXTREMES = (
+    -(1 << 63),
+    -1,
+    0,
+    1,
+    255,
+    256,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    1 << 48,
+    1 << 53,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+    1 << 64,
+)
+
+
+def machine_with_something() -> Machine:
+    """The commands of `GOLDEN` find what they are about, as far as one machine can have it."""
+    machine = Machine(1, 4)
+    for command in (
+        c.Create("docs/a", 1, JSON, 1, batch=BATCH),
+        born(),
+        c.NodeAdd(replace(NODE, id=6, peer="h:6", http="http://six", replaces=0)),
+        c.TableCreate("all", "docs/", 2),
+        c.SubscriptionPut("s", 3, CONFIG, "http://h:1"),
+        c.LinkSubscription("s", 7, 1, "docs/*", "default/wake", []),
+        c.PinSource("docs/a", "pinned", "docs/f", 4),
+        c.PackWritten(SLICE.pack, [1], 5),
+        c.MetaChange("access", 0, [("token/a", b"v")]),
+    ):
+        assert machine.apply(command, 1).code < 100
+    uid = machine.streams["docs/a"].uid
+    assert machine.apply(c.PublishSlices(SLICE.pack, 1, 1, [(uid, replace(SLICE, length=5))], 6), 2).detail == [0]
+    machine.apply(c.Append("docs/a", 7, JSON, BATCH, PRODUCER), 3)
+    return machine
+
+
+def altered(value: Any) -> Iterator[Any]:
+    """The struct or tuple with one whole number in it, however deep, as each of the extremes."""
+    if isinstance(value, bool | str | bytes | None):
+        return
+    if isinstance(value, int):
+        yield from EXTREMES
+    elif isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            yield from (type(value)((*value[:at], other, *value[at + 1 :])) for other in altered(item))
+    else:
+        for field in value.__struct_fields__:
+            yield from (replace(value, **{field: other}) for other in altered(getattr(value, field)))
+
+
+@pytest.mark.parametrize("kind", sorted({type(command).__name__ for command, _ in GOLDEN}))
+def test_what_makes_sense_ends_no_machine_and_no_snapshot(kind: str) -> None:
+    uid = machine_with_something().streams["docs/a"].uid
+    examples = [command for command, _ in GOLDEN if type(command).__name__ == kind]
+    for example in [*examples, *(_about(each, uid) for each in examples)]:
+        for command in altered(example):
+            if fault_of(command):
+                continue
+            machine = machine_with_something()
+            machine.apply(decode_command(encode_command(command)), 9)
+            machine.apply(c.Append("docs/a", 8, JSON, BATCH), 10)
+            Machine.restore(machine.snapshot(), lambda place, uid: BATCH.payload)
+
+
+def _about(value: Any, uid: int) -> Any:
+    """The same about a stream that is there."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return uid if value == 7 else value
+    if isinstance(value, list | tuple):
+        return type(value)(_about(item, uid) for item in value)
+    if isinstance(value, msgspec.Struct):
+        return replace(value, **{field: _about(getattr(value, field), uid) for field in value.__struct_fields__})
+    return value
+
+
+def test_a_value_in_the_place_of_a_version_is_no_version() -> None:
+    machine = Machine(0, 4)
+    machine.apply(c.MetaSet("access", b"no number"))
+    assert machine.apply(c.MetaChange("access", 0, [("k", b"v")])).code == Code.NOT_YET
