@@ -1,6 +1,6 @@
 """Every defect of the lists, applied one by one: what catches it, or that it survives. `make mutants`, or `python tests/mutants.py NAME …`.
 
-Three lists: texts of the agreement's source (raft_mutants.py), parts of a whole node in a simulated cluster (sim_mutants.py), and lies in the
+Three lists: edits of the agreement's source (raft_mutants.py), parts of a whole node in a simulated cluster (sim_mutants.py), and lies in the
 history of a real one (tests/chaos/test_chaos_checker.py, which a test tries).
 """
 
@@ -16,14 +16,16 @@ from time import perf_counter
 
 import raft_mutants
 import sim_mutants
+from code_edits import Stale
+from mutant_runs import Trials
 
 
-def mutants() -> Iterator[tuple[str, str, Callable[[], str]]]:
+def mutants(trials: Trials) -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(list, name, what tells by what it is caught)."""
     for name, mutant in raft_mutants.MUTANTS.items():
         yield "raft", name, lambda mutant=mutant: raft_mutants.caught(mutant)  # type: ignore[misc]
-    for name in sim_mutants.MUTANTS:
-        yield "cluster", name, lambda name=name: sim_mutants.caught(name)  # type: ignore[misc]
+    for name in sim_mutants.MUTANTS | sim_mutants.NOTICED:
+        yield "cluster", name, lambda name=name: trials.caught(name)  # type: ignore[misc]
 
 
 def main() -> int:
@@ -34,17 +36,24 @@ def main() -> int:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     found: list[dict[str, str]] = []
-    for where, name, caught in mutants():
-        if options.only not in (None, where):
-            continue
-        if options.names and not any(part in name for part in options.names):
-            continue
-        began = perf_counter()
-        by = caught()
-        found.append({"list": where, "name": name, "by": by})
-        print(f"{where}: {name}: {f'caught by {by}' if by else 'SURVIVES'} ({perf_counter() - began:.1f} s)", flush=True)
+    stale = 0
+    with Trials(Path(sim_mutants.__file__)) as trials:
+        for where, name, caught in mutants(trials):
+            if options.only not in (None, where):
+                continue
+            if options.names and not any(part in name for part in options.names):
+                continue
+            began, by = perf_counter(), ""
+            try:
+                by = caught()
+                told = f"caught by {by}" if by else "SURVIVES"
+            except Stale as fault:
+                stale += 1
+                told = f"STALE: {fault}"
+            found.append({"list": where, "name": name, "by": by})
+            print(f"{where}: {name}: {told} ({perf_counter() - began:.1f} s)", flush=True)
     alive = [each for each in found if not each["by"]]
-    print(f"{len(found) - len(alive)} of {len(found)} caught")
+    print(f"{len(found) - len(alive)} of {len(found)} caught{f', {stale} do not fit the code any more' if stale else ''}")
     if options.report is not None:
         options.report.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if alive else 0

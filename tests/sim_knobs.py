@@ -2,7 +2,8 @@
 
 With the bounds of the product a simulated group is encoded in one slice, sent in one chunk, read in one page: what may happen between two of them
 never does. So constants of modules are others while an episode runs, fields of settings too, and pauses between slices take time. Every
-knob has a random stream of its own: one more of them leaves all others as they were.
+knob has a random stream of its own: one more of them leaves all others as they were. The stream is drawn from the knob's key, which stays when what
+it turns is renamed.
 """
 
 from __future__ import annotations
@@ -40,74 +41,78 @@ Settled = TypeVar("Settled", bound=msgspec.Struct)
 CALM_SHARE = 0.35  # of the seeds have no knob turned
 TURNED_SHARE = 0.35  # of the knobs of each other seed are
 Choices = tuple[Any, ...]
-CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], Choices]] = {  # bounds that modules have as constants: where, and what they may be
-    "SLICE_BYTES": ((encoding, capturing), (1, 200)),
-    "PASSES": ((encoding,), (1, 2)),
-    "BATCHES": ((encoding,), (0, 20)),
-    "AT_ONCE": ((capturing,), (0,)),
-    "COPY_BYTES": ((snapshots,), (1, 200)),
-    "PATIENCE": ((snapshots,), (1,)),
-    "PIECE_BYTES": ((transfer,), (7, 100)),
-    "PACKED_MAX": ((exchange,), (1,)),
-    "PACKED_SECONDS": ((exchange,), (0.3,)),
-    "IDLE_SECONDS": ((exchange, arriving), (0.05, 0.5)),
-    "LOADED_MAX": ((exchange,), (1, 5)),
-    "ARRIVING_MAX": ((arriving,), (1,)),
-    "STALE_SECONDS": ((arriving,), (2.0,)),
-    "BUNDLE_COMMANDS_MAX": ((member,), (1, 2)),
-    "BUNDLE_BYTES": ((member,), (1, 150)),
-    "BUNDLE_BYTES_MAX": ((bundles,), (1, 100)),
-    "HOPS_MAX": ((forwarding,), (1,)),
-    "COPIES_MAX": ((local,), (1,)),
-    "LOADS_AT_ONCE": ((recalls,), (1,)),
-    "RECALL_STREAMS": ((recalls, retainer), (1,)),
-    "RECALL_BYTES_MAX": ((recalls,), (600, 1200)),
-    "SURVEY_STREAMS": ((flusher, merger, evictor), (1,)),
-    "STREAMS_MAX": ((planner, flusher), (1, 2)),
-    "SLICES_MAX": ((planner, merge_planner), (1, 2)),
-    "THREAD_FROM_BYTES": ((flusher,), (0,)),
-    "YIELD_BATCHES": ((flusher,), (1,)),
-    "FAN_IN": ((merge_planner, merger), (2,)),
-    "GROWTH": ((merge_planner,), (1, 3)),
-    "OPEN_ENTRIES_MAX": ((merge_planner,), (2, 5)),
-    "LINE_ENTRIES_MIN": ((merge_planner,), (2,)),
-    "SOURCES_MAX": ((merge_planner,), (3,)),
-    "SETTLED_MIN": ((merger,), (1,)),
-    "RUNS_MAX": ((merger,), (1,)),
-    "GAP_BYTES_MAX": ((merger,), (0,)),
-    "REQUEST_BYTES_MAX": ((merger,), (1, 200)),
-    "RUN_BYTES": ((reader,), (1, 50)),
-    "ENCODED_AT_ONCE": ((evictor,), (1,)),
-    "SLOTS_MAX": ((evictor,), (1,)),
-    "SETTLE_MAX": ((collector,), (1,)),
-    "DELETE_MAX": ((collector,), (1, 2)),
-    "ORPHANS_MAX": ((collector,), (1,)),
-    "TRIES": ((steps,), (1, 2)),
+CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds that modules have as constants: where, and what they may be
+    "SLICE_BYTES": ((encoding, capturing), "SLICE_BYTES", (1, 200)),
+    "PASSES": ((encoding,), "PASSES", (1, 2)),
+    "BATCHES": ((encoding,), "BATCHES", (0, 20)),
+    "AT_ONCE": ((capturing,), "AT_ONCE", (0,)),
+    "COPY_BYTES": ((snapshots,), "COPY_BYTES", (1, 200)),
+    "PATIENCE": ((snapshots,), "PATIENCE", (1,)),
+    "PIECE_BYTES": ((transfer,), "PIECE_BYTES", (7, 100)),
+    "PACKED_MAX": ((exchange,), "PACKED_MAX", (1,)),
+    "PACKED_SECONDS": ((exchange,), "PACKED_SECONDS", (0.3,)),
+    "IDLE_SECONDS": ((exchange, arriving), "IDLE_SECONDS", (0.05, 0.5)),
+    "LOADED_MAX": ((exchange,), "LOADED_MAX", (1, 5)),
+    "ARRIVING_MAX": ((arriving,), "ARRIVING_MAX", (1,)),
+    "STALE_SECONDS": ((arriving,), "STALE_SECONDS", (2.0,)),
+    "BUNDLE_COMMANDS_MAX": ((member,), "BUNDLE_COMMANDS_MAX", (1, 2)),
+    "BUNDLE_BYTES": ((member,), "BUNDLE_BYTES", (1, 150)),
+    "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
+    "HOPS_MAX": ((forwarding,), "HOPS_MAX", (1,)),
+    "COPIES_MAX": ((local,), "COPIES_MAX", (1,)),
+    "LOADS_AT_ONCE": ((recalls,), "LOADS_AT_ONCE", (1,)),
+    "RECALL_STREAMS": ((recalls, retainer), "RECALL_STREAMS", (1,)),
+    "RECALL_BYTES_MAX": ((recalls,), "RECALL_BYTES_MAX", (600, 1200)),
+    "SURVEY_STREAMS": ((flusher, merger, evictor), "SURVEY_STREAMS", (1,)),
+    "STREAMS_MAX": ((planner, flusher), "STREAMS_MAX", (1, 2)),
+    "SLICES_MAX": ((planner, merge_planner), "SLICES_MAX", (1, 2)),
+    "THREAD_FROM_BYTES": ((flusher,), "THREAD_FROM_BYTES", (0,)),
+    "YIELD_BATCHES": ((flusher,), "YIELD_BATCHES", (1,)),
+    "FAN_IN": ((merge_planner, merger), "FAN_IN", (2,)),
+    "GROWTH": ((merge_planner,), "GROWTH", (1, 3)),
+    "OPEN_ENTRIES_MAX": ((merge_planner,), "OPEN_ENTRIES_MAX", (2, 5)),
+    "LINE_ENTRIES_MIN": ((merge_planner,), "LINE_ENTRIES_MIN", (2,)),
+    "SOURCES_MAX": ((merge_planner,), "SOURCES_MAX", (3,)),
+    "SETTLED_MIN": ((merger,), "SETTLED_MIN", (1,)),
+    "RUNS_MAX": ((merger,), "RUNS_MAX", (1,)),
+    "GAP_BYTES_MAX": ((merger,), "GAP_BYTES_MAX", (0,)),
+    "REQUEST_BYTES_MAX": ((merger,), "REQUEST_BYTES_MAX", (1, 200)),
+    "RUN_BYTES": ((reader,), "RUN_BYTES", (1, 50)),
+    "ENCODED_AT_ONCE": ((evictor,), "ENCODED_AT_ONCE", (1,)),
+    "SLOTS_MAX": ((evictor,), "SLOTS_MAX", (1,)),
+    "SETTLE_MAX": ((collector,), "SETTLE_MAX", (1,)),
+    "DELETE_MAX": ((collector,), "DELETE_MAX", (1, 2)),
+    "ORPHANS_MAX": ((collector,), "ORPHANS_MAX", (1,)),
+    "TRIES": ((steps,), "TRIES", (1, 2)),
 }
-SETTINGS: dict[type[msgspec.Struct], dict[str, Choices]] = {  # fields of what is given to the parts of a node
-    Settings: {
-        "message_bytes_max": (1, 300),
-        "inflight_messages_max": (1, 2),
-        "inflight_bytes_max": (1, 600),
-        "uncommitted_bytes_max": (300, 3000),
-        "log_bytes_max": (0, 500),
-        "reads_max": (2, 5),
-        "rounds_max": (1, 2),
-        "chunk_bytes": (300,),
-        "chunk_window_bytes": (1024, 1 << 16),
-        "caught_up_entries": (0, 10),
-    },
-    FlushSettings: {
-        "from_bytes": (1, 2000),
-        "pack_bytes_max": (1, 60, 8000),
-        "slice_bytes_max": (1, 50, 8000),
-        "age_ms_max": (200,),
-        "interval_ms": (40,),
-        "concurrency": (1,),
-    },
-    MergeSettings: {"slice_bytes_max": (60, 800), "pack_bytes_max": (60, 800), "interval_ms": (100,), "bytes_per_second": (3000,)},
-    EvictSettings: {"block_streams": (1, 16), "block_bytes": (1, 300), "state_bytes_max": (300,), "few": (3,)},
-    CollectorSettings: {"interval_ms": (100,), "sweep_every_ms": (700,), "settle_after_ms": (500,)},
+SETTINGS: dict[str, tuple[type[msgspec.Struct], str, Choices]] = {  # fields of what is given to the parts of a node
+    "Settings.message_bytes_max": (Settings, "message_bytes_max", (1, 300)),
+    "Settings.inflight_messages_max": (Settings, "inflight_messages_max", (1, 2)),
+    "Settings.inflight_bytes_max": (Settings, "inflight_bytes_max", (1, 600)),
+    "Settings.uncommitted_bytes_max": (Settings, "uncommitted_bytes_max", (300, 3000)),
+    "Settings.log_bytes_max": (Settings, "log_bytes_max", (0, 500)),
+    "Settings.reads_max": (Settings, "reads_max", (2, 5)),
+    "Settings.rounds_max": (Settings, "rounds_max", (1, 2)),
+    "Settings.chunk_bytes": (Settings, "chunk_bytes", (300,)),
+    "Settings.chunk_window_bytes": (Settings, "chunk_window_bytes", (1024, 1 << 16)),
+    "Settings.caught_up_entries": (Settings, "caught_up_entries", (0, 10)),
+    "FlushSettings.from_bytes": (FlushSettings, "from_bytes", (1, 2000)),
+    "FlushSettings.pack_bytes_max": (FlushSettings, "pack_bytes_max", (1, 60, 8000)),
+    "FlushSettings.slice_bytes_max": (FlushSettings, "slice_bytes_max", (1, 50, 8000)),
+    "FlushSettings.age_ms_max": (FlushSettings, "age_ms_max", (200,)),
+    "FlushSettings.interval_ms": (FlushSettings, "interval_ms", (40,)),
+    "FlushSettings.concurrency": (FlushSettings, "concurrency", (1,)),
+    "MergeSettings.slice_bytes_max": (MergeSettings, "slice_bytes_max", (60, 800)),
+    "MergeSettings.pack_bytes_max": (MergeSettings, "pack_bytes_max", (60, 800)),
+    "MergeSettings.interval_ms": (MergeSettings, "interval_ms", (100,)),
+    "MergeSettings.bytes_per_second": (MergeSettings, "bytes_per_second", (3000,)),
+    "EvictSettings.block_streams": (EvictSettings, "block_streams", (1, 16)),
+    "EvictSettings.block_bytes": (EvictSettings, "block_bytes", (1, 300)),
+    "EvictSettings.state_bytes_max": (EvictSettings, "state_bytes_max", (300,)),
+    "EvictSettings.few": (EvictSettings, "few", (3,)),
+    "CollectorSettings.interval_ms": (CollectorSettings, "interval_ms", (100,)),
+    "CollectorSettings.sweep_every_ms": (CollectorSettings, "sweep_every_ms", (700,)),
+    "CollectorSettings.settle_after_ms": (CollectorSettings, "settle_after_ms", (500,)),
 }
 WORLD: dict[str, Choices] = {  # attributes of the world
     "segment_bytes": (1 << 12, 1 << 16),
@@ -139,7 +144,7 @@ class Knobs(msgspec.Struct, frozen=True):
 
     seed: int
     constants: dict[str, Any] = {}
-    settings: dict[str, Any] = {}  # `Kind.field`
+    settings: dict[str, Any] = {}
     world: dict[str, Any] = {}
 
     @classmethod
@@ -149,8 +154,8 @@ class Knobs(msgspec.Struct, frozen=True):
             return cls(seed)
         return cls(
             seed,
-            _drawn(seed, {name: choices for name, (_, choices) in CONSTANTS.items()}),
-            _drawn(seed, {f"{kind.__name__}.{name}": choices for kind, fields in SETTINGS.items() for name, choices in fields.items()}),
+            _drawn(seed, {name: choices for name, (_, _, choices) in CONSTANTS.items()}),
+            _drawn(seed, {name: choices for name, (_, _, choices) in SETTINGS.items()}),
             _drawn(seed, WORLD),
         )
 
@@ -165,18 +170,17 @@ class Knobs(msgspec.Struct, frozen=True):
 
     def turn(self, settings: Settled) -> Settled:
         """The settings of a part, with what is other in this world."""
-        kind = f"{type(settings).__name__}."
-        return msgspec.structs.replace(
-            settings, **{name[len(kind) :]: value for name, value in self.settings.items() if name.startswith(kind)}
-        )
+        fields = {SETTINGS[name][1]: value for name, value in self.settings.items() if SETTINGS[name][0] is type(settings)}
+        return msgspec.structs.replace(settings, **fields)
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """While an episode runs; then all is as before."""
         with ExitStack() as stack:
             for name, value in self.constants.items():
-                for module in CONSTANTS[name][0]:
-                    stack.enter_context(mock.patch.object(module, name, value))
+                modules, constant, _ = CONSTANTS[name]
+                for module in modules:
+                    stack.enter_context(mock.patch.object(module, constant, value))
             if seconds := self.world.get("slice_seconds"):
                 paused = Paused(Random(f"slices {self.seed}"), seconds)
                 for module in SLICED:

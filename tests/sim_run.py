@@ -78,9 +78,12 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="the same world for all: three nodes, no object store")
     parser.add_argument("--no-shrink", action="store_true", help="a seed that fails is not made small")
     parser.add_argument("--quiet", action="store_true", help="no line for each seed")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="write the events of each seed there: what its checksum is of")
     parser.add_argument("--report", type=Path, help="write what was found there, as JSON")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    if options.trace is not None:
+        options.trace.mkdir(parents=True, exist_ok=True)
     began, totals = perf_counter(), Totals(first_seed=options.seed)
     for seed in range(options.seed, options.seed + options.seeds):
         totals = _alone(seed, options, totals)
@@ -129,6 +132,7 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
     try:
         checksum = episode.play()
     except Exception:
+        _write_trace(episode, options.trace)
         totals.failed.append(seed)
         print("".join(f"  {event}\n" for event in episode.events[-SHOWN:]), end="")
         traceback.print_exc()
@@ -140,10 +144,17 @@ def _run(seed: int, options: argparse.Namespace, totals: Totals) -> None:
         if isinstance(episode, SwarmEpisode) and not options.no_shrink:
             print(as_test(*shrunk(seed)), flush=True)
         return
+    _write_trace(episode, options.trace)
     if isinstance(episode, SwarmEpisode):
         totals.add(episode)
     if not options.quiet:
         print(f"seed {seed}: {episode.told()} in {perf_counter() - began:.1f} s; {checksum[:16]}", flush=True)
+
+
+def _write_trace(episode: Episode, folder: Path | None) -> None:
+    """Write the events, also those of an episode that failed: two runs of a seed can be compared."""
+    if folder is not None:
+        (folder / f"seed-{episode.seed}.txt").write_text("\n".join(episode.events))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from cluster_stories import A, led, stories
 from sim_cluster import GROUPS, Node, World
 from sim_loop import run_simulated
-from sim_mutants import mutated
 
 from polynya.node.leads import PLACED_SECONDS, STAY_SECONDS, Leads
 from polynya.service.demand import MANY
@@ -123,19 +120,3 @@ async def test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while(world:
     await asyncio.sleep(PLACED_SECONDS)
     await writes(world, near, 4.0)
     assert world.leader(group) is near
-
-
-@pytest.mark.parametrize(
-    ("defect", "noticed"),
-    [
-        ("leads follow to nodes that lag", test_a_node_that_lags_does_not_get_it_and_holds_nobody_up),
-        (
-            "leads stay where their writers are, however they came there",
-            test_a_lead_that_a_failure_moved_goes_back_while_clients_write_that_go_where_it_is,
-        ),
-        ("leads follow at once from where they were put", test_a_lead_that_was_just_put_somewhere_stays_there_for_a_while),
-    ],
-)
-def test_a_defect_is_noticed_by_its_story(defect: str, noticed: Callable[[], None]) -> None:
-    with mutated(defect), pytest.raises(AssertionError):
-        noticed()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 import pytest
 from cluster_stories import A, stories
 from sim_cluster import Node, World
-from sim_mutants import mutated
 
-from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
+from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Configuration, Refusal
 from polynya.raft.messages import Vote
 from polynya.service.api import Facts, LiveEvent
@@ -414,19 +412,6 @@ async def test_a_node_that_lost_its_disk_believes_who_has_data_and_not_its_setti
     lost.kill(power=0.0)
     lost.start()
     assert lost.core.members[group].raft.configuration.voters == numbers, "it is on the disk"
-
-
-@pytest.mark.parametrize(
-    ("defect", "noticed"),
-    [
-        ("what was dropped is found again", test_a_crash_between_any_two_steps_of_a_drop_leaves_a_replica_or_none),
-        ("data goes by the map alone", test_an_old_map_costs_nobody_their_data),
-        ("learners count, and one majority of two", test_learners_are_not_counted),
-    ],
-)
-def test_a_defect_is_noticed_by_its_story(defect: str, noticed: Callable[[], None]) -> None:
-    with mutated(defect), pytest.raises((AssertionError, CorruptData, pytest.fail.Exception)):
-        noticed()
 
 
 @story

@@ -1,11 +1,22 @@
-"""Each defect of the list is caught by one of the first seeds."""
+"""Each defect of the list is caught by a test, by one of the first seeds, or by both. A mutant that does not fit the code fails the run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from sim_mutants import MUTANTS, caught
+import sim_mutants
+from mutant_runs import Trials
+from sim_mutants import MUTANTS, NOTICED
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_defect_is_caught(name: str) -> None:
-    assert caught(name), f"no seed notices: {name}"
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    with Trials(Path(sim_mutants.__file__)) as trials:
+        yield trials
+
+
+@pytest.mark.parametrize("name", MUTANTS | NOTICED)
+def test_a_defect_is_caught(trials: Trials, name: str) -> None:
+    assert trials.caught(name), f"nothing notices: {name}"

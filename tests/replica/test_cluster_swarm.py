@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from commit_seed import commit_seed
-from sim_knobs import Knobs
+from sim_knobs import CONSTANTS, SETTINGS, Knobs
 from sim_mutants import mutated
 from sim_shrink import as_test, shorten, shrink
 from sim_swarm import ALL, Step, SwarmEpisode, run_swarm
@@ -69,6 +70,32 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
         for salt in ("1", "2")
     ]
     assert others == [run_swarm(4, 12).trace] * 2
+
+
+@pytest.mark.process
+def test_the_events_of_a_seed_are_written(tmp_path: Path) -> None:
+    command = [sys.executable, str(TESTS / "sim_run.py"), "--plain", "--mishaps=2", "--seed=3", f"--trace={tmp_path / 'traces'}"]
+    path = {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))}
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path, timeout=120).stdout
+    written = (tmp_path / "traces" / "seed-3.txt").read_bytes()
+    assert told.strip().endswith(hashlib.sha256(written).hexdigest()[:16])
+    assert b"test/a" in written
+
+
+def test_a_knob_turns_what_is_there_and_its_key_is_fixed() -> None:
+    """What a seed draws depends on the keys: they stay when what they turn is renamed."""
+    for modules, constant, _ in CONSTANTS.values():
+        assert all(hasattr(module, constant) for module in modules), constant
+    for kind, field, _ in SETTINGS.values():
+        assert field in kind.__struct_fields__, field
+    assert Knobs.draw(1).settings == {
+        "Settings.inflight_messages_max": 1,
+        "Settings.caught_up_entries": 0,
+        "FlushSettings.interval_ms": 40,
+        "FlushSettings.concurrency": 1,
+        "MergeSettings.pack_bytes_max": 800,
+        "EvictSettings.few": 3,
+    }
 
 
 def test_all_that_can_happen_happens() -> None:

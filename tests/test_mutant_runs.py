@@ -1,0 +1,135 @@
+"""Mutants are edits of syntax trees, and one that does not fit the code any more fails the run instead of counting as caught."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import raft_mutants
+import sim_mutants
+from code_edits import Stale, edited_function, edited_source
+from mutant_runs import ERRORS, Trials, check_fault, watched
+
+from polynya.node.replicated import ReplicatedCore
+
+SOURCE = "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + 1\n"
+
+
+def test_an_edit_does_not_depend_on_formatting() -> None:
+    source = "def each(a, b):\n    # a comment\n    if (a\n            > b) :\n        a = (b )\n        b=''\n    return a\n"
+    assert edited_source(source, "a > b", "a >= b") == "def each(a, b):\n    if a >= b:\n        a = b\n        b = ''\n    return a"
+    assert "a = 1\n    return" in edited_source(source, 'if a > b:\n    a = b\n    b = ""', "a = 1")
+
+
+@pytest.mark.parametrize(
+    ("old", "within", "times"), [("a + 1", "", 2), ("a + 2", "", 0), ("return a - 1", "Kind", 0), ("a", "Kind.second", 0)]
+)
+def test_an_edit_that_does_not_match_once_is_stale(old: str, within: str, times: int) -> None:
+    with pytest.raises(Stale, match=f"{times} times, expected once"):
+        edited_source(SOURCE, old, "0", within)
+
+
+def test_an_edit_can_be_within_one_definition() -> None:
+    assert edited_source(SOURCE, "a + 1", "a", "Kind.first").endswith("return a")
+
+
+BOUND = 3
+
+
+def bounded(number: int, *, least: int = 0) -> int:
+    return max(least, min(number, BOUND))
+
+
+def test_an_edited_function_uses_the_globals_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = edited_function(bounded, "min(number, BOUND)", "number + BOUND")
+    monkeypatch.setattr(f"{__name__}.BOUND", 10)
+    assert (edited(1), edited(-20), bounded(12)) == (11, 0, 10)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_fault_that_comes_of_a_name_that_is_gone_is_stale(kind: type[Exception]) -> None:
+    def simulated(grouped: bool) -> None:
+        try:
+            if grouped:
+                raise ExceptionGroup("tasks", [ValueError("one"), kind("no such thing")])
+            raise kind("no such thing")
+        except Exception as fault:
+            raise AssertionError("a task died") from fault
+
+    for grouped in (False, True):
+        with pytest.raises(AssertionError) as told:
+            simulated(grouped)
+        with pytest.raises(Stale, match="no such thing"):
+            check_fault(told.value)
+    check_fault(AssertionError("a check failed"))
+
+
+def test_an_error_of_the_defect_is_noted_also_when_somebody_catches_it() -> None:
+    raised: list[BaseException] = []
+
+    def defect(core: Any) -> None:
+        core.gone()
+
+    async def asynchronous(core: Any) -> None:
+        core.gone()
+
+    with pytest.raises(AttributeError):
+        watched(defect, raised)(None)
+    with pytest.raises(AttributeError):
+        asyncio.run(watched(asynchronous, raised)(None))
+    assert len(raised) == 2
+    assert watched({"not": "a function"}, raised) == {"not": "a function"}
+
+
+def test_a_mutant_of_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sim_mutants.MUTANTS, "of a method that was renamed", (ReplicatedCore, "linearise", None))
+    with pytest.raises(Stale, match="ReplicatedCore has no linearise"):
+        sim_mutants.caught("of a method that was renamed")
+
+
+def test_a_mutant_that_uses_what_is_gone_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def defect(core: Any, group: int) -> None:
+        core.method_that_was_renamed(group)
+
+    monkeypatch.setitem(sim_mutants.MUTANTS, "uses a method that was renamed", (ReplicatedCore, "linearize", defect))
+    with pytest.raises(Stale, match="method_that_was_renamed"):
+        sim_mutants.caught("uses a method that was renamed")
+
+
+@pytest.mark.process
+def test_what_a_process_that_tries_mutants_cannot_do_is_stale() -> None:
+    with Trials(Path(sim_mutants.__file__)) as trials, pytest.raises(Stale, match="no such mutant"):
+        trials.caught("no such mutant")
+
+
+@pytest.mark.process
+def test_a_mutant_of_the_agreement_that_names_what_is_gone_is_stale() -> None:
+    with pytest.raises(Stale, match="has no attribute 'method_that_was_renamed'"):
+        raft_mutants.caught(raft_mutants.Mutant("reading.py", "has_lease(raft)", "raft.method_that_was_renamed()", within="_take"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def test_it(): pass", ""),
+        ("def test_it(): assert 1 == 2, 'lost'", "lost"),
+        ("import pytest\ndef test_it():\n    with pytest.raises(ValueError): pass", "DID NOT RAISE"),
+        ("def test_it(): None.gone()", "Stale: .*'gone'"),
+        ("import polynya.gone\ndef test_it(): pass", "Stale: .*(polynya.gone|cannot be run)"),
+        ("def test_other(): pass", "Stale: .*cannot be run"),
+    ],
+)
+def test_what_a_test_tells_of_a_mutant(tmp_path: Path, code: str, found: str) -> None:
+    """In a process of its own, as pytest is not made to run in itself."""
+    file = tmp_path / "test_of_a_mutant.py"
+    file.write_text(code)
+    script = f"import sys; sys.path[:0] = {sys.path!r}\nfrom mutant_runs import failing_test\nprint(failing_test({f'{file}::test_it'!r}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    told = done.stdout.strip() if not done.returncode else " ".join(done.stderr.split("code_edits.", 1)[-1].split())
+    assert re.match(found, told) if found else not told
