@@ -40,11 +40,10 @@ class FaultProxy:
         self.counts = dict.fromkeys(("connections", "refused", "cut", "replayed", "delayed", "repeated"), 0)
         self._chance = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._ended = asyncio.Event()
         self.port = 0
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()), name="fault-proxy", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="fault-proxy", daemon=True)
         self._thread.start()
         assert self._listening.wait(60)
 
@@ -55,9 +54,10 @@ class FaultProxy:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(60)
-        self._loop.close()
 
     async def _serve(self) -> None:
+        """Accept connections until `close`. `asyncio.run` then ends the tasks of those that have just come, too."""
+        self._loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()

@@ -20,8 +20,14 @@ async def at_once(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(COPIES):
                 tasks.create_task(work())
-    except* PolynyaError as failed:
-        raise failed.exceptions[0] from None
+    except ExceptionGroup as failed:
+        raise first_of(failed, PolynyaError) from None
+
+
+def first_of(failed: ExceptionGroup[Exception], kind: type[Exception]) -> Exception:
+    """The first exception of that kind; the group itself when it has none. (Before 3.11.4 Python wraps what is raised in `except*` in a group.)"""
+    known = failed.subgroup(kind)
+    return failed if known is None else known.exceptions[0]
 
 
 async def patiently(write: Callable[[], Awaitable[T]]) -> T:

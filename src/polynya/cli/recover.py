@@ -176,7 +176,7 @@ async def _carry(
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(AT_ONCE, len(moves))):
                 tasks.create_task(work())
-    except* Exception as failed:
+    except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
 
