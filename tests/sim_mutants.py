@@ -536,7 +536,7 @@ CAUGHT_BY = {  # a world, and a seed with the usual bounds or its own, that are 
     "less is kept than is to be": ("swarm", Knobs.draw(24)),
     "wakes are announced to nobody": ("swarm", Knobs.draw(8)),
     "groups are not told of subscriptions that are gone": ("swarm", Knobs.draw(8)),
-    "a stream that is taken off a subscription stays linked": ("swarm", Knobs.draw(52)),
+    "a stream that is taken off a subscription stays linked": ("swarm", Knobs.draw(31)),
     "pins that are not confirmed pin nothing": ("swarm", Knobs.draw(18)),
     "what is together in one zone stays so": ("planned", Knobs.draw(1)),
     "what a put without an answer brought is another's": ("swarm", Knobs.draw(8)),
