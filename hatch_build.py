@@ -32,6 +32,6 @@ class CommitHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def _checked_out(self) -> str:
         sys.path.insert(0, os.path.join(self.root, "src"))
-        from polynya.node.build import checked_out
+        from polynya.observability.build import checked_out
 
         return checked_out(Path(self.root))

@@ -12,10 +12,11 @@ import time
 from functools import partial
 
 from polynya.cold import CollectorSettings
-from polynya.node import assembly, bootstrap, copying, tier
-from polynya.node.clock import LogClock
-from polynya.node.config import load
+from polynya.config.model import load
+from polynya.engine.log_clock import LogClock
+from polynya.node import assembly, core_process
 from polynya.node.supervisor import serve
+from polynya.tiering import state_copies, tier
 
 ENTRY = "bench._fast_node"
 SPEED = "BENCH_SPEED"
@@ -44,8 +45,8 @@ def main() -> int:
         return serve(load(flags, environ=os.environ).config, entry=ENTRY)
     assembly.LogClock = FastClock  # type: ignore[attr-defined]
     tier.CollectorSettings = partial(CollectorSettings, interval_ms=COLLECT_MS)  # type: ignore[attr-defined, assignment]
-    copying.SOON_SECONDS = COLLECT_MS / 1000
-    return bootstrap.main()
+    state_copies.SOON_SECONDS = COLLECT_MS / 1000
+    return core_process.main()
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ import uvloop
 
 from bench.core import GROUPS, NAMES, append_of, closed_loop
 from polynya.base.levels import LEVEL
-from polynya.node.clock import LogClock, once_per_pass
-from polynya.node.cluster import Cluster, Membership
-from polynya.node.engine import Engine, Shape
-from polynya.node.storage import open_storage
+from polynya.engine.log_clock import LogClock, once_per_pass
+from polynya.engine.membership import Cluster, Membership
+from polynya.engine.storage import open_storage
+from polynya.service.assembly import Engine, Shape
 from polynya.stream.commands import Create, Encoding, SetLevel
 from polynya.stream.replies import Done
 

@@ -37,7 +37,7 @@ from polynya.lakehouse.commit import Outcome, run_job
 from polynya.lakehouse.plan import Plan, Range, TableRef, layout
 from polynya.lakehouse.slices import BASE_TYPES
 from polynya.stream.commands import Encoding
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice, parse_slice
 from polynya.wire.tables import CommitRequest, StoreRef
 

@@ -15,10 +15,10 @@ import uvloop
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.node.clock import LogClock, once_per_pass
-from polynya.node.engine import Engine, Shape
-from polynya.node.storage import open_storage
+from polynya.engine.log_clock import LogClock, once_per_pass
+from polynya.engine.storage import open_storage
 from polynya.replica.log import encode_command
+from polynya.service.assembly import Engine, Shape
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Done, Reply

@@ -15,14 +15,14 @@ from typing import Any
 from bench.core import append_of
 from polynya.base.errors import Unavailable
 from polynya.replica.log import decode_command
-from polynya.service import messages
-from polynya.service.bundles import handler_of
-from polynya.service.forwarding import Forwarding, Place
-from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.service.routing import messages
+from polynya.service.routing.bundles import handler_of
+from polynya.service.routing.forwarding import Forwarding, Place
+from polynya.service.routing.group_locations import BirthMap, Whereabouts
 from polynya.stream.replies import Reply
-from polynya.transport.door import Guest, House
 from polynya.transport.link import Link
 from polynya.transport.peer import Peer
+from polynya.transport.peer_listener import Guest, House
 
 PASSES = 400
 

@@ -15,11 +15,11 @@ import tempfile
 import time
 from typing import Any
 
+from polynya.access import Access, Limits
+from polynya.access.token_file import TokenFile, Wanted
+from polynya.front.http.auth.authorization import Entrance
 from polynya.front.http.connection import Connection
-from polynya.front.http.entrance import Entrance
 from polynya.front.http.server import HttpFront, Protection
-from polynya.service.access import Access, Limits
-from polynya.service.access.store import TokenFile, Wanted
 from polynya.stream.replies import Reply
 
 STREAMS = 500

@@ -21,10 +21,10 @@ from google_crc32c import value as crc32c
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.cold import ColdReader, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
-from polynya.node.bootstrap import open_quickly
-from polynya.node.clock import LogClock
-from polynya.node.engine import Engine, Shape
+from polynya.engine.log_clock import LogClock
+from polynya.node.core_process import open_quickly
 from polynya.objectstore import ObjectStore, StoreSettings, open_store
+from polynya.service.assembly import Engine, Shape
 from polynya.stream.commands import Append, Batch, Create, Encoding, Producer
 from polynya.stream.replies import Reply
 

@@ -60,7 +60,7 @@ class Node:
         """In the thread that stays: the kernel kills it when that ends."""
         assert not self.is_alive
         serve = [sys.executable, "-m", "polynya", "serve", "--config", str(self.config)]
-        command = [*self._inside, sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()), *serve]
+        command = [*self._inside, sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid()), *serve]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYNYA_")}
         environment = kept | {"PYTHONPATH": str(self.source)} | self._variables
         with self.log.open("ab") as log:

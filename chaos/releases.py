@@ -86,7 +86,7 @@ async def by_itself(release: Release, data: Path) -> AsyncIterator[tuple[str, in
 
 
 def _described(name: str, source: Path) -> Release:
-    levels, hello = source / "polynya/base/levels.py", source / "polynya/transport/hello.py"
+    levels, hello = source / "polynya/base/levels.py", source / "polynya/transport/handshake.py"
     greeting = hello.read_text()
     level = _number("LEVEL", levels.read_text()) if levels.exists() else 1
     return Release(name, source, level, (_number("PROTOCOL_MIN", greeting), _number("PROTOCOL_MAX", greeting)))

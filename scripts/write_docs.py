@@ -33,7 +33,7 @@ def cli_page() -> str:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    from polynya.front.http.errors import ERRORS
+    from polynya.front.http.protocol.errors import ERRORS
 
     rows = [
         f"| `{error.code}` | {error.status} | {error.outcome} | {'' if error.retry_after is None else f'{error.retry_after} s'} | {error.message} |"
@@ -42,7 +42,7 @@ def errors_page() -> str:
     return "\n".join(
         [
             "# Errors\n",
-            NOTE.format("`src/polynya/front/http/errors.py`"),
+            NOTE.format("`src/polynya/front/http/protocol/errors.py`"),
             'Every error has one shape, `{"error": {"code", "message", "request_id"}}`. The message says what was wrong and what to do; the request id is',
             "also in the header `X-Request-Id` and in the server's log. The header `Stream-Outcome` says what became of the request: `refused`, certainly",
             "nothing was applied; `unknown`, it may have been: repeat it as the same producer, or read back. `Retry-After` comes with those that may work",

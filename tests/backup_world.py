@@ -12,12 +12,12 @@ from google_crc32c import value as crc32c
 from polynya.backup.group_file import Header, hot_pieces, pack_header
 from polynya.backup.manifest import Manifest
 from polynya.backup.source import About, Captured, Lost
-from polynya.backup.taking import Progress, Taker
-from polynya.node.config import Config
-from polynya.node.from_backup import FromBackup, renaming
-from polynya.node.restoring import Origin, Restored, Restorer, States, Target
-from polynya.node.storage import Storage, open_storage
+from polynya.backup.writer import Progress, Taker
+from polynya.config.model import Config
+from polynya.engine.storage import Storage, open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
+from polynya.recovery.from_backup import FromBackup, renaming
+from polynya.recovery.restore import Origin, Restored, Restorer, States, Target
 from polynya.stream.machine import Machine
 
 ALL = range(GROUPS + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from free_ports import free_ports
 
-from polynya.node.ports import shared_listener
+from polynya.system.ports import shared_listener
 from polynya.transport import Cluster, Transport
 
 

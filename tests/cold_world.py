@@ -14,9 +14,9 @@ from polynya.cold import ColdReader, Collector, CollectorSettings, FaultedStream
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable
 from polynya.stream.commands import Acknowledge, Append, Batch, ColdSlice, Command, Create, Delete, Encoding
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch
-from polynya.stream.reading import HotPiece, ReadPlan, cut
+from polynya.stream.read_plan import HotPiece, ReadPlan, cut
 from polynya.stream.replies import Reply
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import is_intact
 
 GROUPS = 3

@@ -17,7 +17,7 @@ from free_ports import free_ports, two_free_ports
 from polling import wait_until
 from product import STOP_SECONDS, Speaker
 
-from polynya.node.authority import make_authority, make_certificate, peer_tls
+from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport import PeerTls
 
 GROUPS = 4

@@ -24,7 +24,7 @@ from fuzz_requests import body, chunked, request
 from polling import wait_until
 from product import running_node
 
-from polynya.front.http.errors import ERRORS
+from polynya.front.http.protocol.errors import ERRORS
 
 PATIENCE_SECONDS = 40.0  # for an answer: beyond it is a hang
 GROWTH_BYTES_MAX = 300 << 20

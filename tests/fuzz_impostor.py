@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 from fuzz_bytes import Shapes, damaged, noise, number
 
-from polynya.node.cluster_view import Told
+from polynya.access.authenticator import Report
+from polynya.cluster.status import Told
 from polynya.raft.codec import _Frame
 from polynya.raft.messages import SnapshotChunk
-from polynya.service import messages
-from polynya.service.access.guard import Report
 from polynya.service.api import Facts, Page
+from polynya.service.routing import messages
 from polynya.stream.commands import Append as AppendCommand
 from polynya.stream.placement import Map
 from polynya.transport import Hello, PeerTls, node_name
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, decode_hello, encode_hello
+from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, decode_hello, encode_hello
 from polynya.transport.lane import join_messages
 from polynya.transport.link import HEADER, Link, Type
 

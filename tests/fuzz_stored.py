@@ -25,7 +25,7 @@ from polling import wait_until
 from product import WITH_US, Speaker, environment, polynya, running_node
 
 from polynya.cli.app import cli
-from polynya.node.start import EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE
+from polynya.config.core_start import EXIT_CONFIG, EXIT_CORRUPT, EXIT_STORAGE
 
 SMALL = {
     "POLYNYA_COLD_FLUSH_BYTES": "2000",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from fuzz_bytes import damaged, noise, number
 
 from polynya.transport import Hello
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, encode_hello
+from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
 from polynya.transport.link import HEADER, Type
 
 CROWD = 300  # more than may be undecided at a time

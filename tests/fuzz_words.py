@@ -29,7 +29,7 @@ from fuzz_bytes import Outcome, anything, damaged, noise, number, text
 from product import environment
 
 from polynya.cli.app import EXIT_MEANINGS, VERBS, cli
-from polynya.node.settings import SETTINGS
+from polynya.config.settings import SETTINGS
 
 HANGS_SECONDS = 60.0
 CODES = frozenset(EXIT_MEANINGS)

@@ -19,7 +19,7 @@ from polynya.lakehouse.plan import Job, Plan, Range, TableRef
 from polynya.lakehouse.task import TaskResult, run_task
 from polynya.objectstore import StoreSettings
 from polynya.stream.commands import Encoding
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice
 from polynya.wire.tables import CommitRequest, StoreRef
 

@@ -16,7 +16,13 @@ import psutil
 from polling import wait_until
 
 SOURCE = Path(__file__).parent.parent / "src"
-WITH_US = (sys.executable, "-P", "-m", "polynya.node.start", str(os.getpid()))  # a command behind it dies when this process is killed
+WITH_US = (
+    sys.executable,
+    "-P",
+    "-m",
+    "polynya.config.core_start",
+    str(os.getpid()),
+)  # a command behind it dies when this process is killed
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 

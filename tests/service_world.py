@@ -11,11 +11,11 @@ from google_crc32c import value as crc32c
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.cold import ColdReader, Collector, CollectorSettings, Evictor, EvictSettings, Flusher, FlushSettings, StateReader
-from polynya.node.engine import Engine, Shape
-from polynya.node.folding import fold_here
-from polynya.node.storage import open_storage
+from polynya.engine.snapshots.merge_process import fold_here
+from polynya.engine.storage import open_storage
 from polynya.objectstore import MemoryStore, ObjectStore
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
+from polynya.service.assembly import Engine, Shape
 from polynya.service.tables import Tables
 from polynya.stream.commands import Append, Batch, Command, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code, Reply

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from service_world import World
 
-from polynya.front.http.mount import Request, Response
-from polynya.front.http.subscriptions import SubscriptionRoutes
-from polynya.service.subscriptions import Subscriptions
+from polynya.front.http.api.subscriptions import SubscriptionRoutes
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.subscriptions import Subscriptions
 
 BASE = "http://node:4437"
 

@@ -18,22 +18,22 @@ from sim_store import GOOD, SimStore, Weather
 from sim_tier import CLUSTER
 from wgl import Operation
 
+from polynya.admin.backup_routes import Backups
 from polynya.backup.manifest import Manifest
 from polynya.backup.pruning import prune
-from polynya.backup.shelf import backups_on
+from polynya.backup.repository import backups_on
 from polynya.backup.streams import Library, streams_of
-from polynya.backup.taking import Progress, Taker
 from polynya.backup.verifying import Verifier
+from polynya.backup.writer import Progress, Taker
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
-from polynya.cli.backup_source import PATH, HttpSource
-from polynya.front.http.errors import ERRORS, Failure
-from polynya.front.http.mount import Request
-from polynya.node.backups import Backups
+from polynya.cli.storage.source import PATH, HttpSource
+from polynya.front.http.protocol.errors import ERRORS, Failure
+from polynya.front.http.protocol.extension import Request
 from polynya.objectstore import MemoryStore, ObjectStore, StoreUnavailable
 from polynya.service.api import Refusal, facts_of
-from polynya.stream.eviction import where_of
-from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.eviction import where_of
+from polynya.stream.state.model import Stream
 
 if TYPE_CHECKING:
     from sim_cluster import Node

@@ -44,22 +44,22 @@ from sim_tier import SimTier
 from polynya.base import levels
 from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.futures import settle
-from polynya.node.clock import LogClock
-from polynya.node.cluster import Cluster, Membership
-from polynya.node.engine import Engine, Shape
-from polynya.node.folding import Job, fold_here
-from polynya.node.levels import Levels
-from polynya.node.placing import Placing
-from polynya.node.repairing import others_of
-from polynya.node.replicated import ReplicatedCore
-from polynya.node.steering import Steering
-from polynya.node.storage import open_storage
+from polynya.cluster.feature_level import Levels
+from polynya.cluster.placement import Placing
+from polynya.cluster.reconfiguration import Steering
+from polynya.engine.append_origins import MANY, MOST
+from polynya.engine.log_clock import LogClock
+from polynya.engine.membership import Cluster, Membership
+from polynya.engine.repair import others_of
+from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.snapshots.merge_process import Job, fold_here
+from polynya.engine.storage import open_storage
 from polynya.raft import Role
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
-from polynya.service.demand import MANY, MOST
-from polynya.service.forwarding import Forwarding, Place
-from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.service.assembly import Engine, Shape
+from polynya.service.routing.forwarding import Forwarding, Place
+from polynya.service.routing.group_locations import BirthMap, Whereabouts
 from polynya.stream.commands import Append, Command, Create, Delete, Encoding, Evict, Producer, Return
 from polynya.stream.replies import Reply
 from polynya.transport import address

@@ -14,8 +14,8 @@ from service_world import raw_batch
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery, Refusal, TrimQuery
-from polynya.service.forks import create_fork
-from polynya.service.node import NodeService
+from polynya.service.routing.service import NodeService
+from polynya.service.streams.forks import create_fork
 from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Encoding, PinSource, Producer, Retention, SetRetention
 from polynya.stream.replies import Code, Reply
 from polynya.wal import DiskFull

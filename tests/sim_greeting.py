@@ -19,7 +19,7 @@ from polynya.wal import Journal
 if TYPE_CHECKING:
     from sim_cluster import Node
 
-KEEP_SECONDS = 5.0  # as `polynya.node.older`
+KEEP_SECONDS = 5.0  # as `polynya.cluster.stale_copy`
 
 Greeting = tuple[Hello, int]
 """Who a message is from, and how far the journal there was synced."""

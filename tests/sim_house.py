@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError
 from polynya.node.assembly import SETTLE_SECONDS, SWEEP_SECONDS
-from polynya.service.stranded import Stranded
-from polynya.service.subscriptions import Subscriptions
-from polynya.service.subscriptions.webhooks import Outcome
+from polynya.service.stale_readers import Stranded
+from polynya.subscriptions import Subscriptions
+from polynya.subscriptions.webhooks import Outcome
 
 if TYPE_CHECKING:
     from sim_cluster import Node

@@ -15,9 +15,9 @@ from sim_work import Shop
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts, Page, ReadQuery
 from polynya.stream.commands import Retention, SetRetention
-from polynya.stream.eviction import ghost_of
 from polynya.stream.replies import Code
-from polynya.stream.retention import cut_of
+from polynya.stream.rules.eviction import ghost_of
+from polynya.stream.rules.retention import cut_of
 
 if TYPE_CHECKING:
     from sim_chaos import Episode

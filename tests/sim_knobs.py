@@ -32,10 +32,24 @@ from polynya.cold import (
     reader,
     steps,
 )
-from polynya.node import arriving, capturing, encoding, exchange, snapshots, transfer
+from polynya.engine.snapshots import (
+    capture as capturing,
+)
+from polynya.engine.snapshots import (
+    catch_up,
+    snapshotter,
+    transfer,
+)
+from polynya.engine.snapshots import (
+    encode as encoding,
+)
+from polynya.engine.snapshots import (
+    receive as arriving,
+)
 from polynya.raft import Settings
 from polynya.replica import member
-from polynya.service import bundles, forwarding, local, recalls, retainer
+from polynya.service.routing import bundles, forwarding
+from polynya.service.streams import local, rehydration, retention_job
 
 Settled = TypeVar("Settled", bound=msgspec.Struct)
 CALM_SHARE = 0.35  # of the seeds have no knob turned
@@ -46,13 +60,13 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds 
     "PASSES": ((encoding,), "PASSES", (1, 2)),
     "BATCHES": ((encoding,), "BATCHES", (0, 20)),
     "AT_ONCE": ((capturing,), "AT_ONCE", (0,)),
-    "COPY_BYTES": ((snapshots,), "COPY_BYTES", (1, 200)),
-    "PATIENCE": ((snapshots,), "PATIENCE", (1,)),
+    "COPY_BYTES": ((snapshotter,), "COPY_BYTES", (1, 200)),
+    "PATIENCE": ((snapshotter,), "PATIENCE", (1,)),
     "PIECE_BYTES": ((transfer,), "PIECE_BYTES", (7, 100)),
-    "PACKED_MAX": ((exchange,), "PACKED_MAX", (1,)),
-    "PACKED_SECONDS": ((exchange,), "PACKED_SECONDS", (0.3,)),
-    "IDLE_SECONDS": ((exchange, arriving), "IDLE_SECONDS", (0.05, 0.5)),
-    "LOADED_MAX": ((exchange,), "LOADED_MAX", (1, 5)),
+    "PACKED_MAX": ((catch_up,), "PACKED_MAX", (1,)),
+    "PACKED_SECONDS": ((catch_up,), "PACKED_SECONDS", (0.3,)),
+    "IDLE_SECONDS": ((catch_up, arriving), "IDLE_SECONDS", (0.05, 0.5)),
+    "LOADED_MAX": ((catch_up,), "LOADED_MAX", (1, 5)),
     "ARRIVING_MAX": ((arriving,), "ARRIVING_MAX", (1,)),
     "STALE_SECONDS": ((arriving,), "STALE_SECONDS", (2.0,)),
     "BUNDLE_COMMANDS_MAX": ((member,), "BUNDLE_COMMANDS_MAX", (1, 2)),
@@ -60,9 +74,9 @@ CONSTANTS: dict[str, tuple[tuple[ModuleType, ...], str, Choices]] = {  # bounds 
     "BUNDLE_BYTES_MAX": ((bundles,), "BUNDLE_BYTES_MAX", (1, 100)),
     "HOPS_MAX": ((forwarding,), "HOPS_MAX", (1,)),
     "COPIES_MAX": ((local,), "COPIES_MAX", (1,)),
-    "LOADS_AT_ONCE": ((recalls,), "LOADS_AT_ONCE", (1,)),
-    "RECALL_STREAMS": ((recalls, retainer), "RECALL_STREAMS", (1,)),
-    "RECALL_BYTES_MAX": ((recalls,), "RECALL_BYTES_MAX", (600, 1200)),
+    "LOADS_AT_ONCE": ((rehydration,), "LOADS_AT_ONCE", (1,)),
+    "RECALL_STREAMS": ((rehydration, retention_job), "RECALL_STREAMS", (1,)),
+    "RECALL_BYTES_MAX": ((rehydration,), "RECALL_BYTES_MAX", (600, 1200)),
     "SURVEY_STREAMS": ((flusher, merger, evictor), "SURVEY_STREAMS", (1,)),
     "STREAMS_MAX": ((planner, flusher), "STREAMS_MAX", (1, 2)),
     "SLICES_MAX": ((planner, merge_planner), "SLICES_MAX", (1, 2)),
@@ -136,7 +150,7 @@ WORLD: dict[str, Choices] = {  # attributes of the world
     "faults": (0.2, 0.5),
 }
 SHARES = {"faults": 0.8}  # of what is turned more often than others
-SLICED = (encoding, capturing, snapshots, flusher, merger, evictor, local, retainer)  # they let others go on between two slices
+SLICED = (encoding, capturing, snapshotter, flusher, merger, evictor, local, retention_job)  # they let others go on between two slices
 
 
 class Knobs(msgspec.Struct, frozen=True):

@@ -12,12 +12,12 @@ from sim_tier import CLUSTER
 
 from polynya.backup.copies import MARK, folder_of
 from polynya.backup.streams import Library, Piece, streams_of
-from polynya.node.from_store import FromStore
-from polynya.node.restoring import Restorer
 from polynya.objectstore import MemoryStore, claim_root
-from polynya.stream import index
-from polynya.stream.eviction import where_of
+from polynya.recovery.from_store import FromStore
+from polynya.recovery.restore import Restorer
 from polynya.stream.machine import Machine
+from polynya.stream.rules.eviction import where_of
+from polynya.stream.state import index
 
 if TYPE_CHECKING:
     from sim_swarm import SwarmEpisode
@@ -104,7 +104,7 @@ class Loss:
 
 
 class Target:
-    """`polynya.node.restoring.Target` without a disk."""
+    """`polynya.recovery.restore.Target` without a disk."""
 
     def __init__(self, states: FromStore) -> None:
         whole = states.whole

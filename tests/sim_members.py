@@ -14,11 +14,11 @@ from sim_work import BASE, Shop
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
-from polynya.service.subscriptions.messages import Answer, Claim, Delete, Get, Members, Put, Work
 from polynya.stream.commands import Create, Encoding, SubscriptionConfig
 from polynya.stream.machine import Machine
-from polynya.stream.subscriptions import PULL_WAKE
-from polynya.stream.subscriptions_model import EXPLICIT, State
+from polynya.stream.subscriptions.rules import PULL_WAKE
+from polynya.stream.subscriptions.state import EXPLICIT, State
+from polynya.subscriptions.messages import Answer, Claim, Delete, Get, Members, Put, Work
 
 if TYPE_CHECKING:
     from sim_chaos import Episode

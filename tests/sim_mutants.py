@@ -21,38 +21,45 @@ from sim_moves import run_moves
 from sim_planned import run_planned
 from sim_swarm import run_swarm
 
-from polynya.backup import pruning, taking
+from polynya.admin.backup_routes import Backups
+from polynya.backup import pruning
+from polynya.backup import writer as taking
 from polynya.backup.manifest import Manifest
 from polynya.base.errors import Unavailable
+from polynya.cluster.placement import Placing
 from polynya.cold import Collector, steps
-from polynya.node import clock as clocks
-from polynya.node import encoding, engine, exchange, leads, replicated, snapshots
-from polynya.node.backups import Backups
-from polynya.node.from_store import FromStore
-from polynya.node.placing import Placing
-from polynya.node.replicated import ReplicatedCore
-from polynya.node.snapshots import portions
-from polynya.node.writing import Writes
+from polynya.engine import leadership, replicated
+from polynya.engine import log_clock as clocks
+from polynya.engine.journal_writer import Writes
+from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.snapshots import catch_up, snapshotter
+from polynya.engine.snapshots import encode as encoding
+from polynya.engine.snapshots.snapshotter import portions
 from polynya.objectstore import ObjectStore, StoreError
 from polynya.objectstore.api import AlreadyExists
 from polynya.raft import Configuration, Effects, Entry, HardState, Raft, Recovery, Role, Settings, election, following, leading, reading
 from polynya.raft import snapshots as raft_snapshots
+from polynya.recovery.from_store import FromStore
 from polynya.replica import planner
 from polynya.replica.member import Member
-from polynya.service import local, retainer, retention
-from polynya.service.recalls import Recalls
-from polynya.service.subscriptions import Subscriptions
-from polynya.service.subscriptions.links import Links
-from polynya.service.subscriptions.wakes import Wakes
-from polynya.stream import front, lifetimes, producers, rebirth, salvage, subscriptions, subscriptions_links, writes
-from polynya.stream import retention as bounds
-from polynya.stream import snapshots as stream_snapshots
+from polynya.service import assembly
+from polynya.service.streams import local, retention, retention_job
+from polynya.service.streams.rehydration import Recalls
 from polynya.stream.commands import PackWritten, SubscriptionEvent
-from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
-from polynya.stream.model import Stream
 from polynya.stream.replies import Code
-from polynya.stream.subscriptions_model import State, Subscription
+from polynya.stream.rules import lifetimes, producers, trimming, writes
+from polynya.stream.rules import retention as bounds
+from polynya.stream.snapshots import encode as stream_snapshots
+from polynya.stream.snapshots import restore_history, store_recovery
+from polynya.stream.state.model import Stream
+from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions import rules as subscriptions
+from polynya.stream.subscriptions.state import State, Subscription
+from polynya.subscriptions import Subscriptions
+from polynya.subscriptions.links import Links
+from polynya.subscriptions.wakes import Wakes
 from polynya.transport import Recollection
 from polynya.wal import SnapshotStore, recovery, writer
 
@@ -218,7 +225,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "segments go that the log needs": (ReplicatedCore, "floor_of", lambda core, number, **about: core.journal.position),
     "an fsync is left out": (writer.Writer, "_sync", lambda journal: None),
     "damage is cut as if it were a torn tail": (recovery, "_refuse_if_synced", lambda *place: None),
-    "log time is the node's own": (engine, "_not_before", lambda core, now_ms, reached: now_ms),
+    "log time is the node's own": (assembly, "_not_before", lambda core, now_ms, reached: now_ms),
     "a pack is named though the store did not answer": (steps.Steps, "write", _not_waited_for),
     "a 409 is taken for one's own earlier try": (steps, "put_again", _believes_409),
     "packs are deleted that are needed": (Machine, "condemned", _condemned_at_once),
@@ -226,7 +233,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
     "a vote counts that is none": (Configuration, "won", _any_vote),
     # What only shows where bounds are small enough to be met (sim_knobs.py).
     "a snapshot lacks what changed in its last pass": (
-        snapshots,
+        snapshotter,
         "encode_delta",
         edited_function(
             encoding.encode_delta,
@@ -235,11 +242,11 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {  # name -> what is replaced, and by
         ),
     ),
     "a snapshot lacks what changed behind its last slice": (
-        snapshots,
+        snapshotter,
         "encode_delta",
         edited_function(encoding.encode_delta, "last = machine.take_changes()", "last = Changes()"),
     ),
-    "only the last portion of payload is copied": (exchange, "portions", lambda batches: list(portions(batches))[-1:]),
+    "only the last portion of payload is copied": (catch_up, "portions", lambda batches: list(portions(batches))[-1:]),
     "a page that ends in the middle says that it is the last": (
         local.LocalGroups,
         "_read",
@@ -295,8 +302,8 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     # … and the loss of all nodes (sim_loss.py)
     "a recovery looks for no packs that came after the copies": (FromStore, "_look_at_packs", _nothing),
     # … and operators (sim_backups.py, sim_restored.py)
-    "a restore goes on at the numbers of what was lost": (rebirth, "_jump", lambda stream: None),
-    "a restore knows no producers": (rebirth, "_jump", _forgets_producers),
+    "a restore goes on at the numbers of what was lost": (restore_history, "_jump", lambda stream: None),
+    "a restore knows no producers": (restore_history, "_jump", _forgets_producers),
     # … and what is left over (sim_tidy.py)
     "packs that no log knows are kept for ever": (Collector, "sweep", _nothing),
     # … and streams that end by themselves (sim_ends.py)
@@ -308,12 +315,12 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     ),
     # … and streams of bounded length (sim_keeps.py)
     "what is young is trimmed": (
-        retainer,
+        retention_job,
         "cut_of",
         edited_function(bounds.cut_of, "retention.age_seconds * 1000", "retention.age_seconds * 500"),
     ),
     "less is kept than is to be": (
-        retainer,
+        retention_job,
         "cut_of",
         edited_function(
             bounds.cut_of,
@@ -325,15 +332,15 @@ LIVED: dict[str, tuple[Any, str, Any]] = {  # what only the clients of sim_life.
     "wakes are announced to nobody": (Wakes, "_announce", _nothing),
     "groups are not told of subscriptions that are gone": (Links, "untell", _nothing),
     "a stream that is taken off a subscription stays linked": (
-        subscriptions_links,
+        links,
         "_set_streams",
-        edited_function(subscriptions_links._set_streams, "_unlink(watch, stream, EXPLICIT)", "pass"),
+        edited_function(links._set_streams, "_unlink(watch, stream, EXPLICIT)", "pass"),
     ),
     # … and clients that change a source between the steps of a fork (sim_forks.py)
     "pins that are not confirmed pin nothing": (
-        front,
+        trimming,
         "_needed",
-        edited_function(front._needed, "(stream.pins or {}).values()", "(pin for pin in (stream.pins or {}).values() if pin.confirmed)"),
+        edited_function(trimming._needed, "(stream.pins or {}).values()", "(pin for pin in (stream.pins or {}).values() if pin.confirmed)"),
     ),
     "a deleted source keeps nothing for forks that are not confirmed": (
         lifetimes.cut_to_pins,
@@ -354,13 +361,13 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
     "data goes by the map alone": (Placing, "_drop", _by_the_map_alone),
     "what was dropped is found again": (Recovery, "dropped", _dropped_is_not_noticed),
     "learners count, and one majority of two": (Configuration, "agreed", _learners_too),
-    "leads follow to nodes that lag": (leads, "_follows", lambda raft, node, lacks=0: True),
+    "leads follow to nodes that lag": (leadership, "_follows", lambda raft, node, lacks=0: True),
     "leads stay where their writers are, however they came there": (
-        leads.Leads,
+        leadership.Leads,
         "_follow",
-        edited_function(leads.Leads._follow, "self._is_to_stay(number)", "True"),
+        edited_function(leadership.Leads._follow, "self._is_to_stay(number)", "True"),
     ),
-    "leads follow at once from where they were put": (leads, "PLACED_SECONDS", 0.0),
+    "leads follow at once from where they were put": (leadership, "PLACED_SECONDS", 0.0),
     "a lease is judged by the time of the last turn": (Raft, "readable", lambda raft, now_ms: reading.has_lease(raft)),
     "a lease takes no account of clocks that drift": (Settings, "lease_ms", property(lambda settings: settings.election_ms - 2)),
     "a leader that hears nobody leads on": (
@@ -394,10 +401,10 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {  # by a test (`STORIES`), where a s
     "an older copy of a node's data is let in": (Recollection, "lacks", lambda recollection, hello: ""),
     # … of evictions, of backups, and of what a recovery finds
     "a stream that was evicted and trimmed is recovered with what was trimmed": (
-        salvage.whole_again,
+        store_recovery.whole_again,
         "__code__",
         edited_function(
-            salvage.whole_again,
+            store_recovery.whole_again,
             "if ghost.first_record > stream.first_record: _trim(image, stream, (ghost.first_record, ghost.first_byte))",
             "pass",
         ).__code__,

@@ -11,9 +11,9 @@ from sim_process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.raft import Raft, Settings
-from polynya.stream import snapshots
 from polynya.stream.machine import Machine
-from polynya.transport.hello import PROTOCOL_MAX
+from polynya.stream.snapshots import encode as snapshots
+from polynya.transport.handshake import PROTOCOL_MAX
 from polynya.wal import Journal, WriteBatch
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sim_moves import NODES_MAX, Moves
 from sim_process import NOBODY
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import ByCore, Told, observed, replica_of
+from polynya.cluster.status import ByCore, Told, observed, replica_of
 from polynya.replica import refusals, zones
 from polynya.replica.planner import Balanced, Change, Observed, Place, Placed, Remove, Step, Transfer, may_rest, plan
 from polynya.stream.commands import (

@@ -18,16 +18,16 @@ from sim_work import BASE, PULL, URL
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.offsets import parse_token
-from polynya.node.birth import Birth
-from polynya.node.from_backup import FromBackup, renaming
-from polynya.node.restoring import Restorer, Target
+from polynya.config.node_identity import Birth
 from polynya.objectstore import MemoryStore, StoreSettings
-from polynya.service.subscriptions.messages import Get
-from polynya.service.subscriptions.webhooks import Outcome
+from polynya.recovery.from_backup import FromBackup, renaming
+from polynya.recovery.restore import Restorer, Target
 from polynya.stream.commands import Producer
-from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.state.record_gaps import JUMP
+from polynya.subscriptions.messages import Get
+from polynya.subscriptions.webhooks import Outcome
 from polynya.wal import Journal, SnapshotStore
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ WIDTH = 8
 
 
 class SimTarget(Target):
-    """`polynya.node.restoring.Target` on the simulated disk of a node."""
+    """`polynya.recovery.restore.Target` on the simulated disk of a node."""
 
     def __init__(self, node: Node, history: int) -> None:
         world = node.world

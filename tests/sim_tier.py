@@ -13,10 +13,12 @@ from unittest import mock
 
 from sim_store import SimStore
 
-from polynya.backup import pruning, taking
+from polynya.admin import backup_routes
+from polynya.admin.store_checks import StoreChecks
+from polynya.backup import pruning, writer
 from polynya.backup.copies import Whole
 from polynya.base.errors import PolynyaError
-from polynya.cli import backup_source
+from polynya.cli.storage import source
 from polynya.cold import (
     ColdReader,
     Collector,
@@ -34,17 +36,16 @@ from polynya.cold import (
     merger,
     steps,
 )
-from polynya.node import backups, copying
-from polynya.node.checks import StoreChecks
-from polynya.node.copying import Copier
-from polynya.node.engine import Engine
-from polynya.node.store_access import Patience, StoreAccess
-from polynya.node.store_leads import Asking, StoreLeads
 from polynya.objectstore import WatchedStore
-from polynya.service import forks, retainer, settle
-from polynya.service.subscriptions import keys, operations, wakes
+from polynya.service.assembly import Engine
+from polynya.service.streams import forks, outbox_sender, retention_job
 from polynya.stream.commands import Evict
-from polynya.stream.levels import level_of
+from polynya.stream.state.feature_level import level_of
+from polynya.subscriptions import keys, operations, wakes
+from polynya.tiering import state_copies
+from polynya.tiering.state_copies import Copier
+from polynya.tiering.store_health import Patience, StoreAccess
+from polynya.tiering.store_leadership import Asking, StoreLeads
 from polynya.transport import address
 
 CLUSTER = "c" * 32
@@ -145,16 +146,16 @@ def chance_of(seed: int) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "token_bytes", random.randbytes))
         for module in (forks, keys, operations, wakes):
             stack.enter_context(mock.patch.object(module, "secrets", drawn))
-        stack.enter_context(mock.patch.object(taking, "token_bytes", aside.randbytes))
-        stack.enter_context(mock.patch.object(backups, "token_hex", lambda count: aside.randbytes(count).hex()))
-        stack.enter_context(mock.patch.object(backup_source, "time", clock))
+        stack.enter_context(mock.patch.object(writer, "token_bytes", aside.randbytes))
+        stack.enter_context(mock.patch.object(backup_routes, "token_hex", lambda count: aside.randbytes(count).hex()))
+        stack.enter_context(mock.patch.object(source, "time", clock))
         stack.enter_context(mock.patch.object(pruning, "UNDER_WAY_MS", 15_000))
-        for module in (flusher, keys, retainer):
+        for module in (flusher, keys, retention_job):
             stack.enter_context(mock.patch.object(module, "time", clock))
         stack.enter_context(mock.patch.object(merger, "monotonic", now))
         stack.enter_context(mock.patch.object(collector, "token_hex", hexed))
         stack.enter_context(mock.patch.object(steps, "WRITE_MS_MAX", WRITE_MS_MAX))
         stack.enter_context(mock.patch.object(wakes, "random", more))
-        stack.enter_context(mock.patch.multiple(copying, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
-        stack.enter_context(mock.patch.multiple(settle, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))
+        stack.enter_context(mock.patch.multiple(state_copies, EVERY_SECONDS=every, SOON_SECONDS=every / 2))
+        stack.enter_context(mock.patch.multiple(outbox_sender, PIN_PATIENCE_MS=patience_ms, PIN_PATIENCE_AFTER_START_MS=patience_ms // 2))
         yield

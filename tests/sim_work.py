@@ -14,12 +14,12 @@ import msgspec
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import canonical_name, spelled_name
 from polynya.base.offsets import format_token, parse_token
-from polynya.service.subscriptions.messages import Answer, Claim, Get, Put, Work
-from polynya.service.subscriptions.wakes import HOME_PREFIX
-from polynya.service.subscriptions.webhooks import Outcome
 from polynya.stream.commands import Command, SubscriptionConfig
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK
+from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
+from polynya.subscriptions.messages import Answer, Claim, Get, Put, Work
+from polynya.subscriptions.wakes import HOME_PREFIX
+from polynya.subscriptions.webhooks import Outcome
 
 if TYPE_CHECKING:
     from sim_chaos import Episode

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from story_scripts import traced
 from stream_world import World, json_batch, position_of, raw_batch
 
-from polynya.stream import index
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -51,11 +50,12 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.model import Stream
-from polynya.stream.reading import Refused, Want
+from polynya.stream.read_plan import Refused, Want
 from polynya.stream.replies import Code, Reply
-from polynya.stream.retention import cut_of, retention_of
-from polynya.stream.tables import lag_of
+from polynya.stream.rules.retention import cut_of, retention_of
+from polynya.stream.rules.tables import lag_of
+from polynya.stream.state import index
+from polynya.stream.state.model import Stream
 
 
 def run(text: str) -> str:

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 
 from google_crc32c import value as crc32c
 
-from polynya.stream import deltas
-from polynya.stream.changes import Changes
 from polynya.stream.commands import Batch, ColdSlice, Command, Encoding, Evict, Return
-from polynya.stream.eviction import ghost_of, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
-from polynya.stream.front import past_of
-from polynya.stream.holes import JUMP
-from polynya.stream.index import Index
 from polynya.stream.machine import Machine
-from polynya.stream.model import Front, HotBatch, Stream
-from polynya.stream.reading import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
+from polynya.stream.read_plan import AT_BYTE, ColdPiece, HotPiece, ReadPlan, Refused, Want, cut
 from polynya.stream.replies import Reply
-from polynya.stream.retention import retention_of
-from polynya.stream.snapshots import decode_image, write_image
+from polynya.stream.rules.eviction import ghost_of, ghosts, is_evictable, mark_of, slice_of, state_of, whole_of
+from polynya.stream.rules.retention import retention_of
+from polynya.stream.rules.trimming import past_of
+from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.state.changes import Changes
+from polynya.stream.state.index import Index
+from polynya.stream.state.model import Front, HotBatch, Stream
+from polynya.stream.state.record_gaps import JUMP
 
 Page = tuple[bytes, tuple[int, int], tuple[int, int]]  # payload, begin, end
 

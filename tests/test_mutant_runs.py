@@ -15,7 +15,7 @@ import sim_mutants
 from code_edits import Stale, edited_function, edited_source
 from mutant_runs import ERRORS, Trials, check_fault, watched
 
-from polynya.node.replicated import ReplicatedCore
+from polynya.engine.replicated import ReplicatedCore
 
 SOURCE = "def first(a):\n    return a + 1\n\nclass Kind:\n    def first(self, a):\n        return a + 1\n"
 

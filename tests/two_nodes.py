@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from polynya.base.errors import Unavailable
-from polynya.node.ports import shared_listener, take_port
+from polynya.system.ports import shared_listener, take_port
 from polynya.transport import Transport, address, transport
 from polynya.transport.dialing import PeerTls
 from polynya.transport.transport import Cluster

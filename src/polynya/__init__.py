@@ -1,8 +1,21 @@
 """Polynya: append and tail streams over HTTP, and find every stream again as an Iceberg and a Delta table.
 
-The rooms, from the bottom: `base`; the pure `raft` and `stream`; `replica` and `wire`; `files`; `objectstore`, `wal`, `transport`, `cold`; the narrow
-waist `service`; `backup`; `front`, `console`, `lakehouse`; `node`; `client`, which stands apart and knows nothing of the server; `cli`. Imports point
-downwards only (`tests/test_layers.py`).
+Every folder here is a room. From the top, each imports from lower lines only (`tests/test_layers.py` has the exact list):
+
+* `cli`: the command line. `client`: the Python client, which imports `base` and nothing else.
+* `node`: the composition root: supervisor, core process, assembly, shutdown.
+* `recovery`: restore from a backup or from the object store, and reshard.
+* `admin`: listeners, health, metric sources, audit. `cluster`: membership, placement, certificates.
+* `front`: the protocols that clients speak.
+* `subscriptions`: webhooks and workers that wake. `tiering`: old data moves to the object store.
+* `service`: find the group of a stream, then propose, wait, read and tail.
+* `engine`: the turn loop of a core, its journal writer, leadership and snapshots.
+* `backup`, `cold` (packs), `console` (web), `lakehouse` (tables).
+* `replica` (a group's log joined to its state), `wire` (formats), `config`, `system`.
+* `raft`, `stream` (the state machine), `transport`, `wal`, `objectstore`, `access`.
+* `base`, `files` (durable small files), `observability`.
+
+An append walks down: `front`, `service`, `engine`, `replica`, `wal`.
 """
 
 __version__ = "0.1.0"

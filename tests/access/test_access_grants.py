@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.access.grants import VERBS, BadScope, Principal, parse_scope, parse_scopes
+from polynya.access.rate_limits import Meter
 from polynya.base.names import BadName, canonical_name
-from polynya.service.access.grants import VERBS, BadScope, Principal, parse_scope, parse_scopes
-from polynya.service.access.meters import Meter
 
 
 def principal(*scopes: str) -> Principal:

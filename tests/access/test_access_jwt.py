@@ -14,10 +14,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from polynya.service.access import Access, BadScope, Denied, KeysUnknown, revoked
-from polynya.service.access.issuer import BadJwt, Expected, Issuer, KeyUnknown
-from polynya.service.access.revoked import UnwantedJwt
-from polynya.service.access.store import TokenFile, Wanted
+from polynya.access import Access, BadScope, Denied, KeysUnknown, revocations
+from polynya.access.jwt_issuer import BadJwt, Expected, Issuer, KeyUnknown
+from polynya.access.revocations import UnwantedJwt
+from polynya.access.token_file import TokenFile, Wanted
 
 ISSUER, AUDIENCE = "https://issuer.example", "polynya"
 EXPECTED = Expected(ISSUER, AUDIENCE)
@@ -283,7 +283,7 @@ def test_a_subject_s_jwts_are_revoked_and_it_may_come_back_with_a_newer_one(tmp_
 
 
 def test_a_revocation_lasts_as_long_as_was_said_and_the_list_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revoked, "REVOKED_JWTS_MAX", 2)
+    monkeypatch.setattr(revocations, "REVOKED_JWTS_MAX", 2)
     tokens, _ = jwts_of(tmp_path)
     first = tokens.revoke_jwt(UnwantedJwt(jti="1", expires_in_seconds=60), 1000)
     assert (first.revoked_ms, first.expires_ms) == (1000, 61_000)

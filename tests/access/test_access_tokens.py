@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from several_writers import write_at_once
 
+from polynya.access import Access, BadScope, Denied, Limits
+from polynya.access import authenticator as guard_module
+from polynya.access.token_file import NoToken, TokenFile, Wanted
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CREDENTIALS_KEPT_MAX
-from polynya.service.access import Access, BadScope, Denied, Limits
-from polynya.service.access import guard as guard_module
-from polynya.service.access.store import NoToken, TokenFile, Wanted
 
 NOW = 1_700_000_000_000
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polynya.access import shared_tokens
+from polynya.access.grants import BadScope
+from polynya.access.revocations import RevokedJwt, UnwantedJwt
+from polynya.access.token_file import AtRest, NoToken, TokenFile, TokenRecord, Wanted, merged
+from polynya.admin.token_store import SharedTokens, TokenCopy
 from polynya.base.errors import Unavailable
-from polynya.node.tokens import SharedTokens, TokenCopy
-from polynya.service.access import shared
-from polynya.service.access.grants import BadScope
-from polynya.service.access.revoked import RevokedJwt, UnwantedJwt
-from polynya.service.access.store import AtRest, NoToken, TokenFile, TokenRecord, Wanted, merged
 from polynya.stream.commands import MetaChange
 from polynya.stream.machine import Machine
-from polynya.stream.meta import version_of
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.meta import version_of
 
 NOW = int(time.time() * 1000)
 
@@ -42,15 +42,15 @@ KNOWN = st.builds(
 
 @given(KNOWN, KNOWN, KNOWN)
 def test_the_sum_of_what_nodes_know_does_not_depend_on_who_heard_of_what_first(one: AtRest, two: AtRest, three: AtRest) -> None:
-    assert shared.encode(merged(one, two)) == shared.encode(merged(two, one))
-    assert shared.encode(merged(merged(one, two), three)) == shared.encode(merged(one, merged(two, three)))
-    assert shared.encode(merged(one, one)) == shared.encode(one)
+    assert shared_tokens.encode(merged(one, two)) == shared_tokens.encode(merged(two, one))
+    assert shared_tokens.encode(merged(merged(one, two), three)) == shared_tokens.encode(merged(one, merged(two, three)))
+    assert shared_tokens.encode(merged(one, one)) == shared_tokens.encode(one)
     both = merged(one, two)
     for known in (one, two):
         for each in known.tokens:
             (found,) = [other for other in both.tokens if other.id == each.id]
             assert each.revoked_ms is None or found.revoked_ms is not None, "a revocation came undone"
-    assert shared.encode(shared.decode(shared.encode(both))) == shared.encode(both)
+    assert shared_tokens.encode(shared_tokens.decode(shared_tokens.encode(both))) == shared_tokens.encode(both)
 
 
 class Meta:
@@ -127,18 +127,18 @@ async def test_what_is_made_in_a_data_folder_is_shared_and_a_file_that_was_lost_
     one.file.path.unlink()
     await one.copy.look()
     assert one.names() == {"root": "revoked"}, "and it is not active again"
-    version = version_of(meta.machine.meta, shared.SCOPE)
+    version = version_of(meta.machine.meta, shared_tokens.SCOPE)
     for _ in range(3):
         await one.copy.look()
         await two.copy.look()
-    assert version_of(meta.machine.meta, shared.SCOPE) == version, "nothing is said twice"
+    assert version_of(meta.machine.meta, shared_tokens.SCOPE) == version, "nothing is said twice"
 
 
 @story
 async def test_changes_at_the_same_moment_are_both_made(meta: Meta, one: Node, two: Node) -> None:
     def other() -> None:
-        key = shared.encode(AtRest(tokens=[record("a")]))
-        assert meta.machine.apply(MetaChange(shared.SCOPE, 0, list(key.items())), 1).code == Code.OK
+        key = shared_tokens.encode(AtRest(tokens=[record("a")]))
+        assert meta.machine.apply(MetaChange(shared_tokens.SCOPE, 0, list(key.items())), 1).code == Code.OK
 
     meta.before = other
     await one.tokens.add(wanted("shop"), NOW)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from backup_world import BackedUp, FakeSource, restored, taken
 
-from polynya.backup.shelf import chosen
+from polynya.backup.repository import chosen
 from polynya.backup.verifying import Verifier
 from polynya.base.errors import CorruptData
 from polynya.objectstore import MemoryStore, ObjectStore

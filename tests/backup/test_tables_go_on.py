@@ -11,9 +11,9 @@ from cold_world import CLUSTER, GROUPS
 from stream_world import World, raw_batch
 
 from polynya.base.names import group_of
-from polynya.node.config import Config
-from polynya.node.restoring import Origin, Restored, State, address_of
+from polynya.config.model import Config
 from polynya.objectstore import MemoryStore
+from polynya.recovery.restore import Origin, Restored, State, address_of
 from polynya.stream.commands import (
     Append,
     ClaimRanges,
@@ -26,7 +26,7 @@ from polynya.stream.commands import (
     TablePlanned,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.snapshots import decode_image
+from polynya.stream.snapshots.encode import decode_image
 
 NAMES = {group: next(f"docs/{n}" for n in range(99) if group_of(f"docs/{n}", GROUPS) == group) for group in range(1, GROUPS + 1)}
 

@@ -19,26 +19,26 @@ from google_crc32c import value as crc32c
 from msgspec import structs
 from stream_world import raw_batch
 
-from polynya.backup import copies, pruning, working
+from polynya.backup import copies, progress, pruning
 from polynya.backup.group_file import Header
 from polynya.backup.manifest import Manifest, new_id
 from polynya.backup.pruning import prune
-from polynya.backup.shelf import TarReader, TarWriter, backups_on, chosen
+from polynya.backup.repository import TarReader, TarWriter, backups_on, chosen
 from polynya.backup.streams import Library, size_of, streams_of
-from polynya.backup.taking import Progress, Taker
 from polynya.backup.verifying import Verifier
+from polynya.backup.writer import Progress, Taker
 from polynya.base.errors import ConfigError, CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.cli.backup_places import to_write
+from polynya.cli.storage.places import to_write
 from polynya.cold import Evictor, EvictSettings
-from polynya.node import birth
-from polynya.node.claims import MEMBERS
-from polynya.node.restoring import INDEX, TERM, check_root
+from polynya.config import node_identity
 from polynya.objectstore import MemoryStore, ObjectInfo, StoreUnavailable, claim_root, release_root
+from polynya.recovery.restore import INDEX, TERM, check_root
 from polynya.stream.commands import Append, Producer, TableCreate
-from polynya.stream.holes import JUMP
-from polynya.stream.rebirth import UID_JUMP
 from polynya.stream.replies import Code
+from polynya.stream.snapshots.restore_history import UID_JUMP
+from polynya.stream.state.record_gaps import JUMP
+from polynya.tiering.root_claim import MEMBERS
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -137,7 +137,7 @@ class Shaky(MemoryStore):
 @run
 async def test_a_place_that_fails_now_and_then_gets_a_whole_backup(tmp_path: Path) -> None:
     tier, shelf = await half_cold(), Shaky()
-    with mock.patch.object(working, "PAUSES", (0.0, 0.0)):
+    with mock.patch.object(progress, "PAUSES", (0.0, 0.0)):
         manifest, done = await taken(FakeSource(tier), shelf)
     assert done.objects == manifest.objects.count > 0 and shelf.writes > 8
     assert await verified(shelf) == []
@@ -150,7 +150,7 @@ async def test_an_object_store_that_fails_now_and_then_gets_what_is_restored(tmp
         tier.fill(3, 2)
         await tier.flusher.flush_now()
     manifest, _ = await taken(FakeSource(tier), shelf)
-    with mock.patch.object(working, "PAUSES", (0.0, 0.0)):
+    with mock.patch.object(progress, "PAUSES", (0.0, 0.0)):
         done = await restored(tmp_path / "new", shelf, manifest, store)
     assert done.objects == manifest.objects.count > 2 and store.writes > 8
     assert {f"objects/{key}" for key in store.objects if "/packs/" in key} == {key for key in shelf.objects if "/packs/" in key}
@@ -165,7 +165,7 @@ async def test_a_place_that_stays_away_is_asked_a_few_times(tmp_path: Path) -> N
         raise StoreUnavailable("403 Forbidden")
 
     shelf.put = away  # type: ignore[method-assign]
-    with mock.patch.object(working, "PAUSES", (0.0, 0.0)), pytest.raises(StoreUnavailable, match="403"):
+    with mock.patch.object(progress, "PAUSES", (0.0, 0.0)), pytest.raises(StoreUnavailable, match="403"):
         await taken(FakeSource(tier), shelf)
     assert len(asked) == 3
 
@@ -496,8 +496,8 @@ async def test_a_restore_that_was_interrupted_begins_anew(tmp_path: Path) -> Non
     await shelf.delete([part])
     with pytest.raises(CorruptData, match="missing"):
         await restored(tmp_path / "new", shelf, manifest, MemoryStore())
-    assert (tmp_path / "new" / birth.RESTORING).exists()
-    assert not (tmp_path / "new" / birth.FILE).exists()
+    assert (tmp_path / "new" / node_identity.RESTORING).exists()
+    assert not (tmp_path / "new" / node_identity.FILE).exists()
     await shelf.put(part, data)
     await check_restored(tier, tmp_path / "new", shelf, manifest)
 
@@ -508,7 +508,7 @@ async def test_what_was_restored_with_a_store_and_went_on_there_is_not_restored_
     store = MemoryStore()
     await release_root(store, await claim_root(store, CLUSTER, 7, "start"))
     for node, history, is_refused in ((0, 7, True), (0, 6, True), (0, 8, False), (2, 7, False), (2, 6, True)):
-        new = birth.Birth(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
+        new = node_identity.Birth(cluster_id=CLUSTER, node=node, history=history, groups=1, cores=1, created_ms=0)
         if is_refused:
             with pytest.raises(ConfigError, match="before"):
                 await check_root(store, new, take_over=True)
@@ -521,7 +521,7 @@ async def test_a_cluster_that_was_restored_with_a_store_and_went_on_there_is_not
     """Its nodes may be restored one by one, and started at once; with a leader, which takes a majority of them, it goes on, and its states are copied."""
     store, state = MemoryStore(), b"state"
     await release_root(store, await claim_root(store, CLUSTER, 7, MEMBERS))
-    new = birth.Birth(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
+    new = node_identity.Birth(cluster_id=CLUSTER, node=2, nodes=(1, 2, 3), history=7, groups=1, cores=1, created_ms=0)
     for index, term in ((INDEX, TERM), (INDEX + 1, TERM + 1)):
         await check_root(store, new, take_over=False)
         await copies.write(store, (CLUSTER, 7), Header(1, term, index, 0, len(state), int(crc32c(state)), 0), [state])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from polynya.backup.working import COPIES, at_once
+from polynya.backup.progress import COPIES, at_once
 from polynya.base.errors import CorruptData
 
 

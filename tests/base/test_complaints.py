@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.base.complaints import AGAIN_SECONDS, KEPT_MAX, Complaints
+from polynya.base.log_throttle import AGAIN_SECONDS, KEPT_MAX, Complaints
 
 
 def test_the_same_is_said_once_and_again_after_a_minute_with_how_often():

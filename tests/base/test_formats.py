@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from google_crc32c import value as crc32c
 
+from polynya.access.token_file import TokenFile, Wanted
 from polynya.backup import manifest
 from polynya.base.errors import ConfigError
 from polynya.base.formats import FORMAT, check_format
-from polynya.node.birth import FILE, birth_of
-from polynya.node.config import load
+from polynya.config.model import load
+from polynya.config.node_identity import FILE, birth_of
 from polynya.objectstore import MARKER_KEY, RootMarker, claim_root, read_root
 from polynya.objectstore.memory import MemoryStore
-from polynya.service.access.store import TokenFile, Wanted
 
 Open = Callable[[Path, int], object]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from scripted_server import Scripted, scripted
 
-from polynya.cli import exits
-from polynya.cli.client import Client
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits
 
 
 @pytest.fixture

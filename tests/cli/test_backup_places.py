@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polynya.cli import backup_places, exits
+from polynya.cli.storage import places
+from polynya.cli.terminal import exits
 
 
 @pytest.mark.parametrize(
@@ -21,17 +22,17 @@ from polynya.cli import backup_places, exits
     ],
 )
 def test_a_folder_may_be_given_as_a_url(place: str, path: str) -> None:
-    assert backup_places.path_of(place) == path
+    assert places.path_of(place) == path
 
 
 @pytest.mark.parametrize("place", ["gs://bucket/a", "http://there/a", "file://backups", "S3://bucket"])
 def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def write() -> None:
-        async with backup_places.to_write(place, None):
+        async with places.to_write(place, None):
             raise AssertionError("there is no such place")
 
     async def read() -> None:
-        async with backup_places.to_read(place, None):
+        async with places.to_read(place, None):
             raise AssertionError("there is no such place")
 
     monkeypatch.chdir(tmp_path)
@@ -43,7 +44,7 @@ def test_no_folder_is_made_for_what_is_no_place(place: str, tmp_path: Path, monk
 
 def test_a_folder_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
     async def read() -> tuple[bytes, list[str]]:
-        async with backup_places.to_read(str(tmp_path), None) as shelf:
+        async with places.to_read(str(tmp_path), None) as shelf:
             return await shelf.get("a/b"), [info.key async for info in shelf.list("")]
 
     (tmp_path / "a").mkdir()

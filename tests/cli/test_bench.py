@@ -15,7 +15,7 @@ from free_ports import nobody
 from polling import wait_until
 from product import RunningNode, environment, polynya, running_node
 
-from polynya.cli.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run, Stop
+from polynya.cli.streams.bench import RECORD_BYTES_MIN, Follower, Latencies, Load, Mismatch, Run, Stop
 from polynya.client import AsyncClient
 
 LOAD = Load(size=100, seconds=0.2, batch_records=10, in_flight=2)
@@ -105,7 +105,7 @@ def test_records_have_the_size_that_was_asked_for() -> None:
 
 
 def test_latencies_are_thinned_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.cli.bench.SAMPLES_MAX", 100)
+    monkeypatch.setattr("polynya.cli.streams.bench.SAMPLES_MAX", 100)
     latencies = Latencies()
     for ms in range(1000):
         latencies.add(float(ms))

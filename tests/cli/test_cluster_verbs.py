@@ -15,10 +15,9 @@ from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
 from polynya.base.errors import ConfigError
-from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.cluster import _look_again
-from polynya.cli.cluster_dev import (
+from polynya.cli.cluster.commands import _look_again
+from polynya.cli.cluster.dev import (
     DevNode,
     Laid,
     _config,
@@ -30,10 +29,11 @@ from polynya.cli.cluster_dev import (
     next_place,
     running_pid,
 )
-from polynya.node.authority import peer_tls_of
-from polynya.node.cluster_settings import ClusterConfig, parse_nodes
-from polynya.node.config import load
-from polynya.node.settings import SETTINGS
+from polynya.cli.terminal import exits
+from polynya.cluster.certificates import peer_tls_of
+from polynya.config.cluster_settings import ClusterConfig, parse_nodes
+from polynya.config.model import load
+from polynya.config.settings import SETTINGS
 
 
 def run(*arguments: str) -> Result:
@@ -66,7 +66,7 @@ def test_status_shows_nodes_and_groups():
 
 def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
     looks = []
-    monkeypatch.setattr("polynya.cli.cluster.WATCH_SECONDS", 0)
+    monkeypatch.setattr("polynya.cli.cluster.commands.WATCH_SECONDS", 0)
     with scripted(said("node 2 does not answer"), DROP, DROP, DROP, said(notes=["zone a has most replicas"])) as server:
 
         def again(client: Any) -> Any:
@@ -76,7 +76,7 @@ def test_status_goes_on_while_it_watches_though_the_node_is_away(monkeypatch):
             return looks[-1]
 
         look = _look_again
-        monkeypatch.setattr("polynya.cli.cluster._look_again", again)
+        monkeypatch.setattr("polynya.cli.cluster.commands._look_again", again)
         shown = run("status", "--watch", "--server", server.url)
     assert None in looks
     assert "! node 2 does not answer" in shown.output and "does not answer: " in shown.output
@@ -124,7 +124,7 @@ def test_health_of_a_node_that_no_cluster_knows_says_so():
 
 
 def test_health_can_wait(monkeypatch):
-    monkeypatch.setattr("polynya.cli.cluster.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.cli.cluster.commands.WATCH_SECONDS", 0.0)
     with scripted(said("no leader: group 1"), said("no leader: group 1"), said()) as server:
         watched = run("health", "--watch", "--exit-when-healthy", "--server", server.url)
     assert (watched.exit_code, watched.stdout) == (0, "! no leader: group 1\nhealthy\n")
@@ -174,7 +174,7 @@ def test_an_authority_is_made_once_and_certificates_again(tmp_path: Path):
     ],
 )
 def test_dev_refuses_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str):
-    monkeypatch.setattr("polynya.cli.cluster_dev._lay_out", lambda *_: pytest.fail("it is not refused"))
+    monkeypatch.setattr("polynya.cli.cluster.dev._lay_out", lambda *_: pytest.fail("it is not refused"))
     refused = run("dev", "--data", str(tmp_path / "c"), *flags)
     assert refused.exit_code == exits.USAGE and said in refused.output
     assert not (tmp_path / "c").exists()
@@ -198,7 +198,7 @@ def test_a_node_more_of_a_development_cluster_is_found_where_it_starts(tmp_path:
 
 
 def test_dev_leaves_a_cluster_that_runs_alone(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("polynya.cli.cluster_dev.LEAVE_SECONDS", 0)
+    monkeypatch.setattr("polynya.cli.cluster.dev.LEAVE_SECONDS", 0)
     node = tmp_path / "node-1"
     node.mkdir()
     (node / "polynya.toml").write_text("as it was")
@@ -317,7 +317,7 @@ def test_a_node_that_is_added_gets_settings_that_can_be_read(tmp_path: Path):
 
 
 def test_a_read_replica_is_added_with_its_role_and_waited_for(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     reader = {**nodes_of(view())[0], "id": 4, "role": "reader", "replicas": 1, "behind_entries": 0}
     told = {**ADDED, "node": {**ADDED["node"], "role": "reader"}, "peers": [{**ADDED["peers"][0], "role": "voter"}]}
     views = [view(nodes=[reader | more]) for more in ({"there": False}, {}, {"replicas": 2, "behind_entries": 7}, {"replicas": 2})]
@@ -371,7 +371,7 @@ def test_a_replaced_disk_names_who_it_was():
 
 
 def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
-    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     left = [dict(node, leads=2 if node["id"] == 2 else 1) for node in nodes_of(view())]
     none = [dict(node, leads=0) for node in nodes_of(view())]
     with scripted(_json({"epoch": 9}), view(epoch=8, nodes=none), view(nodes=left), view(nodes=none)) as server:
@@ -398,7 +398,7 @@ def test_waiting_shows_what_is_left_and_ends_when_nothing_is(monkeypatch):
 
 
 def test_waiting_goes_on_at_another_node_when_the_one_that_was_asked_stops(monkeypatch):
-    monkeypatch.setattr("polynya.cli.cluster_wait.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("polynya.cli.cluster.wait.LOOK_SECONDS", 0.0)
     gone = [node for node in nodes_of(view()) if node["id"] != 1]
     with scripted(view(nodes=gone)) as other:
         there = [dict(node, http=other.url) if node["id"] == 2 else node for node in nodes_of(view())]
@@ -411,7 +411,7 @@ def test_ctrl_c_while_waiting_says_that_it_goes_on(monkeypatch):
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polynya.cli.cluster_wait.time.sleep", interrupt)
+    monkeypatch.setattr("polynya.cli.cluster.wait.time.sleep", interrupt)
     with scripted(_json({"epoch": 9}), view()) as server:
         left = run("remove", "1", "--wait", "--server", server.url)
     assert left.exit_code != 0 and "not waited for any longer: node 1: 2 replicas held. It goes on by itself" in left.stderr

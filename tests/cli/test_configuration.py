@@ -7,9 +7,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.node.settings import SETTINGS
+from polynya.cli.terminal import exits
+from polynya.config.settings import SETTINGS
 
 
 def ran(*arguments: str, **variables: str) -> Result:

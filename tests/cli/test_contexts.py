@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import scripted
 
-from polynya.cli import client, exits
 from polynya.cli.app import cli
-from polynya.cli.targets import Context, Contexts, find_target, load_contexts, save_contexts
+from polynya.cli.remote import client
+from polynya.cli.remote.targets import Context, Contexts, find_target, load_contexts, save_contexts
+from polynya.cli.terminal import exits
 
 EMPTY_LIST = (200, {"content-type": "application/json"}, b'{"streams":[]}')
 

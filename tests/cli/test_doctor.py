@@ -16,12 +16,13 @@ from product import polynya, running_node
 from s3_server import S3Server, s3_server  # noqa: F401 (a fixture)
 from scripted_server import scripted
 
-from polynya.cli import exits, targets
 from polynya.cli.app import cli
-from polynya.cli.checks import FAIL, OK, WARN, Finding, machine, place, store
-from polynya.cli.checks import server as server_checks
-from polynya.cli.checks.machine import LEAN, PYTHON_LATEST, check_python
-from polynya.node.config import Config, load
+from polynya.cli.diagnostics import FAIL, OK, WARN, Finding, data_dir, machine, store
+from polynya.cli.diagnostics import server as server_checks
+from polynya.cli.diagnostics.machine import LEAN, PYTHON_LATEST, check_python
+from polynya.cli.remote import targets
+from polynya.cli.terminal import exits
+from polynya.config.model import Config, load
 from polynya.objectstore import StoreSettings, claim_root, open_store
 
 STEPS = (WARN, FAIL)
@@ -139,30 +140,30 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(tmp_path: Path
     mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\ntmp {tmp_path}/in\\040side tmpfs rw 0 0\n")
     (tmp_path / "in side").mkdir()
     (tmp_path / "inside").mkdir()
-    assert place.file_system_of(tmp_path / "in side", str(mounts)) == "tmpfs"
-    assert place.file_system_of(tmp_path / "inside", str(mounts)) == "nfs4"
-    assert place.file_system_of(Path("/"), str(mounts)) == "ext4"
-    assert place.file_system_of(Path("/"), str(tmp_path / "none")) == ""
+    assert data_dir.file_system_of(tmp_path / "in side", str(mounts)) == "tmpfs"
+    assert data_dir.file_system_of(tmp_path / "inside", str(mounts)) == "nfs4"
+    assert data_dir.file_system_of(Path("/"), str(mounts)) == "ext4"
+    assert data_dir.file_system_of(Path("/"), str(tmp_path / "none")) == ""
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.001, OK), (0.05, WARN), (0.000_001, WARN)])
 def test_a_slow_disk_and_one_that_lies_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, status: str) -> None:
-    monkeypatch.setattr(place, "sync_seconds", lambda folder: [seconds] * 3)
-    found = {finding.name: finding for finding in place.check_data(load({"--data": str(tmp_path)}, environ={}).config)}
+    monkeypatch.setattr(data_dir, "sync_seconds", lambda folder: [seconds] * 3)
+    found = {finding.name: finding for finding in data_dir.check_data(load({"--data": str(tmp_path)}, environ={}).config)}
     assert found["fsync"].status == status
 
 
 def test_a_folder_that_may_not_be_written_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place.os, "access", lambda path, mode: False)
-    (finding,) = place.check_data(load({"--data": str(tmp_path / "x")}, environ={}).config)
+    monkeypatch.setattr(data_dir.os, "access", lambda path, mode: False)
+    (finding,) = data_dir.check_data(load({"--data": str(tmp_path / "x")}, environ={}).config)
     assert finding.status == FAIL and "chown" in finding.step
 
 
 def test_what_cannot_be_looked_at_is_a_failure_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def denied(place: Path) -> Finding:
-        raise PermissionError(13, "Permission denied", str(place))
+        raise PermissionError(13, "Permission denied", str(data_dir))
 
-    monkeypatch.setattr(place, "_space", denied)
+    monkeypatch.setattr(data_dir, "_space", denied)
     found = findings("--data", str(tmp_path), "--listen", "127.0.0.1:0")
     assert (found["data folder"].status, found["port"].status) == (FAIL, OK)
     assert "Permission denied" in found["data folder"].said

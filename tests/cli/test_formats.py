@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import scripted
 
-from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.formats import WIDTH_MIN, Table, cell_text, display_width, fitted
-from polynya.cli.pages import Page
-from polynya.cli.values import BEGIN, Begin
+from polynya.cli.terminal import exits
+from polynya.cli.terminal.read_pages import Page
+from polynya.cli.terminal.record_formats import WIDTH_MIN, Table, cell_text, display_width, fitted
+from polynya.cli.terminal.values import BEGIN, Begin
 
 TAIL = "0000000000000107_0000000000002000"
 FACTS = (200, {"content-type": "application/json", "stream-next-offset": TAIL}, b"")

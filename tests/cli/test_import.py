@@ -12,9 +12,10 @@ import pytest
 from product import RunningNode, polynya, running_node
 from scripted_server import scripted
 
-from polynya.cli import exits, importing
-from polynya.cli.client import Client
-from polynya.cli.importing import Copy, Source
+from polynya.cli.remote.client import Client
+from polynya.cli.streams import import_stream
+from polynya.cli.streams.import_stream import Copy, Source
+from polynya.cli.terminal import exits
 
 pytestmark = pytest.mark.process
 JSON = {"content-type": "application/json"}
@@ -65,7 +66,7 @@ def test_given_again_it_goes_on_where_the_copy_ends(node: RunningNode) -> None:
 def test_interrupted_inside_a_page_it_is_complete_after_the_next_time(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch, kind: str, fails_at: int
 ) -> None:
-    monkeypatch.setattr(importing, "PART_BYTES", 20)
+    monkeypatch.setattr(import_stream, "PART_BYTES", 20)
     name = f"cut/{kind[-4:]}{fails_at}"
     body = json.dumps(list(range(100, 140))).encode() if "json" in kind else bytes(range(200))
     url = put(node, f"from/{name}", body, kind=kind)

@@ -8,18 +8,18 @@ import pytest
 from click.testing import CliRunner
 from power_cut import PowerCut
 
+from polynya.access.token_file import TokenFile, Wanted
 from polynya.base.errors import ConfigError
-from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.cluster_dev import DevNode, Laid, _config, _laid_out, _lay_out, lay_out_joining, next_place
-from polynya.cli.targets import Context, Contexts, load_contexts, save_contexts
-from polynya.node.authority import peer_tls_of
-from polynya.node.birth import birth_of
-from polynya.node.cluster_settings import ClusterConfig, parse_nodes
-from polynya.node.config import Config, TlsConfig, load
-from polynya.node.settings import SETTINGS
-from polynya.node.tls import prepare
-from polynya.service.access.store import TokenFile, Wanted
+from polynya.cli.cluster.dev import DevNode, Laid, _config, _laid_out, _lay_out, lay_out_joining, next_place
+from polynya.cli.remote.targets import Context, Contexts, load_contexts, save_contexts
+from polynya.cli.terminal import exits
+from polynya.cluster.certificates import peer_tls_of
+from polynya.config.cluster_settings import ClusterConfig, parse_nodes
+from polynya.config.model import Config, TlsConfig, load
+from polynya.config.node_identity import birth_of
+from polynya.config.settings import SETTINGS
+from polynya.config.tls import prepare
 
 VALUES: dict[str, str | None] = dict.fromkeys(setting.key.replace(".", "_") for setting in SETTINGS)
 LAID = Laid(1, [], 3, objects=True)

@@ -14,8 +14,8 @@ from polling import wait_until
 from product import environment
 from scripted_server import scripted
 
-from polynya.cli import output, progress
-from polynya.cli.progress import Bar, Live, spelled_seconds
+from polynya.cli.terminal import output, progress
+from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
 
 
 def test_a_bar_says_how_much_how_fast_and_how_long_still() -> None:

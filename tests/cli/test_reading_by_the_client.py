@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
-from polynya.cli import exits
 from polynya.cli.app import cli
+from polynya.cli.terminal import exits
 
 JSON_STREAM = (200, {"content-type": "application/json", "stream-next-offset": "0000000000000000_0000000000000000"}, b"")
 SSE = {"content-type": "text/event-stream", "stream-incarnation": "7"}

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import Scripted, scripted
 
-from polynya.cli import exits, whole_store
 from polynya.cli.app import cli
+from polynya.cli.storage import cluster_store
+from polynya.cli.terminal import exits
 
 TOKEN = "0000000000000003_0000000000000021"
 TRIMMED = (200, {}, json.dumps({"retained_offset": TOKEN, "records": 3, "bytes": 2048}).encode())
@@ -121,8 +122,8 @@ def answers(port: int, *parts: object) -> list[tuple[int, dict[str, str], bytes]
 
 
 def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_store, "VAIN_MAX", 1)
-    monkeypatch.setattr(whole_store, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_store, "VAIN_MAX", 1)
+    monkeypatch.setattr(cluster_store, "PAUSE_SECONDS", 0.0)
     nobody = [{"groups": [3], "why": "no leader yet"}]
     part = {"left": [], "next": None, "packs": 1, "slices": 2, "bytes": 2048, "faults": []}
     fault = {"pack": "p/2-a", "kind": "missing", "streams": ["a", "b"]}
@@ -163,7 +164,7 @@ def test_verify_goes_on_where_a_group_has_moved_and_says_what_could_not_be_looke
 
 @pytest.mark.parametrize("verb", ["verify", "sweep"])
 def test_groups_that_could_not_be_looked_at_are_an_exit_code_of_their_own(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    monkeypatch.setattr(whole_store, "VAIN_MAX", 1)
+    monkeypatch.setattr(cluster_store, "VAIN_MAX", 1)
     with scripted() as server:
         nobody = {"shares": [], "leaderless": [{"groups": [0, 1], "why": "no leader yet"}]}
         server.answers = answers(int(server.url.rpartition(":")[2]), nobody, {"shares": [], "leaderless": []})

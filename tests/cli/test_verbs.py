@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import DROP, scripted
 
-from polynya.cli import append, exits
 from polynya.cli.app import cli
+from polynya.cli.streams import append
+from polynya.cli.terminal import exits
 
 TAIL = "0000000000000003_0000000000000021"
 JSON_STREAM = (200, {"content-type": "application/json", "stream-next-offset": TAIL}, b"")

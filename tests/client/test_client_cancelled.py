@@ -11,7 +11,7 @@ import pytest
 from polynya.client import ClientError, StreamNotFound
 from polynya.client.aio import AsyncReader
 from polynya.client.blocking import Reader
-from polynya.client.lines import AsyncFeed, Feed
+from polynya.client.drivers import AsyncFeed, Feed
 from polynya.client.messages import Answer, Request, Retry
 from polynya.client.reading import Place, read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polynya.client import Client
-from polynya.client.compass import ASK_SECONDS, AVOID_SECONDS, Compass, server_list
+from polynya.client.routing import ASK_SECONDS, AVOID_SECONDS, Compass, server_list
 
 A, B, C = "http://10.0.0.1:1", "http://10.0.0.2:1", "http://10.0.0.3:1"
 S, T = "/v1/stream/s", "/v1/stream/t"

@@ -11,9 +11,9 @@ import pytest
 from polynya.client import Batching, ProducerFailed, Retry
 from polynya.client.aio_producer import AsyncProducer
 from polynya.client.blocking_producer import Producer
+from polynya.client.http import AsyncWire, Wire, options_of
 from polynya.client.messages import Request
 from polynya.client.producing import Names
-from polynya.client.wires import AsyncWire, Wire, options_of
 
 NAMES = Names(stream="s", content_type="application/json", producer_id="p")
 OPTIONS = options_of("http://127.0.0.1:1", "", True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polynya.client import AsyncClient, Client
-from polynya.client.compass import Compass
+from polynya.client.routing import Compass
 
 OFFSET = "0000000000000001_0000000000000002"
 NODES = b'{"nodes": {"1": "http://10.0.0.1:4437"}}'

@@ -12,7 +12,7 @@ from talks import no, ok, play, token
 
 from polynya.client import Retry, StreamExists
 from polynya.client.messages import Answer, Broken, Give, Heard, Request
-from polynya.client.sharing import ACK_SECONDS, TURN_SECONDS, Job, Plan, Worker, disband
+from polynya.client.workers import ACK_SECONDS, TURN_SECONDS, Job, Plan, Worker, disband
 
 RETRY = Retry(seconds=5.0)
 PLAN = Plan(group="g", sources=("s",), lanes=1)

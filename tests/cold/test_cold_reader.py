@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.cold import ColdReader
-from polynya.stream.model import ColdSlice, HotBatch
+from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import PackBuilder, build_slice
 
 

@@ -11,7 +11,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Evictor, EvictSettings, PackGone, StateReader, Verifier
 from polynya.stream.commands import Evict, Return
-from polynya.stream.eviction import ghosts, slice_of, whole_of
+from polynya.stream.rules.eviction import ghosts, slice_of, whole_of
 from polynya.wire.pack import damaged_slices, read_footer
 
 SETTINGS = EvictSettings(after_ms=1000, few=1, block_streams=3)

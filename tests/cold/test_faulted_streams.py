@@ -13,13 +13,13 @@ from service_world import World
 
 from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.names import group_of
-from polynya.node.repairing import Repairer
+from polynya.engine.repair import Repairer
 from polynya.objectstore import MemoryStore
 from polynya.replica import Group
 from polynya.stream.commands import Append, Batch, Create, Encoding, Trim
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch, Stream
 from polynya.stream.replies import Code
+from polynya.stream.state.model import HotBatch, Stream
 from polynya.wal import Journal
 from polynya.wire.pack import damaged_slices, is_intact
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import pytest
 from cold_world import GROUPS, FaultyStore, Tier, play, play_each
 
+from polynya.admin.store_checks import GRACE_SECONDS_MIN
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
 from polynya.cold import Collector, CollectorSettings, FlushSettings, PackGone, Swept
 from polynya.cold.steps import WRITE_MS_MAX
-from polynya.node.checks import GRACE_SECONDS_MIN
 from polynya.stream.commands import PackWritten, PublishSlices
 from polynya.wire.pack import read_footer
 

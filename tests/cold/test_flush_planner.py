@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polynya.cold.planner import SLICES_MAX, STREAMS_MAX, Candidate, FlushSettings, Waiting, choose, cut_runs, plan_packs
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=8)
 

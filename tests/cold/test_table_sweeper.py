@@ -22,7 +22,7 @@ from polynya.lakehouse.commit import run_job
 from polynya.lakehouse.iceberg import EXPIRE_EVERY_JOBS, KEPT_SNAPSHOTS
 from polynya.lakehouse.worker import compact
 from polynya.objectstore import StoreSettings, open_store
-from polynya.stream.tables import Table
+from polynya.stream.rules.tables import Table
 
 pytestmark = pytest.mark.process  # they write many real tables
 HOUR_MS = 3_600_000

@@ -217,7 +217,7 @@ class Maker:
     # --- how -----------------------------------------------------------------------------------------------------------------------
 
     def _evicting(self) -> dict[str, str]:
-        knows = "evict_after_ms" in (self.source / "polynya/node/settings.py").read_text()
+        knows = "evict_after_ms" in (self.source / "polynya/config/settings.py").read_text()
         return {"COLD_EVICT_AFTER_MS": "1000"} if knows else {}
 
     def _start(self, *flags: str, **variables: str) -> None:

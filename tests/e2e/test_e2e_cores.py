@@ -16,7 +16,7 @@ from e2e_world import JSON, Answer, Lost, World, address, drain, live_readers, m
 from polling import wait_until
 
 from polynya.base.names import group_of
-from polynya.node.config import GROUPS_DEFAULT
+from polynya.config.model import GROUPS_DEFAULT
 
 pytestmark = pytest.mark.process
 CORES = 2
@@ -245,7 +245,7 @@ def hold_up_a_core(world: World) -> None:
         found = []
         for process in world.processes():
             with contextlib.suppress(psutil.Error):
-                if "polynya.node.bootstrap" in process.cmdline():
+                if "polynya.node.core_process" in process.cmdline():
                     found.append(process)
         return found[1] if len(found) == CORES else None
 

@@ -14,8 +14,8 @@ from google_crc32c import value as crc32c
 from polling import wait_until
 
 from polynya.base.names import group_of
-from polynya.node.core import Core
-from polynya.node.storage import open_storage
+from polynya.engine.standalone import Core
+from polynya.engine.storage import open_storage
 from polynya.stream.commands import Append, Batch, Create, Encoding
 
 pytestmark = pytest.mark.process

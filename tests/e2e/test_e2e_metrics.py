@@ -6,7 +6,7 @@ import httpx
 import pytest
 from e2e_world import World
 
-from polynya.node.metrics import METRICS
+from polynya.observability.metrics import METRICS
 
 pytestmark = pytest.mark.process
 OF_A_CLUSTER = {

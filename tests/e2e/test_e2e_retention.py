@@ -17,7 +17,7 @@ from s3_server import S3Server, s3_server
 from test_e2e_s3 import keys, variables
 
 from polynya.base.limits import JOURNAL_SEGMENT_BYTES
-from polynya.node.config import GROUPS_DEFAULT
+from polynya.config.model import GROUPS_DEFAULT
 
 __all__ = ["s3_server"]
 pytestmark = pytest.mark.process

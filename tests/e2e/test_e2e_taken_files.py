@@ -11,7 +11,7 @@ import pytest
 from polling import wait_until
 from product import RunningNode, Speaker, running_node
 
-from polynya.node.start import EXIT_CORRUPT
+from polynya.config.core_start import EXIT_CORRUPT
 
 pytestmark = pytest.mark.process
 

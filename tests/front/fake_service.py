@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from polynya.base.limits import HOT_BYTES_PER_GROUP
-from polynya.service.local import LocalGroups
-from polynya.service.node import NodeService
+from polynya.service.routing.service import NodeService
+from polynya.service.streams.local import LocalGroups
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Reply

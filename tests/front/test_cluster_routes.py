@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from polynya.front.http.cluster import ClusterRefused, ClusterRoutes, NewNode, act_of
-from polynya.front.http.errors import ERRORS, Failure
-from polynya.front.http.mount import Request, Response
-from polynya.service.access import Principal
+from polynya.access import Principal
+from polynya.front.http.api.cluster import ClusterRefused, ClusterRoutes, NewNode, act_of
+from polynya.front.http.protocol.errors import ERRORS, Failure
+from polynya.front.http.protocol.extension import Request, Response
 
 JSON = {"content-type": "application/json; charset=utf-8"}
 

@@ -18,8 +18,8 @@ from polynya.base.errors import CorruptData, OutcomeUnknown, Unavailable
 from polynya.base.limits import APPEND_BYTES_MAX
 from polynya.front.http import connection
 from polynya.front.http.connection import Connection
+from polynya.front.http.protocol.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, STALL_SECONDS
 from polynya.front.http.server import HttpFront
-from polynya.front.http.settings import BODY_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, STALL_SECONDS
 
 CHUNKED = b"POST /v1/stream/s HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIPELINE = b"".join(

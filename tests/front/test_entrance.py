@@ -15,13 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from front_world import Answer, Wire, World, play, request
 
-from polynya.front.http.cors import Cors
-from polynya.front.http.entrance import Entrance
-from polynya.front.http.mount import Request, Response
+from polynya.access import Access, KeysUnknown, Limits, Principal
+from polynya.access.jwt_issuer import Expected, Issuer
+from polynya.access.token_file import TokenFile, Wanted
+from polynya.front.http.auth.authorization import Entrance
+from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.extension import Request, Response
 from polynya.front.http.server import Protection
-from polynya.service.access import Access, KeysUnknown, Limits, Principal
-from polynya.service.access.issuer import Expected, Issuer
-from polynya.service.access.store import TokenFile, Wanted
 
 
 class Gate:

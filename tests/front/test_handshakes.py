@@ -15,11 +15,11 @@ import uvloop
 from fake_service import FakeService
 from front_world import request
 
-from polynya.front.http import handshakes
+from polynya.config.model import Config, TlsConfig
+from polynya.config.tls import Tls, prepare
+from polynya.front.common import tls_handshakes
+from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront, Protection
-from polynya.front.http.settings import HttpSettings
-from polynya.node.config import Config, TlsConfig
-from polynya.node.tls import Tls, prepare
 
 CONNECTIONS = 39  # of which ten may be handshakes
 Story = Callable[["Secured"], Coroutine[Any, Any, None]]
@@ -52,7 +52,7 @@ class Secured:
     @property
     def shaking(self) -> int:
         (server,) = self.front._servers
-        assert isinstance(server, handshakes.Handshakes)
+        assert isinstance(server, tls_handshakes.Handshakes)
         return len(server)
 
     async def until(self, true: Callable[[], object]) -> None:
@@ -113,7 +113,7 @@ def test_handshakes_that_never_end_make_room_for_younger_ones(play: Callable[[St
 
 
 def test_a_handshake_has_its_time(play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(tls_handshakes, "HANDSHAKE_SECONDS", 0.2)
 
     async def story(world: Secured) -> None:
         (raw,) = await world.strangers(1)
@@ -134,7 +134,7 @@ def test_plain_requests_and_noise_are_no_handshakes(play: Callable[[Story], None
 def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: Secured) -> None:
         (server,) = world.front._servers
-        assert isinstance(server, handshakes.Handshakes)
+        assert isinstance(server, tls_handshakes.Handshakes)
         real, refusals = server._listener, iter(range(2))
 
         class Poor:
@@ -146,7 +146,7 @@ def test_where_no_file_can_be_opened_nothing_is_taken_for_a_moment(play: Callabl
             def __getattr__(self, name: str) -> Any:
                 return getattr(real, name)
 
-        monkeypatch.setattr(handshakes, "PAUSE_SECONDS", 0.01)
+        monkeypatch.setattr(tls_handshakes, "PAUSE_SECONDS", 0.01)
         server._listener = Poor()  # type: ignore[assignment]
         assert b" 20" in (await world.ask())[:20]
 

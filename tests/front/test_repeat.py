@@ -9,8 +9,8 @@ from front_world import Wire, World, play, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.front.http.repeat import Repeat, learn
-from polynya.front.http.routing import Router
+from polynya.front.http.protocol.append_template import Repeat, learn
+from polynya.front.http.protocol.router import Router
 from polynya.stream.commands import Producer
 from polynya.wire.http1 import BadRequest, HeadParser
 

@@ -10,7 +10,7 @@ import pytest
 from front_world import Wire, World, play, request
 
 from polynya.base.limits import RAW_STEP_BYTES, RESPONSE_BYTES_PER_CORE, RESPONSE_RESERVE_BYTES_PER_CORE
-from polynya.front.http import response_memory
+from polynya.front.common import response_memory
 
 STALLED = 800
 READS = 300
@@ -18,8 +18,8 @@ P99_SECONDS = 0.1
 
 
 def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.front.http.response_memory.RESPONSE_BYTES_PER_CORE", 8 << 20)
-    monkeypatch.setattr("polynya.front.http.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 4 << 20)
+    monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_BYTES_PER_CORE", 8 << 20)
+    monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 4 << 20)
 
     async def story(world: World) -> None:
         for name, size in (("large", 8 << 20), ("small", 100)):
@@ -61,8 +61,8 @@ def test_clients_that_read_nothing_hold_a_share_and_a_reserve(monkeypatch: pytes
 
 
 def test_another_address_has_a_share_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polynya.front.http.response_memory.RESPONSE_BYTES_PER_CORE", 8 << 20)
-    monkeypatch.setattr("polynya.front.http.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 0)
+    monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_BYTES_PER_CORE", 8 << 20)
+    monkeypatch.setattr("polynya.front.common.response_memory.RESPONSE_RESERVE_BYTES_PER_CORE", 0)
 
     async def story(world: World) -> None:
         await world.put("large", "text/plain")

@@ -7,8 +7,8 @@ import json
 import pytest
 from front_world import World, play
 
-from polynya.front.http.buckets import PATH, BucketRoutes
-from polynya.front.http.mount import Handler
+from polynya.front.http.api.buckets import PATH, BucketRoutes
+from polynya.front.http.protocol.extension import Handler
 
 
 def token(record: int, byte: int) -> str:

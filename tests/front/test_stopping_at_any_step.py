@@ -9,8 +9,8 @@ import uvloop
 from fake_service import FakeService
 from front_world import request
 
+from polynya.front.http.protocol.settings import HttpSettings
 from polynya.front.http.server import HttpFront
-from polynya.front.http.settings import HttpSettings
 
 SECONDS = 60.0  # of one stop, on a machine that has much else to do
 LAST = -1

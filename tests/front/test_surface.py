@@ -8,8 +8,8 @@ import json
 import pytest
 from front_world import World, play, request
 
-from polynya.front.http.errors import ERRORS, REFUSALS, Failure
-from polynya.front.http.mount import Request, Response
+from polynya.front.http.protocol.errors import ERRORS, REFUSALS, Failure
+from polynya.front.http.protocol.extension import Request, Response
 from polynya.stream.replies import Code
 
 
@@ -311,7 +311,7 @@ def test_what_others_hang_into_the_front() -> None:
 
 
 def test_a_port_without_streams() -> None:
-    from polynya.front.http.routing import Router
+    from polynya.front.http.protocol.router import Router
 
     for path in ("/v1/stream/s", "/logs/s", "/v1/streams", "/logs"):
         with pytest.raises(Failure) as failed:

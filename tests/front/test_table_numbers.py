@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from polynya.front.http.errors import Failure
-from polynya.front.http.mount import Request
-from polynya.front.http.tables import TableRoutes
+from polynya.front.http.api.tables import TableRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request
 from polynya.service.tables import TableRefused
 from polynya.wire.tables import StoreRef
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from front_world import Answer, Wire, World, play
 
-from polynya.front.http.cors import Cors
-from polynya.front.http.hosts import Hosts
-from polynya.front.http.mount import Request, Response
+from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.hosts import Hosts
 from polynya.front.http.server import Protection
 
 Story = Callable[[World], Awaitable[None]]

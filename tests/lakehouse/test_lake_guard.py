@@ -13,9 +13,9 @@ import pytest
 from lake_world import Lake
 from product import environment
 
-from polynya.lakehouse.guard import BadQuestion, Bounds, check_names, lock
 from polynya.lakehouse.plan import TableRef
 from polynya.lakehouse.sql import ask
+from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
 from polynya.lakehouse.worker import compact
 
 BOUNDS = Bounds(memory_bytes=256 << 20)
@@ -160,7 +160,7 @@ def in_process(tables: list[TableRef], sql: str, **more: Any) -> tuple[int, dict
         "seconds": 20.0,
     }
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "polynya.lakehouse.asked"],
+        [sys.executable, "-P", "-m", "polynya.lakehouse.sql_process"],
         input=msgspec.json.encode(asked | more),
         capture_output=True,
         env=environment(),

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from product import environment
 
-from polynya.lakehouse.asked import DATA_BYTES_EXTRA
-from polynya.lakehouse.guard import BadQuestion, Bounds, check_names, lock
 from polynya.lakehouse.sql import _check as check_statement
+from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
+from polynya.lakehouse.sql_process import DATA_BYTES_EXTRA
 
 SECRET = "canary-5e1f"
 TABLES = ["flights", "flights__dlq"]
@@ -249,7 +249,7 @@ def in_process(sql: str, seconds: float) -> tuple[int, dict[str, Any], float, in
     asked = {"sql": sql, "tables": [], "environment": {}, "rows": 100, "answer_bytes": 1 << 20, "memory_bytes": MEMORY, "seconds": seconds}
     begun = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "polynya.lakehouse.asked"],
+        [sys.executable, "-P", "-m", "polynya.lakehouse.sql_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

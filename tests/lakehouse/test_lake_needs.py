@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from polynya.admin.lake_worker import check_lake
 from polynya.base.errors import ConfigError
-from polynya.cli import exits
 from polynya.cli.app import cli
-from polynya.cli.checks import FAIL, OK
-from polynya.cli.checks.machine import check_worker
+from polynya.cli.diagnostics import FAIL, OK
+from polynya.cli.diagnostics.machine import check_worker
+from polynya.cli.terminal import exits
+from polynya.config.model import Config, load
 from polynya.lakehouse import java, needs
-from polynya.node.config import Config, load
-from polynya.node.lake import check_lake
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from lake_world import Lake
 
 from polynya.lakehouse.blobs import open_blobs
-from polynya.lakehouse.guard import BadQuestion, Bounds
 from polynya.lakehouse.sql import ask, query
+from polynya.lakehouse.sql_policy import BadQuestion, Bounds
 from polynya.lakehouse.worker import compact
 from polynya.objectstore import AlreadyExists, NotFound, StoreSettings
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from polynya.node.start import read_start, report_ready, watch_parent
+from polynya.config.core_start import read_start, report_ready, watch_parent
 
 
 async def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 from fake_disk import FakeDisk
 from sim_loop import run_simulated
 
-from polynya.node.arriving import ARRIVING_MAX, STALE_SECONDS, Arriving
+from polynya.engine.snapshots.receive import ARRIVING_MAX, STALE_SECONDS, Arriving
 from polynya.raft import ChunkArrived, Configuration, Snapshot, SnapshotChunk
 from polynya.wal import OsFiles, SnapshotStore
 

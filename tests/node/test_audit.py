@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from several_writers import write_at_once
 
-from polynya.node.audit import AuditFile, AuditLog, act
+from polynya.admin.audit import AuditFile, AuditLog, act
 
 
 def lines(folder: Path) -> list[dict[str, str]]:

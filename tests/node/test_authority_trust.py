@@ -11,10 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from polynya.base.errors import ConfigError
-from polynya.node import authority
-from polynya.node.authority import make_authority, make_certificate, peer_tls_of
-from polynya.node.cluster_settings import ClusterConfig, parse_nodes
-from polynya.node.joining import Joined
+from polynya.cluster import certificates
+from polynya.cluster.certificates import make_authority, make_certificate, peer_tls_of
+from polynya.cluster.join import Joined
+from polynya.config.cluster_settings import ClusterConfig, parse_nodes
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_certificate_of_another_authority_is_not_taken_unless_both_are_known(f
 
 
 def test_one_that_has_expired_starts_a_node_and_replaces_none(files: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(authority, "CERTIFICATE_DAYS", -0.5)
+    monkeypatch.setattr(certificates, "CERTIFICATE_DAYS", -0.5)
     make_certificate(files, 1, [])
     assert peer_tls_of(settings(files)) is not None, "a clock may be wrong that is soon right"
     with pytest.raises(ConfigError, match="certificate has expired"):

@@ -14,13 +14,13 @@ from stream_world import raw_batch
 from polynya.backup.group_file import Header, machine_of, pack_header, parse
 from polynya.base.errors import Unavailable
 from polynya.base.names import group_of
-from polynya.node import capturing
-from polynya.node.capturing import Captured, captured
-from polynya.node.encoding import encode_delta
+from polynya.engine.snapshots import capture as capturing
+from polynya.engine.snapshots.capture import Captured, captured
+from polynya.engine.snapshots.encode import encode_delta
 from polynya.replica import Group
-from polynya.stream import deltas
 from polynya.stream.commands import Append, Create, Delete, Encoding
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots import deltas
 
 NAMES = [name for name in (f"docs/s{number}" for number in range(2000)) if group_of(name, 4) == 1][:300]
 

@@ -13,8 +13,8 @@ from sim_loop import run_simulated
 from polynya.backup import copies
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError
-from polynya.node.claims import Claim
 from polynya.objectstore import MemoryStore, ObjectStore, StoreSettings, StoreUnavailable, read_root
+from polynya.tiering.root_claim import Claim
 
 
 def claim_of(folder: Path, store: ObjectStore, indexes: dict[int, int], *, node: int = 0) -> Claim:

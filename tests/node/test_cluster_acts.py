@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
-from polynya.front.http.cluster import ClusterRefused, NewNode
-from polynya.node.cluster_acts import Acts
-from polynya.node.cluster_view import Told
+from polynya.cluster.operations import Acts
+from polynya.cluster.status import Told
+from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft import Refusal
 from polynya.stream.commands import Command, NodeRecord, Placement
 from polynya.stream.placement import Map

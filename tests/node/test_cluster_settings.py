@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.node.birth import birth_of
-from polynya.node.cluster_settings import ClusterNode, parse_nodes
-from polynya.node.config import Loaded, load
-from polynya.node.maps import birth_command, map_at_birth
-from polynya.node.restoring import Origin, Target, open_shared
+from polynya.cluster.map_cache import birth_command, map_at_birth
+from polynya.config.cluster_settings import ClusterNode, parse_nodes
+from polynya.config.model import Loaded, load
+from polynya.config.node_identity import birth_of
+from polynya.recovery.restore import Origin, Target, open_shared
 from polynya.stream.machine import Machine
 
 ID = "00112233445566778899aabbccddeeff"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
-from polynya.node.cluster_view import (
+from polynya.cluster.status import (
     LAG_ENTRIES,
     ClusterView,
     Replica,

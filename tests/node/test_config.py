@@ -5,8 +5,8 @@ import re
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.node.config import Config, load, show, split_listen
-from polynya.node.settings import BY_ENV, SETTINGS, parse_millis, parse_seconds, parse_size
+from polynya.config.model import Config, load, show, split_listen
+from polynya.config.settings import BY_ENV, SETTINGS, parse_millis, parse_seconds, parse_size
 
 
 def refusal(flags=None, environ=None, path=None, folder="/nonexistent") -> str:

@@ -11,11 +11,11 @@ import pytest
 from toy_groups import ROUNDS_MAX, Toy, node
 
 from polynya.base.errors import Unavailable
-from polynya.node.birth import Birth
-from polynya.node.cluster_settings import ClusterConfig, ClusterNode
-from polynya.node.cluster_view import ByCore, Replica, Told
-from polynya.node.controller import IDLE_SECONDS, WAIT_SECONDS, Controller
-from polynya.node.maps import Maps
+from polynya.cluster.controller import IDLE_SECONDS, WAIT_SECONDS, Controller
+from polynya.cluster.map_cache import Maps
+from polynya.cluster.status import ByCore, Replica, Told
+from polynya.config.cluster_settings import ClusterConfig, ClusterNode
+from polynya.config.node_identity import Birth
 from polynya.raft import Configuration, Refusal
 from polynya.replica.planner import Change, Transfer
 from polynya.stream.commands import Command, NodeAdd, NodeSet, NodeState, SetBalancing

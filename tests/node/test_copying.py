@@ -15,10 +15,10 @@ from polynya.backup.copies import Whole
 from polynya.backup.group_file import Header
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.names import group_of
-from polynya.node.copying import EVERY_SECONDS, Copier
 from polynya.objectstore import StoreUnavailable
-from polynya.service.settle import Settler
+from polynya.service.streams.outbox_sender import Settler
 from polynya.stream.commands import Append, Create, Delete, Encoding, PublishSlices, ReleasePack
+from polynya.tiering.state_copies import EVERY_SECONDS, Copier
 
 GROUPS = 2
 NAME = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)

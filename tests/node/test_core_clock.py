@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from polynya.node import clock
-from polynya.node.clock import LogClock, once_per_pass
+from polynya.engine import log_clock
+from polynya.engine.log_clock import LogClock, once_per_pass
 
 
 class Times:
@@ -33,7 +33,7 @@ class Times:
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     made = Times()
-    monkeypatch.setattr(clock, "time", made)
+    monkeypatch.setattr(log_clock, "time", made)
     return made
 
 

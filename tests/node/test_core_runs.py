@@ -8,9 +8,9 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from polynya.node.core import Core
-from polynya.node.storage import Storage, open_storage
-from polynya.node.transfer import payload_at
+from polynya.engine.snapshots.transfer import payload_at
+from polynya.engine.standalone import Core
+from polynya.engine.storage import Storage, open_storage
 from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command, Create, Delete, Encoding, Producer
 from polynya.stream.replies import Code
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from polynya.node.data_disk import DataDisk, little_room
-from polynya.node.pace import HANGS_SECONDS, LAST_WRITES, RECENT_SECONDS, SLOW_SECONDS, DiskPace
+from polynya.admin.disk_health import DataDisk, little_room
+from polynya.system.disk_pace import HANGS_SECONDS, LAST_WRITES, RECENT_SECONDS, SLOW_SECONDS, DiskPace
 from polynya.wal import DiskFull
 
 DURABLE: Any = SimpleNamespace(durable=True)

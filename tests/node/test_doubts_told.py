@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polynya.base.errors import Senseless
-from polynya.node.doubts import Doubts
+from polynya.engine.entry_validation import Doubts
 
 
 def test_a_message_that_was_held_back_and_makes_no_sense_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

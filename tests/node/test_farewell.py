@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from polynya.node import farewell
-from polynya.node.farewell import Farewell
+from polynya.node import shutdown_barrier
+from polynya.node.shutdown_barrier import Farewell
 from polynya.transport import Transport
 
 
@@ -55,7 +55,7 @@ def test_a_core_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nor_for_ever_one_that_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(farewell, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(shutdown_barrier, "PATIENCE_SECONDS", 0.05)
 
     async def story() -> None:
         async with cores(tmp_path, 2) as (_, farewells), asyncio.timeout(30):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polynya.base.errors import ConfigError
-from polynya.node.folder import lock_folder, write_pid
+from polynya.system.data_dir import lock_folder, write_pid
 
 
 def test_a_pid_file_is_there_while_the_node_runs(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from polynya.node import health
-from polynya.node.birth import Birth
-from polynya.node.config import Config
-from polynya.node.health import GATHER_SECONDS, Health
-from polynya.node.start import CoreStart
+from polynya.admin import health
+from polynya.admin.health import GATHER_SECONDS, Health
+from polynya.config.core_start import CoreStart
+from polynya.config.model import Config
+from polynya.config.node_identity import Birth
 from polynya.transport import Transport
 
 

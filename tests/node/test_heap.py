@@ -10,7 +10,7 @@ from product import environment
 
 CHURN = """
 import ctypes, sys, threading
-from polynya.node.heap import keep_heap_small
+from polynya.system.malloc import keep_heap_small
 if sys.argv[1] == "small":
     keep_heap_small()
 import psutil

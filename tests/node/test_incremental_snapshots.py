@@ -15,12 +15,13 @@ from service_stories import story_of
 from service_world import World, name_in
 
 from polynya.base.errors import PolynyaError
-from polynya.node import encoding, folding
-from polynya.node.folding import due, fold_beside
-from polynya.stream import deltas
+from polynya.engine.snapshots import encode as encoding
+from polynya.engine.snapshots import merge_process
+from polynya.engine.snapshots.merge_process import due, fold_beside
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
+from polynya.stream.snapshots import deltas
 from polynya.wal.snapshots import Link, SnapshotStore
 
 NAMES = [name_in(group, hint=f"s{number}-") for number in range(30) for group in (1, 2)]
@@ -223,7 +224,7 @@ def test_nothing_is_lost_and_nothing_comes_back(steps: list[tuple[str, int]], fa
 
 def test_parts_are_merged_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real one. What it cannot read fails, and changes nothing."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(folding.__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(merge_process.__file__).parents[2]))
     machine = Machine(1, 4)
     machine.apply(Create(NAMES[0], 1, "text/plain", Encoding.BYTES))
     store = SnapshotStore(tmp_path)

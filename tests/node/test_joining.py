@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polynya.node.joining import leaderless
-from polynya.service.whereabouts import Whereabouts
+from polynya.cluster.join import leaderless
+from polynya.service.routing.group_locations import Whereabouts
 from polynya.stream.commands import Placement
 from polynya.stream.placement import Map, NodeRecord
 

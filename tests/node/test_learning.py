@@ -14,10 +14,10 @@ from free_ports import free_ports
 from test_cluster_settings import ID, loaded
 
 from polynya.base.errors import ConfigError
-from polynya.node import learning
-from polynya.node.birth import FILE, Birth, Learned, birth_of, journal_id_of
-from polynya.node.config import Config
-from polynya.node.learning import ask_others, begun_anew, differs, is_other, learn
+from polynya.cluster import discovery
+from polynya.cluster.discovery import ask_others, begun_anew, differs, is_other, learn
+from polynya.config.model import Config
+from polynya.config.node_identity import FILE, Birth, Learned, birth_of, journal_id_of
 from polynya.objectstore import StoreSettings, claim_root, open_store
 from polynya.raft import Kind
 from polynya.wal import Journal
@@ -121,4 +121,4 @@ def test_a_folder_with_an_entry_of_a_log_is_never_begun_anew(tmp_path: Path) -> 
 def test_the_file_says_what_is_provisional(tmp_path: Path) -> None:
     birth_of(config_of(tmp_path, 1))
     assert json.loads((tmp_path / "data" / FILE).read_bytes())["provisional"] is True
-    assert learning.settled(birth_of(config_of(tmp_path, 1))).provisional is False
+    assert discovery.settled(birth_of(config_of(tmp_path, 1))).provisional is False

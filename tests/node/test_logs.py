@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.node import logs
+from polynya.observability import logs
 
 
 @pytest.fixture

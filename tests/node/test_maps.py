@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from polynya.base.errors import Unavailable
-from polynya.node.birth import Birth
-from polynya.node.cluster_settings import ClusterConfig, ClusterNode
-from polynya.node.maps import Maps, NodeHosts
+from polynya.cluster.map_cache import Maps, NodeHosts
+from polynya.config.cluster_settings import ClusterConfig, ClusterNode
+from polynya.config.node_identity import Birth
 from polynya.stream.commands import NodeRecord
 from polynya.stream.placement import Map
 from polynya.transport import node_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from two_nodes import Node, until
 
-from polynya.node.birth import Birth
-from polynya.node.cluster_settings import ClusterConfig, ClusterNode
-from polynya.node.maps import Maps
+from polynya.cluster.map_cache import Maps
+from polynya.config.cluster_settings import ClusterConfig, ClusterNode
+from polynya.config.node_identity import Birth
 from polynya.stream.commands import NodeRecord
 from polynya.stream.placement import Map
 from polynya.transport import Hello, address

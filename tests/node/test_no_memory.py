@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from polynya.cluster.discovery import ask_others
+from polynya.config.model import Config
 from polynya.node.assembly import EXIT_FAULT, lost_callback, lost_thread
-from polynya.node.config import Config
-from polynya.node.learning import ask_others
 from polynya.service.api import LiveEvent
-from polynya.service.feeds import Feeds
+from polynya.service.streams.feeds import Feeds
 from polynya.transport import report_lost
 
 

@@ -15,10 +15,10 @@ import pytest
 from fake_disk import FakeDisk
 
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.node.chains import Chain
-from polynya.node.cluster import Membership
-from polynya.node.folding import merge
-from polynya.node.storage import Storage, open_storage
+from polynya.engine.membership import Membership
+from polynya.engine.snapshots.chain import Chain
+from polynya.engine.snapshots.merge_process import merge
+from polynya.engine.storage import Storage, open_storage
 from polynya.stream.machine import Machine
 from polynya.wal import Kind
 

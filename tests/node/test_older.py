@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polynya.base.errors import CorruptData
-from polynya.node.older import FILE, MARK, Older, refuse_older
+from polynya.cluster.stale_copy import FILE, MARK, Older, refuse_older
 from polynya.transport import Hello, Recollection
 
 ABOUT = Hello(4, 4, "c", 1, 4, 2, 0, 1, "life", journal=77, opened=100, life=1)

@@ -9,7 +9,7 @@ import pytest
 
 from polynya.base.errors import ConfigError
 from polynya.base.limits import CONNECTIONS_PER_CORE_MAX
-from polynya.node.open_files import CLIENTS_LEAST, shares
+from polynya.system.open_files import CLIENTS_LEAST, shares
 
 
 def test_clients_get_what_a_core_does_not_need_itself():

@@ -6,7 +6,7 @@ import pytest
 from missing import left_out
 
 from polynya.base.errors import ConfigError
-from polynya.node.ports import shared_listener, spelled, take_port
+from polynya.system.ports import shared_listener, spelled, take_port
 
 
 def test_cores_share_a_port_that_is_taken_and_nobody_else_does():

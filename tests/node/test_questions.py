@@ -11,14 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
+from polynya.admin import sql_worker
+from polynya.admin.sql_worker import Questions
 from polynya.base.limits import SQL_QUESTIONS_PER_CORE_MAX
-from polynya.front.http.errors import Failure
-from polynya.front.http.mount import Request
-from polynya.front.http.questions import QuestionRoute
-from polynya.front.http.schemas import columns_of, type_name
-from polynya.node import questions
-from polynya.node.config import ColdConfig, Config, SqlConfig
-from polynya.node.questions import Questions
+from polynya.config.model import ColdConfig, Config, SqlConfig
+from polynya.front.http.api.schemas import columns_of, type_name
+from polynya.front.http.api.sql import QuestionRoute
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request
 
 LONG = "select sum(a.i * b.i) from range(100_000_000) a(i), range(1_000_000) b(i)"
 
@@ -31,7 +31,7 @@ def play(story: Callable[[Questions], Awaitable[None]], **settings: Any) -> None
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if questions.MODULE in _command(child)]
+    return [child for child in psutil.Process().children() if sql_worker.MODULE in _command(child)]
 
 
 def _command(process: psutil.Process) -> str:
@@ -140,7 +140,7 @@ def test_the_process_gets_the_credentials_of_the_store_and_no_other_variable(mon
     assert told["environment"]["POLYNYA_COLD_S3_SECRET_ACCESS_KEY"] == "s"
     assert "SECRET_OF_THE_SERVER" not in told["environment"]
     assert json.loads(Questions(Config())._question("select 1", 1, []))["environment"] == {}
-    assert not {name for name in questions.KEPT if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))}
+    assert not {name for name in sql_worker.KEPT if "SECRET" in name or name.startswith(("POLYNYA_", "AWS_"))}
 
 
 def test_a_server_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from polynya.node.reader_lag import ReaderLag
+from polynya.engine.replica_lag import ReaderLag
 
 
 class World:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from polynya.node.birth import REMOVED
-from polynya.node.removal import Removal
-from polynya.node.start import EXIT_REMOVED
+from polynya.cluster.removal import Removal
+from polynya.config.core_start import EXIT_REMOVED
+from polynya.config.node_identity import REMOVED
 from polynya.stream.commands import NodeRecord, NodeState
 from polynya.stream.placement import Map
 

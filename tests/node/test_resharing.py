@@ -14,16 +14,16 @@ from service_world import json_batch, raw_batch
 
 from polynya.base.errors import ConfigError
 from polynya.base.names import group_of
-from polynya.node import birth as births
-from polynya.node import resharing
-from polynya.node.birth import Birth, journal_id_of, write_json
-from polynya.node.cluster import Membership
-from polynya.node.engine import Engine, Shape
-from polynya.node.resharing import finish, reshare
-from polynya.node.storage import open_storage
+from polynya.config import node_identity as births
+from polynya.config.node_identity import Birth, journal_id_of, write_json
+from polynya.engine.membership import Membership
+from polynya.engine.storage import open_storage
 from polynya.raft import Kind
+from polynya.recovery import reshard
+from polynya.recovery.reshard import finish, reshare
 from polynya.replica.log import encode_command
 from polynya.service.api import Page, ReadQuery
+from polynya.service.assembly import Engine, Shape
 from polynya.stream.commands import Append, Command, Create, Encoding
 from polynya.stream.replies import Reply
 from polynya.wal import Journal, SnapshotStore
@@ -134,8 +134,8 @@ def _counted(monkeypatch: pytest.MonkeyPatch, last: int) -> list[str]:
 
         return step
 
-    places = [(Path, "rename"), (Path, "unlink"), (resharing, "sync_folder"), (resharing, "write_json"), (Journal, "write")]
-    for what, name in (*places, (SnapshotStore, "write"), (resharing.shutil, "rmtree"), (Path, "mkdir")):
+    places = [(Path, "rename"), (Path, "unlink"), (reshard, "sync_folder"), (reshard, "write_json"), (Journal, "write")]
+    for what, name in (*places, (SnapshotStore, "write"), (reshard.shutil, "rmtree"), (Path, "mkdir")):
         monkeypatch.setattr(what, name, counted(what, name))
     return done
 
@@ -187,8 +187,8 @@ def test_what_takes_long_says_how_far_it_is_and_is_not_done_before_it_is(tmp_pat
     birth = reshare(tmp_path, birth, 3, segment_bytes=SEGMENT_BYTES, say=said.append)
     assert said == [], "it was quick"
     asyncio.run(live(tmp_path, expected, 2))
-    monkeypatch.setattr(resharing, "SAID_FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(resharing, "SAID_SECONDS", 0.0)
+    monkeypatch.setattr(reshard, "SAID_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reshard, "SAID_SECONDS", 0.0)
     reshare(tmp_path, birth, 1, segment_bytes=SEGMENT_BYTES, say=said.append)
     *told, last = said
     assert last.startswith("the data is shared out to 1 core; it took ")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from polynya.base.errors import ConfigError
+from polynya.config import file_modes
+from polynya.config.file_modes import begin_tightening, tighten_once
+from polynya.config.model import ColdConfig, Config, load
 from polynya.files import tighten
-from polynya.node import rights
-from polynya.node.config import ColdConfig, Config, load
-from polynya.node.rights import begin_tightening, tighten_once
 from polynya.objectstore import StoreSettings, open_store
 
 CLUSTER = "c" * 32
@@ -63,7 +63,7 @@ def test_older_files_are_tightened_once(tmp_path: Path, monkeypatch: pytest.Monk
     tighten_once(config_of(tmp_path), CLUSTER)
     assert readable(data) == [] and modes(data)["start.sh"] == 0o700 and modes(data)["core-0"] == 0o700
     assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o644, "links are not followed"
-    monkeypatch.setattr(rights, "tighten", lambda *_: pytest.fail("it was done"))
+    monkeypatch.setattr(file_modes, "tighten", lambda *_: pytest.fail("it was done"))
     tighten_once(config_of(tmp_path), CLUSTER)
 
 
@@ -105,7 +105,7 @@ def test_a_refused_chmod_is_a_warning(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_data_folder_is_closed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     older(tmp_path / "data", "node.json")
-    monkeypatch.setattr(rights, "tighten_once", lambda *_: None)
+    monkeypatch.setattr(file_modes, "tighten_once", lambda *_: None)
     begin_tightening(config_of(tmp_path), CLUSTER)
     assert modes(tmp_path / "data") == {".": 0o700, "node.json": 0o644}
 

@@ -10,7 +10,7 @@ from missing import left_out
 
 ASKS = """
 import os, threading
-from polynya.node.scheduling import ask_for_whole_turns
+from polynya.system.scheduling import ask_for_whole_turns
 {before}
 ask_for_whole_turns()
 seen = []

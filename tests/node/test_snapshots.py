@@ -10,7 +10,7 @@ from fake_disk import FakeDisk
 from service_stories import story_of
 from service_world import World, name_in
 
-from polynya.node import snapshots
+from polynya.engine.snapshots import snapshotter
 from polynya.wal import DiskFull
 from polynya.wal.snapshots import Link
 
@@ -154,7 +154,7 @@ async def test_a_failed_round_is_tried_again_after_a_while(world: World) -> None
     with pytest.raises(DiskFull):
         await world.snapshot()
     assert world.engine.snapshotter.covered_ms == 0
-    assert [world.engine.snapshotter.due() for _ in range(snapshots.PATIENCE + 1)].count(True) == 1
+    assert [world.engine.snapshotter.due() for _ in range(snapshotter.PATIENCE + 1)].count(True) == 1
     disk.capacity = 1 << 40
     await world.snapshot()
     assert world.engine.snapshotter.covered_ms == world.clock.ms

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from polynya.node import sources
-from polynya.node.core import Core
-from polynya.node.metrics import BY_NAME, Registry
+from polynya.admin import metric_sources
+from polynya.engine.standalone import Core
+from polynya.observability.metrics import BY_NAME, Registry
 from polynya.replica import Group, Shard
-from polynya.service.local import LocalGroups
+from polynya.service.streams.local import LocalGroups
 from polynya.stream.commands import Create
 from polynya.stream.machine import Machine
 from polynya.wal import Journal
@@ -19,8 +19,8 @@ def test_a_core_is_counted(tmp_path):
         core = Core(shard, Journal.open(tmp_path, journal_id=0), fatal=lambda error: None)
         local = LocalGroups({1: shard.groups[1].machine}, core, lambda: 1, groups=1, hot_bytes_max=1, history=1)
         registry = Registry()
-        registry.add(sources.of_core(core))
-        registry.add(sources.of_groups(local))
+        registry.add(metric_sources.of_core(core))
+        registry.add(metric_sources.of_groups(local))
         assert registry.read()["polynya_streams"] == 0
         await core.call(1, Create(name="default/x", now_ms=1, content_type="text/plain", encoding=0))
         samples = registry.read()
@@ -32,6 +32,6 @@ def test_a_core_is_counted(tmp_path):
 
 
 def test_every_row_named_by_a_source_is_in_the_table():
-    for names in (sources.TURNS, sources.FLUSHER, sources.COLLECTOR, sources.CACHE, sources.HTTP):
+    for names in (metric_sources.TURNS, metric_sources.FLUSHER, metric_sources.COLLECTOR, metric_sources.CACHE, metric_sources.HTTP):
         assert set(names) <= set(BY_NAME)
         assert all(BY_NAME[name].kind == "counter" for name in names)

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from polynya.node import bootstrap
-from polynya.node.birth import Birth
-from polynya.node.config import Config
-from polynya.node.start import EXIT_STORAGE, CoreStart
+from polynya.config.core_start import EXIT_STORAGE, CoreStart
+from polynya.config.model import Config
+from polynya.config.node_identity import Birth
+from polynya.node import core_process
 
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def test_a_core_whose_supervisor_died_before_it_came_up_does_not_start(tmp_path)
 
 
 def test_a_wrapped_command_keeps_its_arguments_and_dies_unborn_without_its_parent():
-    command = [sys.executable, "-m", "polynya.node.start"]
+    command = [sys.executable, "-m", "polynya.config.core_start"]
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     echoed = subprocess.run([*command, str(os.getpid()), "echo", "a b", "--c"], check=False, env=environ, capture_output=True, timeout=60)
     assert echoed.stdout == b"a b --c\n"
@@ -80,12 +80,12 @@ def test_a_core_whose_disk_fails_at_its_start_says_so(monkeypatch):
         raise OSError(errno.EIO, "told so")
 
     log = SimpleNamespace(level="info", format="text")
-    monkeypatch.setattr(bootstrap, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")))
-    monkeypatch.setattr(bootstrap, "_open", fails)
-    monkeypatch.setattr(bootstrap, "keep_heap_small", lambda: None)
+    monkeypatch.setattr(core_process, "read_start", lambda: SimpleNamespace(core=3, config=SimpleNamespace(log=log, scheduling="normal")))
+    monkeypatch.setattr(core_process, "_open", fails)
+    monkeypatch.setattr(core_process, "keep_heap_small", lambda: None)
     said: list[str] = []
-    monkeypatch.setattr(bootstrap.logs, "setup", lambda *given, **named: None)
-    monkeypatch.setattr(bootstrap.logs, "say_end", said.append)
-    monkeypatch.setattr(bootstrap.signal, "signal", lambda *given: None)
-    assert bootstrap.main() == EXIT_STORAGE
+    monkeypatch.setattr(core_process.logs, "setup", lambda *given, **named: None)
+    monkeypatch.setattr(core_process.logs, "say_end", said.append)
+    monkeypatch.setattr(core_process.signal, "signal", lambda *given: None)
+    assert core_process.main() == EXIT_STORAGE
     assert said == ["core 3 cannot read or write its journal: [Errno 5] told so"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sim_loop import run_simulated
 
-from polynya.node.store_access import StoreAccess
 from polynya.objectstore import MemoryStore, NotFound, StoreUnavailable, WatchedStore
+from polynya.tiering.store_health import StoreAccess
 
 Story = Callable[["Faulty", StoreAccess], Coroutine[Any, Any, None]]
 

@@ -15,14 +15,14 @@ from sim_cluster import GROUPS, Node, World
 from sim_store import SimStore
 from sim_tier import COLLECT, chance_of
 
+from polynya.admin.store_checks import StoreChecks
 from polynya.base.errors import Unavailable
-from polynya.cli import exits
-from polynya.cli.whole_store import WholeStore, spelled_groups
+from polynya.cli.storage.cluster_store import WholeStore, spelled_groups
+from polynya.cli.terminal import exits
 from polynya.cold import Collector, Verifier, verifier
-from polynya.front.http.mount import Request
-from polynya.node.checks import StoreChecks
-from polynya.node.store_access import Patience
+from polynya.front.http.protocol.extension import Request
 from polynya.stream.commands import PackWritten, ReleasePack
+from polynya.tiering.store_health import Patience
 
 NAMES = (A, "test/b", "test/c", "test/d", "test/e")
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
 SERVE = """
 import asyncio, json, os, signal, sys
-from polynya.node.config import load
+from polynya.config.model import load
 from polynya.node import folder, supervisor
 for name, value in json.loads(sys.argv[2]).items():
     setattr(folder if hasattr(folder, name) else supervisor, name, value)

@@ -11,9 +11,9 @@ from cold_world import CoreWorld
 from sim_loop import run_simulated
 
 from polynya.base.errors import Unavailable
-from polynya.node.config import ColdConfig
-from polynya.node.tier import Tier
+from polynya.config.model import ColdConfig
 from polynya.objectstore import MemoryStore, StoreUnavailable, WatchedStore
+from polynya.tiering.tier import Tier
 
 
 def test_a_core_whose_store_is_away_since_its_start_flushes_what_it_has_nothing_of() -> None:

@@ -10,8 +10,8 @@ import pytest
 from cryptography import x509
 
 from polynya.base.errors import ConfigError
-from polynya.node.config import Config, TlsConfig
-from polynya.node.tls import Tls, TlsFiles, prepare
+from polynya.config.model import Config, TlsConfig
+from polynya.config.tls import Tls, TlsFiles, prepare
 
 
 def own(folder: Path, listen: str = "127.0.0.1:0") -> TlsFiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from polynya.node.toml_lines import lines_of_keys
+from polynya.config.toml_lines import lines_of_keys
 
 TEXT = '''# listen = "no"
 listen = "127.0.0.1:1" # cores = 3

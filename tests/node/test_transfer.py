@@ -12,12 +12,12 @@ from fake_disk import FakeDisk
 from google_crc32c import value as crc32c
 
 from polynya.base.errors import CorruptData
-from polynya.node.chains import Chain, hot_bytes_of
-from polynya.node.transfer import pack_transfer, unpack_transfer
+from polynya.engine.snapshots.chain import Chain, hot_bytes_of
+from polynya.engine.snapshots.transfer import pack_transfer, unpack_transfer
 from polynya.replica.log import encode_command
-from polynya.stream import deltas
 from polynya.stream.commands import Append, Batch, Create, Delete, Encoding
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots import deltas
 from polynya.wal import Journal, SnapshotStore
 from polynya.wal.scratch import Scratch
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from polynya.node.metrics import METRICS
+from polynya.observability.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent.parent
 RULES: list[dict[str, Any]] = [

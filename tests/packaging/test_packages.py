@@ -18,9 +18,9 @@ import pytest
 from polling import wait_until
 
 from polynya import __version__
-from polynya.cli.checks.machine import PYTHON_LATEST, PYTHON_LEAST
-from polynya.node.build import checked_out, commit
-from polynya.service.subscriptions.addresses import REGISTRIES
+from polynya.cli.diagnostics.machine import PYTHON_LATEST, PYTHON_LEAST
+from polynya.observability.build import checked_out, commit
+from polynya.subscriptions.addresses import REGISTRIES
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 180

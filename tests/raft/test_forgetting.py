@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from raft_world import Disk, Member, World, commands
 
-from polynya.raft import Configuration, HardState, Message, Role, Snapshot, forgetting
+from polynya.raft import Configuration, HardState, Message, Role, Snapshot, disk_loss
 from polynya.raft.messages import AppendAnswer, RecallAnswer
 
 
@@ -53,10 +53,10 @@ def test_the_leader_hands_over_and_the_group_is_never_without_one() -> None:
 
 
 def test_where_nobody_hands_over_it_ends_the_old_leads_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "_make_way", lambda raft, sender: None)  # as in releases before
+    monkeypatch.setattr(disk_loss, "_make_way", lambda raft, sender: None)  # as in releases before
     world, leader, number = with_a_lost_disk()
     term, lost = world.members[leader].live.term, world.members[number]
-    world.pass_time(forgetting.PATIENCE * world.settings.election_ms - 10)
+    world.pass_time(disk_loss.PATIENCE * world.settings.election_ms - 10)
     assert lost.live.forgetful and lost.live.commit == 0, "it takes nothing of an older term"
     world.pass_time(5 * world.settings.election_ms)
     assert leads(world) and not lost.live.forgetful

@@ -12,7 +12,7 @@ from sim_moves import Ear
 
 from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.service.api import Facts
-from polynya.service.stranded import Stranded
+from polynya.service.stale_readers import Stranded
 from polynya.stream.commands import Producer
 from polynya.stream.replies import Code
 

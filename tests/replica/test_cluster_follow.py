@@ -10,8 +10,8 @@ from cluster_stories import A, led, stories
 from sim_cluster import GROUPS, Node, World
 from sim_loop import run_simulated
 
-from polynya.node.leads import PLACED_SECONDS, STAY_SECONDS, Leads
-from polynya.service.demand import MANY
+from polynya.engine.append_origins import MANY
+from polynya.engine.leadership import PLACED_SECONDS, STAY_SECONDS, Leads
 
 story = stories(led)
 

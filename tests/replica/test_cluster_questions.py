@@ -13,7 +13,7 @@ from sim_cluster import Node, World
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Page, ReadQuery, Refusal
-from polynya.service.node import NodeService
+from polynya.service.routing.service import NodeService
 
 story = stories(led)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster_stories import A, led, stories
 from sim_cluster import Node, World
 
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import is_intact
 
 story = stories(led)

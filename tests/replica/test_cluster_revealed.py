@@ -12,7 +12,7 @@ from sim_cluster import Node, World
 from sim_network import Bad
 
 from polynya.backup.source import Captured
-from polynya.cli.backup_source import PATH
+from polynya.cli.storage.source import PATH
 from polynya.stream.replies import Code
 
 

@@ -7,7 +7,7 @@ import asyncio
 from cluster_stories import A, led, stories
 from sim_cluster import GROUPS, Node, World
 
-from polynya.node.leads import GIVE_BACK_SECONDS
+from polynya.engine.leadership import GIVE_BACK_SECONDS
 from polynya.transport import address
 
 LOOKS = 40  # more than the groups that one node is to lead

@@ -13,7 +13,8 @@ from msgspec import structs
 from sim_cluster import GROUPS, Node, World
 from sim_parts import settings_of
 
-from polynya.node import arriving, exchange
+from polynya.engine.snapshots import catch_up
+from polynya.engine.snapshots import receive as arriving
 from polynya.raft import ChunkWanted, Configuration, Snapshot, SnapshotChunk, decode_message
 from polynya.wal.scratch import Scratch
 
@@ -60,10 +61,10 @@ def chunks(world: World, to: Node) -> list[int]:
 async def test_a_member_that_only_reads_leaves_room_for_one_that_votes(world: World, leader: Node, behind: Node) -> None:
     there, now = leader.engine.exchange, asyncio.get_running_loop().time()
     assert there is not None and not there._packed
-    far = there._packed[1, 9, 9] = exchange._Packed(deque([ChunkWanted(9, Snapshot(9, 1, Configuration((1,))), 0, 1)]), now, reads=True)
+    far = there._packed[1, 9, 9] = catch_up._Packed(deque([ChunkWanted(9, Snapshot(9, 1, Configuration((1,))), 0, 1)]), now, reads=True)
     assert not there._make_room(now, True) and there._make_room(now, False)
     far.asked.clear()
-    assert there._make_room(now + exchange.IDLE_SECONDS, True) and not there._packed, "one that is not asked for goes"
+    assert there._make_room(now + catch_up.IDLE_SECONDS, True) and not there._packed, "one that is not asked for goes"
     behind.start()
 
 
@@ -100,7 +101,7 @@ async def test_a_sender_whose_disk_is_slow_reads_nothing_twice(world: World, lea
 @story
 async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(world: World, leader: Node, behind: Node) -> None:
     """What arrives would be refused as often as it is sent."""
-    seen, pack, packed = chunks(world, behind), exchange.pack_transfer, 0
+    seen, pack, packed = chunks(world, behind), catch_up.pack_transfer, 0
 
     def packing(*about: Any) -> None:
         nonlocal packed
@@ -110,7 +111,7 @@ async def test_a_file_that_was_damaged_where_it_waits_is_made_anew(world: World,
             damaged = bytes(byte ^ 1 for byte in file.read(file.size - 1, 1))
             file._files.write(file._fd, [damaged], file.size - 1)
 
-    with patch.object(exchange, "pack_transfer", packing):
+    with patch.object(catch_up, "pack_transfer", packing):
         behind.start()
         await world.wait(lambda: behind.core.members[1].raft.commit >= leader.core.members[1].raft.snapshot.index, 20.0)
     assert packed == 2 and len(seen) <= 2 * len(set(seen))
@@ -160,7 +161,7 @@ async def test_a_slow_receiver_holds_up_nobody(world: World, leader: Node, behin
         await leader.append(A, b"z%d" % number)
         slowest = max(slowest, loop.time() - begin)
         await asyncio.sleep(0.05)
-        assert len(leader.engine.exchange._packed) <= exchange.PACKED_MAX  # type: ignore[union-attr]
+        assert len(leader.engine.exchange._packed) <= catch_up.PACKED_MAX  # type: ignore[union-attr]
     assert held and max(held) <= WINDOW + CHUNK
     assert slowest < 0.1
     there._store_kept = store  # type: ignore[method-assign]
@@ -208,13 +209,13 @@ async def test_many_groups_at_once_take_turns(world: World, leader: Node, behind
             most_in = max(most_in, len(node.engine.exchange.arriving._arrivals))
         asyncio.get_running_loop().call_later(0.01, look)
 
-    exchange.PACKED_MAX, arriving.ARRIVING_MAX = 1, 2
+    catch_up.PACKED_MAX, arriving.ARRIVING_MAX = 1, 2
     try:
         look()
         behind.start()
         await world.wait_equal()
     finally:
-        exchange.PACKED_MAX, arriving.ARRIVING_MAX = 2, 4
+        catch_up.PACKED_MAX, arriving.ARRIVING_MAX = 2, 4
     assert (most_out, most_in) == (1, 2)
 
 

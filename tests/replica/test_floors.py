@@ -8,8 +8,8 @@ import pytest
 from cluster_stories import A, led, stories
 from sim_cluster import Node, World
 
-from polynya.node import snapshots
-from polynya.node.encoding import Delta, encode_delta
+from polynya.engine.snapshots import snapshotter
+from polynya.engine.snapshots.encode import Delta, encode_delta
 from polynya.replica import Group
 from polynya.stream.replies import Code
 from polynya.wal import Journal, WriteBatch
@@ -92,7 +92,7 @@ async def test_what_is_applied_while_a_snapshot_is_encoded_may_lie_before_all_of
         return await encode_delta(group, whole=whole)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshots, "encode_delta", encode)
+        patch.setattr(snapshotter, "encode_delta", encode)
         await leader.snapshot()
     await asyncio.gather(creating, *appending, return_exceptions=True)
     expected = await leader.read(A)

@@ -11,12 +11,12 @@ from sim_loop import run_simulated
 
 from polynya.base import levels
 from polynya.base.errors import ConfigError, Unavailable
-from polynya.node.levels import Levels
-from polynya.node.storage import open_storage
+from polynya.cluster.feature_level import Levels
+from polynya.engine.storage import open_storage
 from polynya.stream.commands import Delete, Touch
-from polynya.stream.levels import tag_of
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
+from polynya.stream.state.feature_level import tag_of
 
 A = "test/a"
 

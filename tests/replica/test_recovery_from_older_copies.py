@@ -15,9 +15,9 @@ from sim_tier import CLUSTER, chance_of
 
 from polynya.backup.streams import streams_of
 from polynya.cold import Collector
-from polynya.node.from_store import FromStore
-from polynya.node.restoring import Restorer
 from polynya.objectstore import MemoryStore, claim_root
+from polynya.recovery.from_store import FromStore
+from polynya.recovery.restore import Restorer
 
 COPIES = f"{CLUSTER}/copies/{1:020d}/"
 PART = b"0123456789" * 10

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from polynya.front.http.cluster import ClusterRefused, NewNode
-from polynya.node.cluster_acts import Acts
+from polynya.cluster.operations import Acts
+from polynya.front.http.api.cluster import ClusterRefused, NewNode
 from polynya.raft.configuration import Configuration
 from polynya.replica import refusals
 from polynya.replica.planner import Observed, Seen

@@ -12,7 +12,7 @@ from sim_cluster import Node, World
 
 from polynya.base.errors import OutcomeUnknown, PolynyaError, Senseless
 from polynya.base.levels import LEVEL
-from polynya.node.doubts import Doubts
+from polynya.engine.entry_validation import Doubts
 from polynya.raft.messages import Append as AppendEntries
 from polynya.raft.messages import Entry
 from polynya.replica import log
@@ -79,7 +79,7 @@ async def test_a_leader_that_logs_noise_is_followed_no_more_and_recovers(world: 
     await leader.append(A, b"1;")
     encode = log.encode_command
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("polynya.node.replicated.encode_proposal", lambda command: b"\xc1" + encode(command))
+        patched.setattr("polynya.engine.replicated.encode_proposal", lambda command: b"\xc1" + encode(command))
         stuck = asyncio.ensure_future(leader.append(A, b"noise;"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ def test_a_leader_that_logs_nonsense_ends_no_follower_and_nothing_of_it_is_store
         await leader.append(A, b"1;")
         answers: list[object] = []
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("polynya.node.replicated.encode_proposal", log.encode_command)
+            patched.setattr("polynya.engine.replicated.encode_proposal", log.encode_command)
             leader.core.propose(group, command, answers.append)
         await world.wait(lambda: any(node.core.leads(group) for node in world.alive() if node is not leader))
         other = next(node for node in world.alive() if node is not leader and node.core.leads(group))

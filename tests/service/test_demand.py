@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polynya.service.demand import Demand
+from polynya.engine.append_origins import Demand
 from polynya.transport import address
 
 

@@ -14,11 +14,11 @@ from polynya.base.errors import Unavailable
 from polynya.base.limits import EVICT_STATE_BYTES_MAX, RECALL_ENTRY_BYTES
 from polynya.base.names import group_of
 from polynya.objectstore import MemoryStore
-from polynya.service import recalls
 from polynya.service.api import Facts, Position, ReadQuery, Trimmed, TrimQuery
-from polynya.service.subscriptions.links import Links
+from polynya.service.streams import rehydration
 from polynya.stream.commands import BucketRetention, Command, Evict, LinkSubscription, Producer, Retention, Return
 from polynya.stream.replies import Code, Done, Reply
+from polynya.subscriptions.links import Links
 from polynya.transport.link import FRAME_BYTES_MAX
 
 NAMES = [f"test/s{number}" for number in range(8)]
@@ -133,7 +133,7 @@ def test_who_waits_for_a_stream_that_comes_and_goes_again_meanwhile() -> None:
 
 
 def test_states_come_back_in_entries_that_are_not_too_large() -> None:
-    names = [f"test/{{x}}{number}" for number in range(2 * recalls.LOADS_AT_ONCE + 1)]
+    names = [f"test/{{x}}{number}" for number in range(2 * rehydration.LOADS_AT_ONCE + 1)]
 
     async def story(world: World) -> None:
         for name in names:
@@ -149,11 +149,11 @@ def test_states_come_back_in_entries_that_are_not_too_large() -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(world.local.recalls, "_propose", noting)
-            patch.setattr(recalls, "RECALL_ENTRY_BYTES", 1)
+            patch.setattr(rehydration, "RECALL_ENTRY_BYTES", 1)
             await world.local.recalls.bring(group_of(names[0], world.groups), names)
-        assert entries == [recalls.LOADS_AT_ONCE, recalls.LOADS_AT_ONCE, 1]
+        assert entries == [rehydration.LOADS_AT_ONCE, rehydration.LOADS_AT_ONCE, 1]
         assert not world.evicted
-        assert recalls.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX, "the largest fits into a message"
+        assert rehydration.LOADS_AT_ONCE * EVICT_STATE_BYTES_MAX + RECALL_ENTRY_BYTES < FRAME_BYTES_MAX, "the largest fits into a message"
 
     play(story)
 
@@ -356,7 +356,7 @@ def test_a_new_subscription_watches_evicted_streams_too() -> None:
 
 def _subscribed():  # type: ignore[no-untyped-def]
     from polynya.stream.commands import SubscriptionConfig
-    from polynya.stream.subscriptions_model import Subscription
+    from polynya.stream.subscriptions.state import Subscription
 
     return Subscription("sub", 7, SubscriptionConfig(1, "test/*", [], "", "", 1000), "", 0, {})
 

@@ -11,8 +11,8 @@ from service_stories import node_story, story_on_one_and_two_cores
 from service_world import Code, Listener, Node, World, json_batch, name_in, raw_batch
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, PolynyaError, Unavailable
-from polynya.service import forks
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, TrimQuery
+from polynya.service.streams import forks
 from polynya.stream.commands import Command, PinSource, Retention, SetRetention
 from polynya.stream.replies import Reply
 
@@ -195,7 +195,7 @@ NOTHING_PINNED = ((1, False), (3, True))  # or nothing pinned any more
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_coordinator_dies_between_any_two_steps(step: int, after: bool, restart: bool, refused: bool) -> None:
-    from polynya.service.forks import create_fork
+    from polynya.service.streams.forks import create_fork
 
     async def run() -> None:
         world = World().start()
@@ -258,7 +258,7 @@ class FailingService(CutService):
 ])  # fmt: skip
 def test_what_the_client_is_told_when_a_step_fails(step: int, fault: PolynyaError, told: type[PolynyaError]) -> None:
     """Unavailable only when no fork was made."""
-    from polynya.service.forks import create_fork
+    from polynya.service.streams.forks import create_fork
 
     async def run() -> None:
         world = World().start()

@@ -12,10 +12,10 @@ import pytest
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
 from polynya.replica.log import decode_command, encode_command
-from polynya.service import forwarding, messages
-from polynya.service.forwarding import Forwarding, Place
-from polynya.service.passing import THROUGH
-from polynya.service.whereabouts import BirthMap, Whereabouts
+from polynya.service.routing import forwarding, messages
+from polynya.service.routing.forwarding import Forwarding, Place
+from polynya.service.routing.group_locations import BirthMap, Whereabouts
+from polynya.service.routing.relay import THROUGH
 from polynya.stream.commands import Acknowledge, AnyCommand, Append, Batch, Command
 from polynya.stream.replies import Code, Reply
 from polynya.transport.errors import encode_error

@@ -13,11 +13,11 @@ from service_world import Code, Node, World, name_in
 
 from polynya.objectstore import MemoryStore
 from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
-from polynya.service.retainer import Retainer
-from polynya.service.retention import TrimCounters
-from polynya.stream import index
+from polynya.service.streams.retention import TrimCounters
+from polynya.service.streams.retention_job import Retainer
 from polynya.stream.commands import Retention, SetRetention, TableCommit
 from polynya.stream.machine import Machine
+from polynya.stream.state import index
 
 A, B, SOURCE, CHILD = "test/a", "test/b", name_in(1), name_in(2)
 SECOND, HOUR, DAY = 1000, 3_600_000, 24 * 3_600_000
@@ -347,7 +347,7 @@ async def test_a_long_index_goes_in_parts(world: World) -> None:
     await fill(world, A, 60, flush_every=1)
     await set_retention(world, A, size=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polynya.stream.retention.ENTRIES_MAX", 16)
+        patch.setattr("polynya.stream.rules.retention.ENTRIES_MAX", 16)
         seen = []
         for _ in range(10):
             await world.engine.retainer.run_once()

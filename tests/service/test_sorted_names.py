@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from service_stories import story
 from service_world import World
 
-from polynya.service import local as local_module
-from polynya.service import names as names_module
-from polynya.service.names import SortedNames
+from polynya.service.streams import local as local_module
+from polynya.service.streams import name_index as names_module
+from polynya.service.streams.name_index import SortedNames
 
 NAME = st.text("ab/\U0010ffff", max_size=4)
 

@@ -10,9 +10,9 @@ from service_world import Node, World, name_in
 
 from polynya.service import tables
 from polynya.service.tables import PlannedJob, TableRefused, Tables
-from polynya.stream import tables as stream_tables
 from polynya.stream.commands import TableCommit
-from polynya.stream.tables import Lag, lag_of
+from polynya.stream.rules import tables as stream_tables
+from polynya.stream.rules.tables import Lag, lag_of
 
 STREAMS = [name_in(group, hint="t") for group in (1, 2, 3, 4)]
 

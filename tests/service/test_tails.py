@@ -11,7 +11,7 @@ from service_world import Code, Listener, Node, World, name_in
 
 from polynya.base.errors import Unavailable
 from polynya.service.api import Facts, LiveEvent, Refusal
-from polynya.service.tails import RemoteTails
+from polynya.service.routing.remote_tails import RemoteTails
 
 HERE, THERE = name_in(2), name_in(1)  # of core 0, of core 1
 

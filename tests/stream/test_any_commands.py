@@ -9,7 +9,6 @@ from random import Random
 import pytest
 from stream_world import World, raw_batch
 
-from polynya.stream import index
 from polynya.stream.commands import (
     AckLinks,
     Acknowledge,
@@ -44,10 +43,11 @@ from polynya.stream.commands import (
     Unpin,
 )
 from polynya.stream.machine import Machine
-from polynya.stream.model import Stream
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions import Event
-from polynya.stream.subscriptions_model import Subscription
+from polynya.stream.state import index
+from polynya.stream.state.model import Stream
+from polynya.stream.subscriptions.rules import Event
+from polynya.stream.subscriptions.state import Subscription
 
 NAMES = [*(f"test/{letter}" for letter in "abcde"), "other/x"]
 HOME = 1  # of packs and subscriptions

@@ -5,7 +5,7 @@ import pytest
 
 from polynya.base.levels import LEVELS
 from polynya.stream import commands as c
-from polynya.stream.levels import level_of, tag_of
+from polynya.stream.state.feature_level import level_of, tag_of
 
 BATCH = c.Batch(c.Encoding.JSON, 2, b"1,22,", 0xE3069283, bytes([2, 0, 0, 0, 3, 0, 0, 0]), 0, 0, 7)
 PRODUCER = c.Producer("p", 1, 2)

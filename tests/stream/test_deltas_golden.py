@@ -2,9 +2,9 @@
 
 import pytest
 
-from polynya.stream import deltas
 from polynya.stream.commands import Create, Delete, Encoding
 from polynya.stream.machine import Machine
+from polynya.stream.snapshots import deltas
 
 FIRST = (
     "400000009501dc001201010402009091a7617474656d707481a77061636b732f319302010180909090809490909090800134809591cf00010000000000019090"

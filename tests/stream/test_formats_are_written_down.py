@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from polynya.stream import commands, deltas, model, placement, snapshots, subscriptions_model, tables
+from polynya.stream import commands, placement
+from polynya.stream.rules import tables
+from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots import encode as snapshots
+from polynya.stream.state import model
+from polynya.stream.subscriptions import state as subscriptions_model
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 

@@ -8,13 +8,13 @@ from stream_world import World, json_batch, raw_batch
 
 from polynya.base.names import group_of
 from polynya.cold.planner import cut_runs
-from polynya.stream import holes, index
 from polynya.stream.commands import Append, ClaimRanges, Create, Encoding, PinSource, PublishSlices, Trim
-from polynya.stream.holes import JUMP
-from polynya.stream.model import Stream
-from polynya.stream.reading import AT_BYTE, Refused, Want
+from polynya.stream.read_plan import AT_BYTE, Refused, Want
 from polynya.stream.replies import Code
-from polynya.stream.tables import lag_of
+from polynya.stream.rules.tables import lag_of
+from polynya.stream.state import index, record_gaps
+from polynya.stream.state.model import Stream
+from polynya.stream.state.record_gaps import JUMP
 
 NAME = "docs/a"
 STEPS = st.lists(st.one_of(st.integers(1, 4), st.just("jump"), st.just("flush")), max_size=14)
@@ -103,8 +103,8 @@ def test_a_trim_into_a_hole_is_one_to_its_end(steps: list[int | str], data: st.D
 @given(STEPS)
 def test_what_is_missing_is_counted(steps: list[int | str]) -> None:
     holey = Holey(steps)
-    assert holey.stream.next_record - holes.missing(holey.stream, 0) == len(holey.records)
-    behind = [at for at in range(1, index.count(holey.stream.cold)) if at in holes.entries_behind(holey.stream.cold or b"")]
+    assert holey.stream.next_record - record_gaps.missing(holey.stream, 0) == len(holey.records)
+    behind = [at for at in range(1, index.count(holey.stream.cold)) if at in record_gaps.entries_behind(holey.stream.cold or b"")]
     assert all(index.begin_of(holey.stream.cold or b"", at)[0] > index.end_of(holey.stream.cold or b"", at - 1)[0] for at in behind)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polynya.stream import index
 from polynya.stream.commands import ColdSlice
+from polynya.stream.state import index
 
 KEYS = {number: f"pack{number}" for number in range(5)}
 U32 = st.integers(0, (1 << 32) - 1)

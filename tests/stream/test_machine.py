@@ -10,7 +10,7 @@ from polynya.base.errors import ConfigError, CorruptData
 from polynya.base.limits import HOT_BYTES_PER_GROUP
 from polynya.service.api import Position
 from polynya.stream import machine as machine_module
-from polynya.stream import reading
+from polynya.stream import read_plan
 from polynya.stream.commands import Append, Batch, Create, Fork, Producer, PublishSlices, RefuseAttempt
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code
@@ -31,7 +31,7 @@ def test_an_idle_stream_costs_less_than_two_kilobytes() -> None:
 
 
 def test_positions_mean_the_same_in_the_service() -> None:
-    assert (Position.START, Position.NOW, Position.AT_BYTE) == (reading.START, reading.NOW, reading.AT_BYTE)
+    assert (Position.START, Position.NOW, Position.AT_BYTE) == (read_plan.START, read_plan.NOW, read_plan.AT_BYTE)
 
 
 def test_hot_bytes_are_counted_and_not_bounded_by_the_machine() -> None:

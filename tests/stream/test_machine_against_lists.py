@@ -13,7 +13,7 @@ from stream_world import World, json_batch, raw_batch
 
 from polynya.base.limits import RAW_STEP_BYTES
 from polynya.base.names import group_of
-from polynya.stream import reading
+from polynya.stream import read_plan
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -30,11 +30,11 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.eviction import ghost_of, needed_by
-from polynya.stream.index import ENTRY_BYTES
-from polynya.stream.model import Stream
-from polynya.stream.reading import AT_BYTE, Refused, Want
+from polynya.stream.read_plan import AT_BYTE, Refused, Want
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.eviction import ghost_of, needed_by
+from polynya.stream.state.index import ENTRY_BYTES
+from polynya.stream.state.model import Stream
 
 GROUPS = 2
 NAMES = [f"docs/{letter}" for letter in "abcdef"]
@@ -366,7 +366,7 @@ TestAgainstLists = AgainstLists.TestCase
 
 def test_a_wrong_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is worth something: a machine that cuts at other steps does not pass it."""
-    monkeypatch.setattr(reading, "RAW_STEP_BYTES", RAW_STEP_BYTES // 3)
+    monkeypatch.setattr(read_plan, "RAW_STEP_BYTES", RAW_STEP_BYTES // 3)
     model = AgainstLists()
     model.known["docs/a"] = Naive(Encoding.BYTES, [b"x" * 150_000])
     group = group_of("docs/a", GROUPS)

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 from google_crc32c import value
 
-from polynya.stream import forks, front, lifetimes
 from polynya.stream.commands import (
     Append,
     Batch,
@@ -24,6 +23,7 @@ from polynya.stream.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules import forks, lifetimes, trimming
 
 NAME = "a/b"
 covers = forks._covers
@@ -45,7 +45,7 @@ def test_a_fork_that_goes_is_looked_at_with_no_other_that_needs_the_same(end: Co
         assert machine.apply(PinSource(NAME, attempt, "t/u", 3)).code == Code.OK
     machine.apply(end)
     asked: list[object] = []
-    for module, name in ((front, "_needed"), (lifetimes, "cut_to_pins"), (forks, "cut_to_pins")):
+    for module, name in ((trimming, "_needed"), (lifetimes, "cut_to_pins"), (forks, "cut_to_pins")):
         whole = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *about, whole=whole: (asked.append(about), whole(*about))[1])
     for attempt in attempts[:-1]:

@@ -6,10 +6,10 @@ import pytest
 from stream_world import raw_batch
 
 from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS
-from polynya.stream import producers
 from polynya.stream.commands import Append, Create, Producer
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
+from polynya.stream.rules import producers
 
 
 @pytest.fixture

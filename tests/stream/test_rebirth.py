@@ -23,12 +23,12 @@ from polynya.stream.commands import (
     Trim,
     UnlinkSubscription,
 )
-from polynya.stream.holes import JUMP
-from polynya.stream.rebirth import UID_JUMP, Note, Survey, reborn
 from polynya.stream.replies import Code
-from polynya.stream.snapshots import decode_image, write_image
-from polynya.stream.subscriptions import Event
-from polynya.stream.subscriptions_model import State
+from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.restore_history import UID_JUMP, Note, Survey, reborn
+from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.subscriptions.rules import Event
+from polynya.stream.subscriptions.state import State
 
 GROUPS = 2
 SOURCE = next(f"docs/{n}" for n in range(9) if group_of(f"docs/{n}", GROUPS) == 1)

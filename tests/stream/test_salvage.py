@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from stream_world import World, check_invariants, raw_batch
 
 from polynya.base.names import group_of
-from polynya.stream import index
 from polynya.stream.commands import Append, ColdSlice, Create, Delete, Encoding, PinSource, Producer, PublishSlices, Trim
-from polynya.stream.holes import JUMP
 from polynya.stream.machine import Machine
-from polynya.stream.model import Evicted, Front
-from polynya.stream.rebirth import Survey, reborn
 from polynya.stream.replies import Code
-from polynya.stream.salvage import Piece, salvage, whole_again
-from polynya.stream.snapshots import decode_image, write_image
+from polynya.stream.snapshots.encode import decode_image, write_image
+from polynya.stream.snapshots.restore_history import Survey, reborn
+from polynya.stream.snapshots.store_recovery import Piece, salvage, whole_again
+from polynya.stream.state import index
+from polynya.stream.state.model import Evicted, Front
+from polynya.stream.state.record_gaps import JUMP
 
 NAMES = ["docs/a", "docs/b", "docs/c"]
 GROUP = 1  # the only one for streams

@@ -9,8 +9,8 @@ import msgspec
 from stream_world import World, raw_batch
 
 from polynya.stream.commands import Append, Create, Encoding, PublishSlices, Trim
-from polynya.stream.index import ENTRY_BYTES, time_ms_max
 from polynya.stream.machine import Machine
+from polynya.stream.state.index import ENTRY_BYTES, time_ms_max
 
 IMAGE_FIELDS, STREAM_FIELDS, COLD = 16, 23, 18  # of 0.1.0, and where a stream's index is among them
 

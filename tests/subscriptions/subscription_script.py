@@ -34,9 +34,9 @@ from polynya.stream.commands import (
     UnlinkSubscription,
 )
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions import Event
-from polynya.stream.subscriptions_links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
+from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.subscriptions.rules import Event
+from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 GROUPS = 4
 

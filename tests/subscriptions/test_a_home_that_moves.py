@@ -13,8 +13,8 @@ from shell_world import Shell, shell
 from polynya.base.errors import OutcomeUnknown
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions import Event
-from polynya.stream.subscriptions_model import Subscription
+from polynya.stream.subscriptions.rules import Event
+from polynya.stream.subscriptions.state import Subscription
 
 ANNOUNCED_MAX = 3
 

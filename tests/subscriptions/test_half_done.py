@@ -14,7 +14,7 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.names import group_of
 from polynya.stream.commands import AckLinks, Command, LinkSubscription, MetaSet, SubscriptionEvent, UnlinkSubscription
 from polynya.stream.replies import Reply
-from polynya.stream.subscriptions import Event
+from polynya.stream.subscriptions.rules import Event
 from polynya.wal import DiskFull
 
 FIRST, SECOND = (next(f"test/{n}" for n in range(99) if group_of(f"test/{n}", 4) == group) for group in (1, 2))
@@ -100,7 +100,7 @@ async def test_leases_end_while_a_group_is_waited_for(node: Shell) -> None:
         await asyncio.Event().wait()
 
     node.subscriptions._links.untell = hang  # type: ignore[method-assign]
-    with patch("polynya.service.subscriptions.shell.SWEEP_TICKS", 1):
+    with patch("polynya.subscriptions.shell.SWEEP_TICKS", 1):
         await waits.wait()
         node.world.clock.ms += 60_000
         async with asyncio.timeout(30):

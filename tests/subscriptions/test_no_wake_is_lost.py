@@ -28,9 +28,9 @@ from polynya.stream.commands import (
 )
 from polynya.stream.machine import Machine
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions_links import oldest_links, pending_watches
-from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
+from polynya.stream.subscriptions.links import oldest_links, pending_watches
+from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
 
 KEY = "sub"
 NAMES = [f"test/s{number}" for number in range(6)] + ["test/other/x"]

@@ -11,12 +11,12 @@ import pytest
 from receiver import receiver
 from shell_world import Shell, shell
 
-from polynya.service.subscriptions import wakes
-from polynya.service.subscriptions.keys import TOKEN_MS
-from polynya.service.subscriptions.wakes import Wakes
-from polynya.stream.holes import JUMP
-from polynya.stream.subscriptions import Event
-from polynya.stream.subscriptions_model import LinkInfo, State, Subscription
+from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.subscriptions.rules import Event
+from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
+from polynya.subscriptions import wakes
+from polynya.subscriptions.keys import TOKEN_MS
+from polynya.subscriptions.wakes import Wakes
 
 TAIL = "0000000000000001_0000000000000003"
 

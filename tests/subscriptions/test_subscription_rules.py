@@ -10,7 +10,6 @@ from subscription_script import check_links
 
 from polynya.base.limits import PATH_BYTES_MAX
 from polynya.base.names import canonical_name
-from polynya.stream import subscriptions, subscriptions_links
 from polynya.stream.commands import (
     AckLinks,
     Append,
@@ -29,10 +28,12 @@ from polynya.stream.commands import (
     UnlinkSubscription,
 )
 from polynya.stream.replies import Code
-from polynya.stream.subscriptions import PULL_WAKE, WEBHOOK, Event
-from polynya.stream.subscriptions_globs import BadPattern, check_pattern, compile_pattern
-from polynya.stream.subscriptions_links import named_links, oldest_links, page_of_links
-from polynya.stream.subscriptions_model import State, Subscription
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions import rules as subscriptions
+from polynya.stream.subscriptions.globs import BadPattern, check_pattern, compile_pattern
+from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.subscriptions.state import State, Subscription
 
 A, B, C = "test/a", "test/b", "test/c"
 
@@ -215,7 +216,7 @@ def test_revisions_are_applied_once_and_in_order(one: One) -> None:
 
 
 def test_lives_that_are_over_are_remembered_within_bounds(one: One, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions_links, "ATTEMPTS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(links, "ATTEMPTS_REMEMBERED_MAX", 2)
     for uid in (1, 2, 3):
         one.apply(UnlinkSubscription("s", uid))
     assert list(one.state.dropped) == [2, 3]

@@ -13,7 +13,7 @@ from service_world import World
 from shell_world import BASE, Shell, shell
 
 from polynya.stream.commands import LinkSubscription
-from polynya.stream.subscriptions_model import State
+from polynya.stream.subscriptions.state import State
 
 TAIL = "0000000000000001_0000000000000003"
 START = "0000000000000000_0000000000000000"

@@ -19,7 +19,7 @@ from polynya.base import limits
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text("utf-8")
-SOURCES = [*(ROOT / "src/polynya/service/subscriptions").glob("*.py"), ROOT / "src/polynya/front/http/subscriptions.py"]
+SOURCES = [*(ROOT / "src/polynya/subscriptions").glob("*.py"), ROOT / "src/polynya/front/http/api/subscriptions.py"]
 
 
 def block(kind: str, word: str) -> str:

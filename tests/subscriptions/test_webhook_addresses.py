@@ -13,8 +13,8 @@ import httpx
 import pytest
 from receiver import receiver
 
-from polynya.service.subscriptions.addresses import is_public, special_blocks
-from polynya.service.subscriptions.webhooks import Rejected, Webhooks
+from polynya.subscriptions.addresses import is_public, special_blocks
+from polynya.subscriptions.webhooks import Rejected, Webhooks
 
 PUBLIC = "93.184.215.14"
 REJECTED = [

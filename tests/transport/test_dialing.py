@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from polynya.node.authority import make_authority, make_certificate, peer_tls
+from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport.dialing import Dialer, PeerTls
-from polynya.transport.door import House
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello
+from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, Hello
 from polynya.transport.link import PROTOCOL_VERSION
+from polynya.transport.peer_listener import House
 from polynya.transport.port import NodePort
 
 OWN = Hello(PROTOCOL_VERSION, PROTOCOL_VERSION, "c" * 32, 1, 4, 1, 0, 1, "s", "test")

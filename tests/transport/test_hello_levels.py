@@ -2,7 +2,7 @@
 
 import pytest
 
-from polynya.transport.hello import Hello, judge
+from polynya.transport.handshake import Hello, judge
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from msgspec import structs
 from two_nodes import ECHO, HOLD, Node, answer_of, each_loop, impatient, one_way, two_nodes, until  # noqa: F401 the fixtures
 
 from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Reply, address, backoff, lane, pulse
+from polynya.transport import Reply, address, backoff, keepalive, lane
 from polynya.transport.dialing import Dialer
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
+from polynya.transport.handshake import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, encode_hello, judge
 from polynya.transport.lane import messages_of
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, Link, Type
 
@@ -142,14 +142,14 @@ def test_a_node_that_falls_silent_is_lost_though_no_connection_broke(tmp_path, m
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, _two, proxy):
             await one.transports[0].call(address(2, 0), ECHO, b"")
-            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)  # not before: a machine that stands still for so long is usual
+            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)  # not before: a machine that stands still for so long is usual
             proxy.stopped = True
             call = asyncio.create_task(one.transports[0].call(address(2, 0), ECHO, b""))
             await until(lambda: one.seen[-1] == "lost 2")
             with pytest.raises((OutcomeUnknown, Unavailable)):
                 await call
             proxy.stopped = False
-            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
+            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
             await until(lambda: one.seen[-1] == "found 2")
 
     run(story())
@@ -173,10 +173,10 @@ def test_while_something_large_moves_both_ends_are_told_and_when_it_stops_the_no
             one.raft.send(2, [bytes(4 << 20)])
             await until(lambda: len(taking) >= 10)
             proxy.stopped = True
-            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 0.3)
+            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 0.3)
             await until(lambda: one.seen[-1] == "lost 2")
             assert len(two.heard) == 2
-            monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
+            monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
             proxy.stopped, proxy.rate = False, 0
 
     run(story())
@@ -224,7 +224,7 @@ def test_a_new_life_is_believed_before_the_connection_to_the_old_one_breaks(tmp_
 def test_a_peer_that_takes_nothing_costs_a_bounded_queue_and_nobody_else_anything(tmp_path, monkeypatch):
     monkeypatch.setattr(lane, "QUEUE_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(lane, "SOCKET_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(pulse, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(keepalive, "SILENCE_SECONDS", 60.0)
 
     async def story():
         async with two_nodes(tmp_path, proxied=True) as (one, two, proxy):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from two_nodes import ECHO, Node, each_loop, impatient, until  # noqa: F401 the fixtures
 
-from polynya.node.authority import make_authority, make_certificate, peer_tls
+from polynya.cluster.certificates import make_authority, make_certificate, peer_tls
 from polynya.transport import address
 from polynya.transport.dialing import PeerTls
 

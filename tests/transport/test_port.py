@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from two_nodes import Node, until
 
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE
+from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE
 from polynya.transport.link import Link
 
 

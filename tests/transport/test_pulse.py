@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from polynya.transport.keepalive import MOVED_BYTES, SILENCE_SECONDS, Pulse
 from polynya.transport.link import Type
-from polynya.transport.pulse import MOVED_BYTES, SILENCE_SECONDS, Pulse
 
 TICK = 0.25
 

@@ -15,11 +15,11 @@ from two_nodes import each_loop, impatient, one_way, until  # noqa: F401 the fix
 
 from polynya.base.errors import Senseless
 from polynya.transport import Hello
-from polynya.transport.door import Guest, House
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, encode_hello
+from polynya.transport.handshake import LANE_ASK, MAGIC, PREAMBLE, encode_hello
 from polynya.transport.link import FRAME_BYTES_MAX, HEADER, HELLO_BYTES_MAX, Link, Type
+from polynya.transport.peer_listener import Guest, House
 from polynya.transport.port import NodePort
-from polynya.transport.strangers import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, Strangers
+from polynya.transport.unauthenticated import ARRIVALS_MAX, STRANGERS_MAX, TICKS_MAX, Strangers
 
 run = asyncio.run
 pytestmark = pytest.mark.usefixtures("each_loop", "impatient")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData, NotLeader, OutcomeUnknown, Unavailable
-from polynya.transport import Push, Reply, Transport, backoff, door, link, peer, transport
+from polynya.transport import Push, Reply, Transport, backoff, link, peer, peer_listener, transport
 from polynya.transport.link import HEADER, PROTOCOL_VERSION, Type
 
 ECHO, HOLD, FAIL, COUNT = 1, 2, 3, 4
@@ -326,7 +326,7 @@ def test_unsent_bytes_are_bounded_and_recover(tmp_path, monkeypatch):
 
 
 def test_an_answer_too_large_is_an_error_and_not_the_end_of_the_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(door, "FRAME_BYTES_MAX", 1000)
+    monkeypatch.setattr(peer_listener, "FRAME_BYTES_MAX", 1000)
 
     async def story():
         async with pair(tmp_path) as (asking, answering):

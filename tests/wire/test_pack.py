@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from polynya.base.errors import CorruptData
 from polynya.stream.commands import Encoding
-from polynya.stream.model import HotBatch
-from polynya.stream.reading import Want, cut
+from polynya.stream.read_plan import Want, cut
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import (
     FOOTER_GUESS_BYTES,
     PackBuilder,

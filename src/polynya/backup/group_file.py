@@ -10,7 +10,7 @@ from google_crc32c import value as crc32c
 
 from polynya.base.errors import ConfigError, CorruptData
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 
 FORMAT_VERSION = 1
 HEADER_BYTES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from polynya.backup.manifest import Manifest, decode_rows, folder_of
-from polynya.backup.shelf import backups_on, parts_of
+from polynya.backup.repository import backups_on, parts_of
 from polynya.objectstore import ObjectStore
 
 DELETE_AT_ONCE = 1000

@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 
 from polynya.backup.manifest import Manifest
-from polynya.backup.shelf import Reading
+from polynya.backup.repository import Reading
 from polynya.backup.verifying import read_group
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream import holes
 from polynya.stream.commands import ColdSlice
-from polynya.stream.eviction import ghosts, slice_of, where_of, whole_of
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch, Stream
-from polynya.stream.reading import record_lengths
+from polynya.stream.read_plan import record_lengths
+from polynya.stream.rules.eviction import ghosts, slice_of, where_of, whole_of
+from polynya.stream.state import record_gaps
+from polynya.stream.state.model import HotBatch, Stream
 from polynya.wire.pack import parse_slice
 
 MACHINES_MAX = 2  # in memory: a fork's group and that of its source
@@ -101,8 +101,8 @@ def size_of(stream: Stream) -> tuple[int, int]:
     """How many records and bytes a reader would get. The records of a fork that inherits across numbers that were jumped over are too many."""
     size = stream.next_byte - stream.first_byte
     if where_of(stream) is not None:
-        return holes.between(stream.first_record, stream.next_record), size
-    missing = holes.missing(stream, stream.first_record) if stream.fork is None else 0
+        return record_gaps.between(stream.first_record, stream.next_record), size
+    missing = record_gaps.missing(stream, stream.first_record) if stream.fork is None else 0
     return stream.next_record - stream.first_record - missing, size
 
 

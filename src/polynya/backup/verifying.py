@@ -10,11 +10,11 @@ from google_crc32c import extend
 
 from polynya.backup.group_file import machine_of, parse
 from polynya.backup.manifest import CopiedObject, FileEntry, Manifest, decode_rows
-from polynya.backup.shelf import READ_BYTES, Reading, parts_of
+from polynya.backup.repository import READ_BYTES, Reading, parts_of
 from polynya.base.errors import CorruptData
 from polynya.objectstore import NotFound
-from polynya.stream.eviction import ghosts, slice_of, where_of
 from polynya.stream.machine import Machine
+from polynya.stream.rules.eviction import ghosts, slice_of, where_of
 from polynya.wire.pack import damaged_slices
 
 STREAMS_NAMED_MAX = 20

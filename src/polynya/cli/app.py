@@ -11,45 +11,45 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from polynya.cli import exits
-from polynya.cli.command_group import CommandGroup
-from polynya.cli.leaving import Leaving
+from polynya.cli.terminal import exits
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.process_exit import Leaving
 from polynya.files import keep_private
 
 VERBS = {  # name: (module, what --help says), in the order of the list
-    "serve": ("serve", "Start a node and serve until it is told to stop."),
-    "cluster": ("cluster", "Look at a cluster, change it while it works, and start one here for development."),
-    "create": ("streams", "Create a stream."),
-    "append": ("append", "Append records to a stream, from arguments or stdin."),
-    "import": ("importing", "Copy a stream from another server."),
-    "read": ("read", "Read what a stream holds."),
-    "tail": ("read", "Follow a stream as it grows."),
-    "info": ("streams", "Say what is known of a stream."),
-    "ls": ("streams", "List streams."),
-    "fork": ("streams", "Make a new stream that begins as another one."),
-    "close": ("streams", "Close a stream: nothing can be appended any more."),
-    "rm": ("streams", "Delete streams."),
-    "sub": ("subscriptions", "Have webhooks or workers woken by appends."),
-    "trim": ("retention", "Forget the oldest records of a stream."),
-    "retention": ("retention", "Say how much of a stream, or of a bucket's streams, is kept."),
+    "serve": ("node.serve", "Start a node and serve until it is told to stop."),
+    "cluster": ("cluster.commands", "Look at a cluster, change it while it works, and start one here for development."),
+    "create": ("streams.lifecycle", "Create a stream."),
+    "append": ("streams.append", "Append records to a stream, from arguments or stdin."),
+    "import": ("streams.import_stream", "Copy a stream from another server."),
+    "read": ("streams.read", "Read what a stream holds."),
+    "tail": ("streams.read", "Follow a stream as it grows."),
+    "info": ("streams.lifecycle", "Say what is known of a stream."),
+    "ls": ("streams.lifecycle", "List streams."),
+    "fork": ("streams.lifecycle", "Make a new stream that begins as another one."),
+    "close": ("streams.lifecycle", "Close a stream: nothing can be appended any more."),
+    "rm": ("streams.lifecycle", "Delete streams."),
+    "sub": ("streams.subscriptions", "Have webhooks or workers woken by appends."),
+    "trim": ("streams.retention", "Forget the oldest records of a stream."),
+    "retention": ("streams.retention", "Say how much of a stream, or of a bucket's streams, is kept."),
     "table": ("tables", "Make and list tables."),
     "compact": ("tables", "Bring tables up to date now."),
     "lake": ("tables", "Keep tables up to date."),
     "sql": ("tables", "Ask a question of a table."),
-    "token": ("tokens", "Make, list and revoke access tokens."),
-    "config": ("configuration", "Show and check the settings of a node."),
-    "context": ("contexts", "Give servers names, and choose one of them."),
-    "bench": ("bench", "Measure a node, and check what it stored."),
-    "doctor": ("doctor", "Check machine, settings and server; say what to do."),
-    "debug": ("bundle", "Gather what is needed to look into a problem."),
+    "token": ("node.tokens", "Make, list and revoke access tokens."),
+    "config": ("node.config", "Show and check the settings of a node."),
+    "context": ("remote.contexts", "Give servers names, and choose one of them."),
+    "bench": ("streams.bench", "Measure a node, and check what it stored."),
+    "doctor": ("diagnostics.doctor", "Check machine, settings and server; say what to do."),
+    "debug": ("diagnostics.bundle", "Gather what is needed to look into a problem."),
     "man": ("man", "Print the man page."),
     "completion": ("completion", "Print the completion script of a shell."),
-    "backup": ("backup", "Copy a cluster, or a node by itself, while it runs."),
-    "verify": ("backup", "Look through a backup."),
-    "restore": ("backup", "Begin a node or a cluster from a backup, or from its object store."),
-    "recover": ("recover", "Bring single streams back out of a backup into a server that runs."),
-    "store": ("store", "Check and clean the object store."),
-    "demo": ("demo", "Play the main job on real input, from streams to tables."),
+    "backup": ("storage.backup", "Copy a cluster, or a node by itself, while it runs."),
+    "verify": ("storage.backup", "Look through a backup."),
+    "restore": ("storage.backup", "Begin a node or a cluster from a backup, or from its object store."),
+    "recover": ("storage.recover", "Bring single streams back out of a backup into a server that runs."),
+    "store": ("storage.store", "Check and clean the object store."),
+    "demo": ("demo.command", "Play the main job on real input, from streams to tables."),
 }
 EXIT_MEANINGS = {
     exits.OK: "done",
@@ -107,7 +107,7 @@ class Verbs(CommandGroup):
 
 def _say_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        from polynya.node.build import described
+        from polynya.observability.build import described
 
         click.echo(f"polynya {described()}")
         context.exit()

@@ -31,7 +31,7 @@ def man_command() -> None:
 def man_page() -> str:
     """The page in roff (man(7))."""
     from polynya.cli.app import cli
-    from polynya.node.settings import CLIENT_VARIABLES, PREFIX
+    from polynya.config.settings import CLIENT_VARIABLES, PREFIX
 
     lines = [f'.TH POLYNYA 1 "" "polynya {_text(polynya.__version__)}" "User Commands"', ".SH NAME"]
     lines += [r"polynya \- append and tail streams over HTTP, and find every stream again as a table"]

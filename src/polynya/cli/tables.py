@@ -12,13 +12,13 @@ from urllib.parse import quote
 import click
 
 from polynya.base.errors import ConfigError, OutcomeUnknown, PolynyaError, Unavailable
-from polynya.cli import exits, output
-from polynya.cli.client import Client, server_option
-from polynya.cli.command_group import CommandGroup
-from polynya.cli.completing import complete_table
-from polynya.cli.output import as_json
-from polynya.cli.progress import steps
-from polynya.cli.values import SECONDS
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_table
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.progress import steps
+from polynya.cli.terminal.values import SECONDS
 from polynya.lakehouse.needs import INSTALL, NotInstalled, check_packages, check_pipeline
 
 if TYPE_CHECKING:

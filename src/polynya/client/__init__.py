@@ -42,8 +42,8 @@ from polynya.client.errors import (
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching
 from polynya.client.reading import Live
-from polynya.client.sharing import Job
 from polynya.client.values import NOW, START, Appended, Consistency, Created, Facts, Page, Record, Trimming
+from polynya.client.workers import Job
 
 __all__ = [
     "NOW",

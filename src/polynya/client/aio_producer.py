@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
+from polynya.client.clock import heard
 from polynya.client.errors import ProducerFailed
 from polynya.client.handles import Progress
-from polynya.client.hearing import heard
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
-    from polynya.client.wires import AsyncWire
+    from polynya.client.http import AsyncWire
 
 
 class AsyncReceipt:

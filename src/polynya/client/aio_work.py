@@ -8,12 +8,12 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from polynya.client.drivers import AsyncFeed, AsyncLine
 from polynya.client.handles import Membership
-from polynya.client.lines import AsyncFeed, AsyncLine
-from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
+from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
 if TYPE_CHECKING:
-    from polynya.client.wires import AsyncWire
+    from polynya.client.http import AsyncWire
 
 
 class AsyncWork(Membership, AsyncIterator[Job]):

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from polynya.client import streams, verbs
 from polynya.client.blocking_producer import Producer
 from polynya.client.blocking_work import Work
+from polynya.client.clock import drawn_producer_id, worker_name
+from polynya.client.drivers import Feed, Line
 from polynya.client.extras import extras_of
 from polynya.client.handles import Position
-from polynya.client.hearing import drawn_producer_id, worker_name
-from polynya.client.lines import Feed, Line
 from polynya.client.messages import Retry, Talk
 from polynya.client.producing import Batching
 from polynya.client.reading import Live, Place, read, tail
-from polynya.client.sharing import HANDLE_SECONDS, By, Plan, Worker, disband
 from polynya.client.streams import Subject, describe
 from polynya.client.values import NOW, SERVER_DEFAULT, START, Consistency, Facts, Page, Record, is_local
 from polynya.client.verbs import Lifetime
+from polynya.client.workers import HANDLE_SECONDS, By, Plan, Worker, disband
 
 if TYPE_CHECKING:
-    from polynya.client.wires import Wire
+    from polynya.client.http import Wire
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -144,7 +144,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> None:
-        from polynya.client.wires import Wire, options_of  # httpx is loaded with the first client
+        from polynya.client.http import Wire, options_of  # httpx is loaded with the first client
 
         options = options_of(server, token, verify, headers, params)
         self._wire = Wire(options)

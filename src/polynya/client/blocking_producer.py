@@ -7,14 +7,14 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from polynya.client.clock import heard
 from polynya.client.handles import Progress
-from polynya.client.hearing import heard
 from polynya.client.messages import Retry
 from polynya.client.producing import Batching, Names, ProducerCore
 from polynya.client.values import Appended, Json
 
 if TYPE_CHECKING:
-    from polynya.client.wires import Wire
+    from polynya.client.http import Wire
 
 Receipt = Future[Appended]
 

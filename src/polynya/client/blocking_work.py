@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from polynya.client.drivers import Feed, Line
 from polynya.client.handles import Membership
-from polynya.client.lines import Feed, Line
-from polynya.client.sharing import BEATS_PER_LEASE, Job, Worker
+from polynya.client.workers import BEATS_PER_LEASE, Job, Worker
 
 if TYPE_CHECKING:
-    from polynya.client.wires import Wire
+    from polynya.client.http import Wire
 
 
 class Work(Membership, Iterator[Job]):

@@ -6,8 +6,8 @@ from collections import deque
 
 from polynya.client.producing import ProducerCore
 from polynya.client.reading import Place
-from polynya.client.sharing import Worker
 from polynya.client.values import Page, Record
+from polynya.client.workers import Worker
 
 
 class Position:

@@ -18,9 +18,9 @@ from polynya.cold.groups import Groups
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import Encoding, Evict
-from polynya.stream.eviction import is_evictable, mark_of, state_of
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch
+from polynya.stream.rules.eviction import is_evictable, mark_of, state_of
+from polynya.stream.state.model import HotBatch
 from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
 log = logging.getLogger("polynya.cold")

@@ -13,8 +13,8 @@ import msgspec
 from polynya.base.errors import CorruptData
 from polynya.base.names import spelled_name
 from polynya.stream.machine import Machine
-from polynya.stream.model import Stream
-from polynya.stream.reading import HotPiece, ReadPlan
+from polynya.stream.read_plan import HotPiece, ReadPlan
+from polynya.stream.state.model import Stream
 from polynya.wire.pack import is_intact
 
 NAMED_MAX = 20  # streams in one message

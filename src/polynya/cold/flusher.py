@@ -19,8 +19,8 @@ from polynya.cold.planner import STREAMS_MAX, Candidate, FlushSettings, PackPlan
 from polynya.cold.steps import BACKOFF_SECONDS, TRIES, Steps, pause_after
 from polynya.objectstore.api import ObjectStore, StoreError
 from polynya.stream.commands import PublishSlices
-from polynya.stream.model import ColdSlice, Stream
 from polynya.stream.replies import Reply
+from polynya.stream.state.model import ColdSlice, Stream
 from polynya.wire.pack import PackBuilder, build_slice, pack_key
 
 log = logging.getLogger("polynya.cold")

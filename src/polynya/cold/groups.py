@@ -8,8 +8,8 @@ from typing import Protocol
 from polynya.cold.faults import FaultedStreams
 from polynya.stream.commands import Command
 from polynya.stream.machine import Machine
-from polynya.stream.model import HotBatch
 from polynya.stream.replies import Reply
+from polynya.stream.state.model import HotBatch
 
 
 class Groups(Protocol):

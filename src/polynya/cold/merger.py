@@ -19,11 +19,11 @@ from polynya.cold.groups import Groups
 from polynya.cold.merge_planner import FAN_IN, MergeSettings, Run, Segment, cut_segments, plan_packs, plan_runs
 from polynya.cold.steps import Steps, pause_after
 from polynya.objectstore.api import NotFound, ObjectStore, StoreError
-from polynya.stream import holes, index
 from polynya.stream.commands import ColdSlice, ReplaceSlices
 from polynya.stream.machine import Machine
-from polynya.stream.model import Stream
 from polynya.stream.replies import Reply
+from polynya.stream.state import index, record_gaps
+from polynya.stream.state.model import Stream
 from polynya.wire.pack import PackBuilder, merge_slices, pack_key, parse_slice
 
 log = logging.getLogger("polynya.cold")
@@ -160,7 +160,7 @@ class Merger:
         lengths = index.lengths(data)
         bounds, resting = self._bounds(stream, data, now_ms)
         runs, quiet = plan_runs(
-            lengths, cut_segments(len(lengths), [*bounds, *holes.entries_behind(data)], resting), self._settings.slice_bytes_max
+            lengths, cut_segments(len(lengths), [*bounds, *record_gaps.entries_behind(data)], resting), self._settings.slice_bytes_max
         )
         if not runs and not resting:
             self._looked[stream.uid] = skipped + len(lengths)

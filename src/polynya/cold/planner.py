@@ -9,8 +9,8 @@ from operator import attrgetter
 import msgspec
 
 from polynya.base import limits
-from polynya.stream.holes import run_end
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
+from polynya.stream.state.record_gaps import run_end
 
 STREAMS_MAX = 4096  # of one planning: what follows it blocks the loop for a few milliseconds
 SLICES_MAX = 1024  # of one pack: applying their publication is one step of the machine

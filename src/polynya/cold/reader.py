@@ -12,7 +12,7 @@ from polynya.base.errors import CorruptData, Unavailable
 from polynya.base.limits import CACHE_BYTES
 from polynya.cold.fetches import Fetches, gone
 from polynya.objectstore.api import NotFound, ObjectStore, StoreUnavailable
-from polynya.stream.model import ColdSlice, HotBatch
+from polynya.stream.state.model import ColdSlice, HotBatch
 from polynya.wire.pack import Slice, parse_slice
 
 RUN_BYTES = 64 * 1024  # of neighbouring small batches that a reader gets as one

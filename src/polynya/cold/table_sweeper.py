@@ -24,7 +24,7 @@ import msgspec
 from polynya.base.errors import CorruptData
 from polynya.cold.groups import Groups
 from polynya.objectstore.api import NotFound, ObjectInfo, ObjectStore
-from polynya.stream.tables import Table
+from polynya.stream.rules.tables import Table
 from polynya.wire.avro import blocks
 
 log = logging.getLogger("polynya.cold")

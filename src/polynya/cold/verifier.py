@@ -16,10 +16,10 @@ from polynya.cold.flusher import SURVEY_STREAMS
 from polynya.cold.groups import Groups
 from polynya.cold.merger import cut_requests
 from polynya.objectstore.api import NotFound, ObjectStore
-from polynya.stream.eviction import ghosts, slice_of, stubs, whole_of
-from polynya.stream.index import Index, pack_numbers
 from polynya.stream.machine import Machine
-from polynya.stream.model import ColdSlice, Stream
+from polynya.stream.rules.eviction import ghosts, slice_of, stubs, whole_of
+from polynya.stream.state.index import Index, pack_numbers
+from polynya.stream.state.model import ColdSlice, Stream
 
 PART_BYTES = 32 * MIB  # read for one answer, or one pack if that is larger
 PART_PACKS = 256

@@ -14,8 +14,8 @@ import msgspec
 
 from polynya.base.errors import ConfigError
 from polynya.lakehouse.blobs import open_blobs, with_credentials
-from polynya.lakehouse.guard import BadQuestion, Bounds, check_names, lock
 from polynya.lakehouse.plan import TableRef, store_settings
+from polynya.lakehouse.sql_policy import BadQuestion, Bounds, check_names, lock
 from polynya.objectstore import StoreSettings
 from polynya.objectstore.settings import s3_config
 

@@ -11,42 +11,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from polynya.admin import metric_sources
+from polynya.admin.access_keeper import Keeper
+from polynya.admin.backup_routes import Backups
+from polynya.admin.disk_health import DataDisk
+from polynya.admin.health import Health
+from polynya.admin.listeners import Behind, Doors
+from polynya.admin.store_checks import StoreChecks
 from polynya.backup.copies import Whole
 from polynya.base.errors import ConfigError, CorruptData, PolynyaError
 from polynya.base.limits import HOT_BYTES_PER_CORE
-from polynya.front.http.cluster import ClusterActs
-from polynya.front.http.subscriptions import PREFIXES, SubscriptionRoutes
-from polynya.node import sources
-from polynya.node.access import Keeper
-from polynya.node.backups import Backups
-from polynya.node.checks import StoreChecks
-from polynya.node.clock import LogClock, once_per_pass
-from polynya.node.cluster_acts import Acts, NoCluster
-from polynya.node.cluster_view import ClusterView
-from polynya.node.controller import Controller
-from polynya.node.copying import Copier
-from polynya.node.data_disk import DataDisk
-from polynya.node.doors import Behind, Doors
-from polynya.node.engine import Engine, Shape
-from polynya.node.farewell import Farewell
-from polynya.node.health import Health
-from polynya.node.joining import Joined, cluster_of, transport_of
-from polynya.node.levels import LOOK_SECONDS, Levels
-from polynya.node.maps import Maps, NodeHosts
-from polynya.node.metrics import Samples
-from polynya.node.older import Older
-from polynya.node.placing import Placing
-from polynya.node.reader_lag import ReaderLag
-from polynya.node.removal import Removal
-from polynya.node.start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
-from polynya.node.steering import Steering
-from polynya.node.storage import Storage
-from polynya.node.tier import Tier, open_tier
+from polynya.cluster.controller import Controller
+from polynya.cluster.feature_level import LOOK_SECONDS, Levels
+from polynya.cluster.join import Joined, cluster_of, transport_of
+from polynya.cluster.map_cache import Maps, NodeHosts
+from polynya.cluster.operations import Acts, NoCluster
+from polynya.cluster.placement import Placing
+from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.removal import Removal
+from polynya.cluster.stale_copy import Older
+from polynya.cluster.status import ClusterView
+from polynya.config.core_start import EXIT_CORRUPT, EXIT_ROOT, EXIT_STORAGE, CoreStart
+from polynya.engine.log_clock import LogClock, once_per_pass
+from polynya.engine.replica_lag import ReaderLag
+from polynya.engine.storage import Storage
+from polynya.front.http.api.cluster import ClusterActs
+from polynya.front.http.api.subscriptions import PREFIXES, SubscriptionRoutes
+from polynya.node.shutdown_barrier import Farewell
+from polynya.observability.metrics import Samples
 from polynya.replica.planner import moving
-from polynya.service.node import NodeService
-from polynya.service.subscriptions import Subscriptions
+from polynya.service.assembly import Engine, Shape
+from polynya.service.routing.service import NodeService
 from polynya.service.tables import Tables
 from polynya.stream.placement import META_GROUP
+from polynya.subscriptions import Subscriptions
+from polynya.tiering.state_copies import Copier
+from polynya.tiering.tier import Tier, open_tier
 from polynya.transport import report_lost
 from polynya.wal import JournalFailed
 
@@ -209,7 +209,7 @@ class Assembly:
         birth, grace_ms = self._start.birth, self._start.config.cold.delete_grace_ms
         whole = Whole(birth.cluster_id, birth.history, birth.groups)
         copier = Copier(self._engine, tier.store, whole, tier.claim.owned, soon_seconds=grace_ms / 1000)
-        self._health.registry.add(sources.counted(copier.counters, sources.COPIER))
+        self._health.registry.add(metric_sources.counted(copier.counters, metric_sources.COPIER))
         return copier
 
     def _unreached(self) -> str | None:
@@ -225,13 +225,13 @@ class Assembly:
 
     def _register_samples(self) -> None:
         registry = self._health.registry
-        registry.add(sources.of_core(self._engine.core))
-        registry.add(sources.of_groups(self._engine.local))
+        registry.add(metric_sources.of_core(self._engine.core))
+        registry.add(metric_sources.of_groups(self._engine.local))
         registry.add(lambda: {"polynya_batches_repaired_total": self._engine.repairer.repaired})
-        registry.add(sources.counted(self._subscriptions.counters, sources.SUBSCRIPTIONS))
-        registry.add(sources.counted(self._engine.local.trims, sources.TRIMS))
-        registry.add(sources.counted(self._engine.local.recalls.counters, sources.RECALLS))
-        registry.add(sources.counted(self._engine.retainer.counters, sources.RETENTION))
+        registry.add(metric_sources.counted(self._subscriptions.counters, metric_sources.SUBSCRIPTIONS))
+        registry.add(metric_sources.counted(self._engine.local.trims, metric_sources.TRIMS))
+        registry.add(metric_sources.counted(self._engine.local.recalls.counters, metric_sources.RECALLS))
+        registry.add(metric_sources.counted(self._engine.retainer.counters, metric_sources.RETENTION))
         registry.add(self._keeper.samples)
         if self._joined is not None:
             registry.add(self._joined.samples)
@@ -240,14 +240,14 @@ class Assembly:
                 registry.add(self._reader_lag.samples)
             for name, check in self._joined.checks():
                 self._health.add(name, check)
-        registry.add(sources.counted(self._engine.snapshotter, sources.SNAPSHOTS))
+        registry.add(metric_sources.counted(self._engine.snapshotter, metric_sources.SNAPSHOTS))
         if self._tier is not None:
-            registry.add(sources.counted(self._tier.flusher.counters, sources.FLUSHER))
-            registry.add(sources.counted(self._tier.merger.counters, sources.MERGER))
-            registry.add(sources.counted(self._tier.evictor.counters, sources.EVICTOR))
-            registry.add(sources.counted(self._tier.states.counters, sources.STATES))
-            registry.add(sources.counted(self._tier.collector.counters, sources.COLLECTOR))
-            registry.add(sources.counted(self._tier.reader.counters, sources.CACHE))
+            registry.add(metric_sources.counted(self._tier.flusher.counters, metric_sources.FLUSHER))
+            registry.add(metric_sources.counted(self._tier.merger.counters, metric_sources.MERGER))
+            registry.add(metric_sources.counted(self._tier.evictor.counters, metric_sources.EVICTOR))
+            registry.add(metric_sources.counted(self._tier.states.counters, metric_sources.STATES))
+            registry.add(metric_sources.counted(self._tier.collector.counters, metric_sources.COLLECTOR))
+            registry.add(metric_sources.counted(self._tier.reader.counters, metric_sources.CACHE))
             reader = self._tier.reader
             registry.add(lambda: {"polynya_cache_bytes": reader.cached_bytes})
             claim = self._tier.claim

@@ -1,7 +1,7 @@
 """The supervisor: takes the folder and the ports, keeps one process per core alive, and takes all of them down with it.
 
 It holds no data and serves nothing. If it is killed, the kernel ends the cores; if a core dies, it is started again, later and later,
-unless its exit code says that this cannot help (`polynya.node.start`). It never decides about data.
+unless its exit code says that this cannot help (`polynya.config.core_start`). It never decides about data.
 """
 
 from __future__ import annotations
@@ -19,26 +19,36 @@ from pathlib import Path
 
 import msgspec
 
+from polynya.admin.access_keeper import check_access
+from polynya.admin.audit import AuditFile, act
+from polynya.admin.lake_worker import check_lake, lake_command, lake_environment
 from polynya.base.errors import ConfigError, CorruptData
-from polynya.node import logs
-from polynya.node.access import check_access
-from polynya.node.audit import AuditFile, act
-from polynya.node.authority import peer_tls_of
-from polynya.node.birth import FILE, Birth, bear, birth_of, removed_text, write_json
-from polynya.node.build import described
-from polynya.node.config import Config, is_loopback, resolve, split_listen
-from polynya.node.folder import lock_folder, make_run_directory, write_pid
-from polynya.node.lake import check_lake, lake_command, lake_environment
-from polynya.node.learning import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
-from polynya.node.open_files import Shares, raise_limit, shares
-from polynya.node.ports import spelled, take_port
-from polynya.node.resharing import finish, reshare
-from polynya.node.rights import begin_tightening
-from polynya.node.start import EXIT_CLEAN, EXIT_CONFIG, EXIT_CORRUPT, EXIT_REMOVED, EXIT_STORAGE, FATAL, OTHERS_HAVE_IT, READY, CoreStart
-from polynya.node.tls import prepare as prepare_tls
+from polynya.cluster.certificates import peer_tls_of
+from polynya.cluster.discovery import ASK_SECONDS, ASK_SECONDS_MAX, begun_anew, differs, is_other, learn, settled
+from polynya.config.core_start import (
+    EXIT_CLEAN,
+    EXIT_CONFIG,
+    EXIT_CORRUPT,
+    EXIT_REMOVED,
+    EXIT_STORAGE,
+    FATAL,
+    OTHERS_HAVE_IT,
+    READY,
+    CoreStart,
+)
+from polynya.config.file_modes import begin_tightening
+from polynya.config.model import Config, is_loopback, resolve, split_listen
+from polynya.config.node_identity import FILE, Birth, bear, birth_of, removed_text, write_json
+from polynya.config.tls import prepare as prepare_tls
+from polynya.observability import logs
+from polynya.observability.build import described
+from polynya.recovery.reshard import finish, reshare
+from polynya.system.data_dir import lock_folder, make_run_directory, write_pid
+from polynya.system.open_files import Shares, raise_limit, shares
+from polynya.system.ports import spelled, take_port
 from polynya.wal.errors import is_full
 
-ENTRY = "polynya.node.bootstrap"
+ENTRY = "polynya.node.core_process"
 STOP_SECONDS = 20.0  # a core drains and closes its journal in this time, or is killed (which loses nothing acknowledged)
 KILL_SECONDS = 5.0  # what is killed is gone in this time, or hangs in the kernel, on a disk that does not answer: it is not waited for
 QUICK_SECONDS = 10.0  # a core that lived for less died quickly

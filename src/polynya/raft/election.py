@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.raft import leading, membership, sleeping
+from polynya.raft import leading, membership, quiescence
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, Heartbeat, HeartbeatAnswer, Message, SnapshotChunk, TimeoutNow, Vote, VoteAnswer
 from polynya.raft.settings import NEVER, PRIORITY_TOP
@@ -113,7 +113,7 @@ def on_vote(raft: Raft, message: Vote) -> None:
         if raft.role is Role.LEADER:
             leading.assert_itself(raft, message.sender)
         elif raft.sleeping and message.pre:
-            sleeping.doubt(raft, message)
+            quiescence.doubt(raft, message)
         return
     fresh = (message.last_term, message.last_index) >= (raft.log.last_term, raft.log.last)
     if message.pre:

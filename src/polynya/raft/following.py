@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Senseless
-from polynya.raft import election, forgetting, membership, sleeping
+from polynya.raft import disk_loss, election, membership, quiescence
 from polynya.raft.effects import Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer
 
@@ -53,7 +53,7 @@ def on_append(raft: Raft, message: Append) -> None:
 def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
     heard(raft, message.sender)
     learn_commit(raft, message.commit)
-    raft.sleeping = message.sleep and sleeping.may_sleep(raft)
+    raft.sleeping = message.sleep and quiescence.may_sleep(raft)
     if message.context:
         raft.ack_due = (
             raft.ack_due or raft.learning
@@ -71,9 +71,9 @@ def learn_commit(raft: Raft, commit: int) -> None:
 def flush(raft: Raft) -> None:
     """One acknowledgement a turn, of all that became durable."""
     if raft.forgetful:
-        forgetting.try_remember(raft)
+        disk_loss.try_remember(raft)
     elif raft.learning:
-        forgetting.try_learn(raft)
+        disk_loss.try_learn(raft)
     if raft.leader == 0 or raft.installing is not None:
         return
     match = min(raft.verified, raft.durable)

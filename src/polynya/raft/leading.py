@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.errors import Senseless
-from polynya.raft import election, membership, reading, sleeping, snapshots
+from polynya.raft import election, membership, quiescence, reading, snapshots
 from polynya.raft.effects import Load, Refusal, Role
 from polynya.raft.messages import Append, AppendAnswer, Entry, Heartbeat, HeartbeatAnswer, Kind, TimeoutNow
 from polynya.raft.progress import Mode, Progress
@@ -68,7 +68,7 @@ def append(raft: Raft, entries: list[Entry]) -> None:
     raft.log.append(entries)
     raft.last_active_ms = raft.now_ms
     raft.recount = True
-    sleeping.wake_leader(raft)
+    quiescence.wake_leader(raft)
 
 
 def transfer(raft: Raft, target: int) -> Refusal | None:
@@ -80,7 +80,7 @@ def transfer(raft: Raft, target: int) -> Refusal | None:
         return Refusal.HANDING_OVER
     raft.transferee, raft.transfer_ms = target, raft.now_ms
     raft.last_active_ms = raft.now_ms
-    sleeping.wake_leader(raft)
+    quiescence.wake_leader(raft)
     hand_over(raft)
     return None
 
@@ -118,7 +118,7 @@ def assert_itself(raft: Raft, candidate: int) -> None:
     """A member that does not hear us asks for votes."""
     if candidate in raft.peers:
         raft.last_active_ms = raft.now_ms
-        sleeping.wake_leader(raft)
+        quiescence.wake_leader(raft)
         raft.next_beat_ms = min(raft.next_beat_ms, raft.now_ms)
 
 
@@ -228,7 +228,7 @@ def beat(raft: Raft) -> None:
     if raft.transferee:
         hand_over(raft)
     snapshots.beat(raft)
-    sleeping.try_sleep(raft)
+    quiescence.try_sleep(raft)
     if not raft.sleeping and raft.peers:
         open_round(raft, regular=True)
 
@@ -253,7 +253,7 @@ def open_round(raft: Raft, *, regular: bool) -> None:
     """A heartbeat that wants an answer, to all members, or for a read to those whose answer counts."""
     raft.context += 1
     raft.rounds.append((raft.context, raft.now_ms))
-    sleep = sleeping.is_quiet(raft)
+    sleep = quiescence.is_quiet(raft)
     for node, peer in raft.peers.items():
         if not regular and not raft.configuration.votes(node):
             continue

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from polynya.base.errors import Senseless
-from polynya.raft import election, following, forgetting, leading, membership, reading, sleeping, snapshots
+from polynya.raft import disk_loss, election, following, leading, membership, quiescence, reading, snapshots
 from polynya.raft.configuration import Configuration
 from polynya.raft.effects import ChunkArrived, ChunkWanted, Effects, Load, PeerStatus, Refusal, Role, Status
 from polynya.raft.log import Log
@@ -210,7 +210,7 @@ class Raft:
         self.recall_told: set[int] = set()
         self.recalled_term = self.recall_ms = self.patient_ms = 0
         self.all_blank = False
-        forgetting.start(self)
+        disk_loss.start(self)
         if membership.is_alone(self):
             self.timeout_ms = 0  # there is nobody else who could lead, and whom we could have promised anything
 
@@ -225,7 +225,7 @@ class Raft:
             else:
                 election.tick(self)
                 reading.tick(self)
-                forgetting.tick(self)
+                disk_loss.tick(self)
 
     def step(self, message: Message, now_ms: int) -> None:
         """A message has come. Raises Senseless, and has done nothing, when it is for another member or group, or no member could say it."""
@@ -234,10 +234,10 @@ class Raft:
         if message.term > self.term + TERM_STEP_MAX:
             raise Senseless(f"group {self.group} is in term {self.term}: {message.term} is none that it could have reached")
         self._at(now_ms)
-        if forgetting.concerns(message):
-            forgetting.on_message(self, message)
+        if disk_loss.concerns(message):
+            disk_loss.on_message(self, message)
             return
-        if self.forgetful and forgetting.keeps_out(self, message):
+        if self.forgetful and disk_loss.keeps_out(self, message):
             return
         peer = self.peers.get(message.sender)
         if peer is not None:
@@ -325,12 +325,12 @@ class Raft:
     def peer_lost(self, peer: int, heard_ms: int, now_ms: int) -> None:
         """The node has not been heard since `heard_ms`, or lives a new life."""
         self._at(now_ms)
-        sleeping.peer_lost(self, peer, heard_ms)
+        quiescence.peer_lost(self, peer, heard_ms)
 
     def peer_found(self, peer: int, now_ms: int) -> None:
         """The node is heard again."""
         self._at(now_ms)
-        sleeping.peer_found(self, peer)
+        quiescence.peer_found(self, peer)
 
     def peer_sends(self, peer: int, now_ms: int) -> None:
         """Bytes of the node are arriving that its heartbeats are behind: it counts as heard, where it leads."""
@@ -406,7 +406,7 @@ class Raft:
         """When `tick` is wanted; NEVER for a sleeper."""
         if self.role is Role.LEADER:
             return NEVER if self.sleeping else self.next_beat_ms
-        return min(election.deadline_ms(self), reading.deadline_ms(self), forgetting.deadline_ms(self))
+        return min(election.deadline_ms(self), reading.deadline_ms(self), disk_loss.deadline_ms(self))
 
     @property
     def configuration(self) -> Configuration:

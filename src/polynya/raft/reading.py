@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polynya.raft import leading, sleeping
+from polynya.raft import leading, quiescence
 from polynya.raft.effects import Refusal, Role
 from polynya.raft.messages import ReadAnswer, ReadRequest
 from polynya.raft.settings import NEVER
@@ -126,7 +126,7 @@ def _take(raft: Raft, waiting: _Read) -> None:
         _answer(raft, [waiting], raft.commit)
     else:
         raft.reads.new.append(waiting)
-        sleeping.wake_leader(raft)
+        quiescence.wake_leader(raft)
 
 
 def _answer(raft: Raft, reads: list[_Read], commit: int) -> None:

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from polynya.stream.commands import Command, Retention
-from polynya.stream.model import Stream
 from polynya.stream.replies import Reply
+from polynya.stream.state.model import Stream
 
 
 class Facts(msgspec.Struct, gc=False, array_like=True, tag=1):

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from polynya.base.names import canonical_prefix
-from polynya.service import messages
-from polynya.service.node import NodeService
+from polynya.service.routing import messages
+from polynya.service.routing.service import NodeService
 from polynya.stream.commands import ClaimRanges, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
 from polynya.stream.placement import META_GROUP
 from polynya.stream.replies import Code
-from polynya.stream.tables import Lag, Range, Table
+from polynya.stream.rules.tables import Lag, Range, Table
 
 JOB_BYTES_MAX = 4 << 30  # payload that one job takes at most, over all groups: a driver asks again for the rest
 JOB_SLICES_MAX = 50_000  # likewise, about so many slices: each is a row of the plan, and they are put together in one go

@@ -7,23 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
-from polynya.stream import (
-    eviction,
-    forks,
-    front,
-    levels,
-    lifetimes,
-    meta,
-    placement,
-    reading,
-    retention,
-    snapshots,
-    subscriptions_links,
-    tables,
-    tier,
-    writes,
-)
-from polynya.stream.changes import Changes
+from polynya.stream import placement, read_plan
 from polynya.stream.commands import (
     Acknowledge,
     Append,
@@ -53,11 +37,16 @@ from polynya.stream.commands import (
     Trim,
     Unpin,
 )
-from polynya.stream.index import Index
-from polynya.stream.model import Held, HotBatch, Pack, Stream
-from polynya.stream.reading import ReadPlan, Refused
+from polynya.stream.read_plan import ReadPlan, Refused
 from polynya.stream.replies import Code, Reply
-from polynya.stream.subscriptions_model import Subscriptions
+from polynya.stream.rules import eviction, forks, lifetimes, meta, publishing, retention, tables, trimming, writes
+from polynya.stream.snapshots import encode as snapshots
+from polynya.stream.state import feature_level
+from polynya.stream.state.changes import Changes
+from polynya.stream.state.index import Index
+from polynya.stream.state.model import Held, HotBatch, Pack, Stream
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions.state import Subscriptions
 
 _UID = attrgetter("uid")
 
@@ -137,7 +126,7 @@ class Machine:
     ) -> ReadPlan | Refused:
         """What a page from (record, byte) is made of. See `reading.plan_read`."""
         index = self.index_of(stream) if until is None else self.whole_index_of(stream)
-        return reading.plan_read(stream, index, reading.Want(record, byte, bytes_max, whole_records, until))
+        return read_plan.plan_read(stream, index, read_plan.Want(record, byte, bytes_max, whole_records, until))
 
     def index_of(self, stream: Stream) -> Index:
         """What of the stream is cold, in order: to be looked at before the next command is applied."""
@@ -145,7 +134,7 @@ class Machine:
 
     def whole_index_of(self, stream: Stream) -> Index:
         """The same with what was trimmed and forks still need before it; between the two records may be missing."""
-        past = front.past_of(stream)
+        past = trimming.past_of(stream)
         return Index(past + (stream.cold or b"") if past else stream.cold, self.pack_keys)
 
     def flush_candidates(self) -> Iterator[tuple[Stream, list[HotBatch]]]:
@@ -256,7 +245,7 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Delete: lifetimes.apply_delete,
     Expire: lifetimes.apply_expire,
     Touch: lifetimes.apply_touch,
-    Trim: front.apply_trim,
+    Trim: trimming.apply_trim,
     SetRetention: retention.apply_set_retention,
     BucketRetention: retention.apply_bucket_retention,
     PinSource: forks.apply_pin_source,
@@ -264,20 +253,20 @@ _RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
     Unpin: forks.apply_unpin,
     RefuseAttempt: forks.apply_refuse_attempt,
     Acknowledge: forks.apply_acknowledge,
-    PublishSlices: tier.apply_publish_slices,
-    ReplaceSlices: tier.apply_replace_slices,
-    PackWritten: tier.apply_pack_written,
-    ReleasePack: tier.apply_release_pack,
-    PackDeleted: tier.apply_pack_deleted,
+    PublishSlices: publishing.apply_publish_slices,
+    ReplaceSlices: publishing.apply_replace_slices,
+    PackWritten: publishing.apply_pack_written,
+    ReleasePack: publishing.apply_release_pack,
+    PackDeleted: publishing.apply_pack_deleted,
     TableCreate: tables.apply_create,
     TableOpen: tables.apply_open,
     TablePlanned: tables.apply_planned,
     TableCommit: tables.apply_commit,
     TableAbandon: tables.apply_abandon,
     ClaimRanges: tables.apply_claim,
-    **subscriptions_links.RULES,
+    **links.RULES,
     **eviction.RULES,
-    **levels.RULES,
+    **feature_level.RULES,
     **placement.RULES,
     **meta.RULES,
 }

@@ -23,11 +23,11 @@ asking core, the body the start id of the node; between nodes the body is a `Hel
 """
 
 from polynya.transport.dialing import Dialer, PeerTls, report_lost
-from polynya.transport.door import Push, Reply
-from polynya.transport.hello import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
+from polynya.transport.handshake import PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_name, node_of
 from polynya.transport.peer import Subscription
-from polynya.transport.raftnet import RaftNet
-from polynya.transport.recollection import Recollection, Said
+from polynya.transport.peer_journal_positions import Recollection, Said
+from polynya.transport.peer_listener import Push, Reply
+from polynya.transport.raft_links import RaftNet
 from polynya.transport.transport import Cluster, Transport
 
 __all__ = [

@@ -12,7 +12,17 @@ from typing import Any
 import msgspec
 import uvloop
 
-from polynya.transport.hello import LANE_ASK, MAGIC, PREAMBLE, Hello, decode_hello, encode_hello, judge, node_name, older_text
+from polynya.transport.handshake import (
+    LANE_ASK,
+    MAGIC,
+    PREAMBLE,
+    Hello,
+    decode_hello,
+    encode_hello,
+    judge,
+    node_name,
+    older_text,
+)
 from polynya.transport.link import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Link, Type
 
 CONNECT_SECONDS = 2.0

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from polynya.base.errors import Senseless
 from polynya.base.limits import MIB
 from polynya.transport.backoff import Backoff, Connect, keep_connected
+from polynya.transport.keepalive import Pulse
 from polynya.transport.link import Link, Type
-from polynya.transport.pulse import Pulse
 
 # Unsent, beside what the socket has: the largest append and others. Over it the oldest messages are dropped: they are sent again, or were overtaken.
 QUEUE_BYTES_MAX = 64 * MIB

@@ -11,8 +11,8 @@ from polynya.base.errors import OutcomeUnknown, Unavailable
 from polynya.base.msgpack import UNREADABLE
 from polynya.transport.backoff import Backoff, Connect, keep_connected
 from polynya.transport.errors import decode_error
+from polynya.transport.keepalive import Pulse
 from polynya.transport.link import FRAME_BYTES_MAX, QUEUE_BYTES_MAX, Link, Type
-from polynya.transport.pulse import Pulse
 
 CALLS_MAX = 65_536  # without an answer, per peer: a caller that hits this is a client's flood
 WAIT_SECONDS = 1.0  # what is asked while the peer is away waits so long for its return (a core's restart), then fails

@@ -18,14 +18,25 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.complaints import Complaints
+from polynya.base.log_throttle import Complaints
 from polynya.transport.dialing import PeerTls, certified_names, tune, why
-from polynya.transport.door import Guest, House
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, MAGIC, PREAMBLE, Hello, address, decode_hello, encode_hello, judge, older_text
+from polynya.transport.handshake import (
+    LANE_ASK,
+    LANE_RAFT,
+    MAGIC,
+    PREAMBLE,
+    Hello,
+    address,
+    decode_hello,
+    encode_hello,
+    judge,
+    older_text,
+)
+from polynya.transport.keepalive import MOVED_BYTES
 from polynya.transport.link import Link, Type
-from polynya.transport.pulse import MOVED_BYTES
-from polynya.transport.recollection import Recollection
-from polynya.transport.strangers import Stranger, Strangers
+from polynya.transport.peer_journal_positions import Recollection
+from polynya.transport.peer_listener import Guest, House
+from polynya.transport.unauthenticated import Stranger, Strangers
 
 PREAMBLE_SECONDS = 3.0
 TWIN_SECONDS = 10.0  # who is refused tries again much sooner

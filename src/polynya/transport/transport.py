@@ -17,14 +17,23 @@ from polynya.base.errors import Unavailable
 from polynya.base.futures import settle
 from polynya.transport.backoff import Connect
 from polynya.transport.dialing import Dialer, PeerTls
-from polynya.transport.door import Door, Handler, House, StreamHandler
-from polynya.transport.hello import LANE_ASK, LANE_RAFT, PROTOCOL_MAX, PROTOCOL_MIN, Hello, address, node_of, older_text
+from polynya.transport.handshake import (
+    LANE_ASK,
+    LANE_RAFT,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Hello,
+    address,
+    node_of,
+    older_text,
+)
+from polynya.transport.keepalive import Pulse
 from polynya.transport.link import PROTOCOL_VERSION, Link, Type
 from polynya.transport.peer import Done, Peer, Subscription
+from polynya.transport.peer_journal_positions import Recollection
+from polynya.transport.peer_listener import Door, Handler, House, StreamHandler
 from polynya.transport.port import NodePort
-from polynya.transport.pulse import Pulse
-from polynya.transport.raftnet import RaftNet
-from polynya.transport.recollection import Recollection
+from polynya.transport.raft_links import RaftNet
 
 CALL_SECONDS = 60.0  # a call without an answer for so long is given up: the peer hangs
 TICK_SECONDS = 0.25

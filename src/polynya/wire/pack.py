@@ -16,7 +16,7 @@ import google_crc32c
 import msgspec
 
 from polynya.base.errors import CorruptData
-from polynya.stream.model import HotBatch
+from polynya.stream.state.model import HotBatch
 
 MAGIC = b"PLYNPAK1"
 VERSION = 1

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from polynya.base.limits import APPEND_BYTES_MAX, HEADER_BLOCK_BYTES_MAX, PIPELINED_REQUESTS_MAX
-from polynya.front.http.errors import ERRORS, Failure, error_body
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.repeat import Repeat, learn
-from polynya.front.http.responses import CLOSE, COMMON, STATUS_LINES
-from polynya.front.http.routes.append import append_again, appended_again
-from polynya.front.http.settings import (
+from polynya.front.http.protocol.append_template import Repeat, learn
+from polynya.front.http.protocol.errors import ERRORS, Failure, error_body
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.responses import CLOSE, COMMON, STATUS_LINES
+from polynya.front.http.protocol.settings import (
     BODY_BYTES_PER_CORE,
     BODY_BYTES_PER_SECOND,
     BODY_SECONDS,
@@ -21,13 +20,14 @@ from polynya.front.http.settings import (
     LINGER_SECONDS,
     STALL_SECONDS,
 )
+from polynya.front.http.routes.append import append_again, appended_again
 from polynya.stream.replies import Reply
 from polynya.wire.http1 import CHUNKED, BadRequest, ChunkedBody, Head, find_head
 
 if TYPE_CHECKING:
+    from polynya.access import Principal
+    from polynya.access.rate_limits import Meter
     from polynya.front.http.server import HttpFront
-    from polynya.service.access import Principal
-    from polynya.service.access.meters import Meter
 
 _BUFFER_BYTES_MAX = 4 * HEADER_BLOCK_BYTES_MAX  # of requests that wait for those before them; then reading pauses
 REQUESTS_PER_PASS = 64  # of the loop, of one connection: what is answered at once would hold up all others for as long as it goes on

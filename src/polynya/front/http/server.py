@@ -14,22 +14,22 @@ from typing import Any
 
 import msgspec
 
-from polynya.base.complaints import Complaints
-from polynya.front.http.assurance import Assurance
+from polynya.base.log_throttle import Complaints
+from polynya.front.common.response_memory import ResponseMemory
+from polynya.front.common.tls_handshakes import BACKLOG, Handshakes
+from polynya.front.http.auth.authorization import Entrance
 from polynya.front.http.connection import Connection
-from polynya.front.http.cors import Cors
-from polynya.front.http.counters import HttpCounters
-from polynya.front.http.entrance import Entrance
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.handshakes import BACKLOG, Handshakes
-from polynya.front.http.hosts import Hosts
-from polynya.front.http.mount import Handler
-from polynya.front.http.response_memory import ResponseMemory
-from polynya.front.http.responses import PREFLIGHT
+from polynya.front.http.protocol.cors import Cors
+from polynya.front.http.protocol.counters import HttpCounters
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.extension import Handler
+from polynya.front.http.protocol.hosts import Hosts
+from polynya.front.http.protocol.responses import PREFLIGHT
+from polynya.front.http.protocol.router import Router
+from polynya.front.http.protocol.settings import HANDSHAKES_MAX, HttpSettings
+from polynya.front.http.protocol.tail_confirmation import Assurance
 from polynya.front.http.routes.table import dispatch
-from polynya.front.http.routing import Router
-from polynya.front.http.settings import HANDSHAKES_MAX, HttpSettings
 from polynya.service.api import Service
 from polynya.wire.http1 import HeadParser
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from google_crc32c import value as crc32c
 
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.responses import COMMON, owner_line
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.responses import COMMON, owner_line
+from polynya.front.http.protocol.router import Kind, Route
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_reply, tail_headers
-from polynya.front.http.routing import Kind, Route
 from polynya.stream.commands import Append, Batch, Encoding, Producer
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import BadField, is_true, parse_content_type, parse_incarnation, parse_producer, parse_stream_seq
 
 if TYPE_CHECKING:
     from polynya.front.http.connection import Connection
-    from polynya.front.http.repeat import Repeat
+    from polynya.front.http.protocol.append_template import Repeat
     from polynya.front.http.server import HttpFront
 
 _REFUSED = int(Code.NOT_FOUND)  # from here on

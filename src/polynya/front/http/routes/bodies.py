@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google_crc32c import value as crc32c
 
-from polynya.front.http.errors import Failure
+from polynya.front.http.protocol.errors import Failure
 from polynya.stream.commands import Batch, Encoding
 from polynya.wire.headers import media_type
 from polynya.wire.json_records import BadJson, TooManyRecords, parse_records

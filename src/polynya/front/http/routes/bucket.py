@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.front.http.exchange import Exchange
+from polynya.front.http.protocol.exchange import Exchange
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from polynya.base.names import bucket_of
 from polynya.base.offsets import parse_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.bodies import batch_of, check_coding, encoding_of
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply, tail_headers
 from polynya.service.api import Refusal

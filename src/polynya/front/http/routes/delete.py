@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from polynya.front.http.exchange import Exchange
+from polynya.front.http.protocol.exchange import Exchange
 from polynya.front.http.routes.refusals import fail_reply
 from polynya.stream.commands import Delete
 from polynya.stream.replies import Code, Reply

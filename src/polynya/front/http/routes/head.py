@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polynya.base.offsets import format_token
-from polynya.front.http.exchange import Exchange, Headers
-from polynya.front.http.responses import NO_STORE, etag_of
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import NO_STORE, etag_of
 from polynya.front.http.routes.positions import is_local
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal

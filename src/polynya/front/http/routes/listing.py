@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from polynya.access import Principal
+from polynya.access.grants import Verb
 from polynya.base.names import DEFAULT_BUCKET, BadName, canonical_name, spelled_name
 from polynya.base.offsets import format_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.responses import NO_STORE
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.positions import is_local
-from polynya.service.access import Principal
-from polynya.service.access.grants import Verb
 from polynya.service.api import Facts
 from polynya.wire.headers import format_instant
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polynya.base.offsets import format_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange, Headers
-from polynya.front.http.responses import CACHE_LONG_POLL, NO_STORE, etag_of
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import CACHE_LONG_POLL, NO_STORE, etag_of
 from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
 from polynya.front.http.routes.positions import has_position, is_local, page_bytes, parse_position, timeout_seconds
 from polynya.front.http.routes.preconditions import is_other_incarnation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from polynya.base.offsets import format_token
-from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.service.api import Page, ReadQuery, Refusal
 from polynya.stream.commands import Encoding
 from polynya.wire.json_records import as_lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from polynya.base.limits import PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX
 from polynya.base.offsets import parse_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
 from polynya.service.api import Position
 from polynya.wire.headers import BadField
 from polynya.wire.times import parse_time_ms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.responses import CACHE_PAGE, NO_CACHE, NO_STORE, etag_of
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.responses import CACHE_PAGE, NO_CACHE, NO_STORE, etag_of
 from polynya.front.http.routes.long_poll import long_poll
 from polynya.front.http.routes.pages import allowed_bytes, page_headers, read_allowed, render
 from polynya.front.http.routes.positions import is_local, page_bytes, parse_position

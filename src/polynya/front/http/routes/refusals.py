@@ -8,8 +8,8 @@ from typing import Any
 from polynya.base.limits import CONTENT_TYPE_BYTES_MAX, PATH_BYTES_MAX
 from polynya.base.names import spelled_name
 from polynya.base.offsets import format_token
-from polynya.front.http.errors import REFUSALS
-from polynya.front.http.exchange import Exchange, Headers
+from polynya.front.http.protocol.errors import REFUSALS
+from polynya.front.http.protocol.exchange import Exchange, Headers
 from polynya.service.api import Refusal
 from polynya.stream.replies import Code, Reply
 from polynya.wire.headers import FOREVER, OCTET_STREAM, format_instant

@@ -10,10 +10,10 @@ import msgspec
 from polynya.base.limits import RETENTION_BYTES_MAX, RETENTION_SECONDS_MAX
 from polynya.base.names import bucket_of
 from polynya.base.offsets import format_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange, Headers
-from polynya.front.http.json_bodies import read_json
-from polynya.front.http.responses import NO_STORE
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.front.http.protocol.responses import NO_STORE
 from polynya.front.http.routes.positions import parse_offset
 from polynya.front.http.routes.preconditions import is_other_incarnation
 from polynya.front.http.routes.refusals import fail_refusal, fail_reply

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from polynya.base.errors import Unavailable
 from polynya.base.limits import MIB, RAW_STEP_BYTES, SSE_BACKLOG_BYTES_MAX
 from polynya.base.offsets import format_token
-from polynya.front.http.errors import Failure
-from polynya.front.http.exchange import Exchange, Headers
-from polynya.front.http.responses import NO_CACHE
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange, Headers
+from polynya.front.http.protocol.responses import NO_CACHE
 from polynya.front.http.routes.pages import allowed_bytes
 from polynya.front.http.routes.positions import has_position, is_local, parse_position
 from polynya.front.http.routes.preconditions import is_other_incarnation

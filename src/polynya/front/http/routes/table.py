@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from polynya.front.http.errors import REFUSED
-from polynya.front.http.exchange import Exchange
-from polynya.front.http.mount import READS_BY_POST, Handler, Request
-from polynya.front.http.responses import PREFLIGHT
+from polynya.front.http.protocol.errors import REFUSED
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.extension import READS_BY_POST, Handler, Request
+from polynya.front.http.protocol.responses import PREFLIGHT
+from polynya.front.http.protocol.router import Kind
 from polynya.front.http.routes.append import append
 from polynya.front.http.routes.bucket import put_bucket
 from polynya.front.http.routes.create import create
@@ -17,7 +18,6 @@ from polynya.front.http.routes.head import head
 from polynya.front.http.routes.listing import list_streams
 from polynya.front.http.routes.read import read
 from polynya.front.http.routes.retention import clear_retention, put_retention, show_retention, trim_stream
-from polynya.front.http.routing import Kind
 
 if TYPE_CHECKING:
     from polynya.front.http.server import HttpFront

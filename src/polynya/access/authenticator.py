@@ -1,0 +1,232 @@
+"""From the bytes of a credential to a principal, and from a changed file of tokens to principals that are no more."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+
+from polynya.access.grants import NO_LIMITS, Limits, Principal, parse_scopes
+from polynya.access.jwt_issuer import BadJwt, Issuer, KeyUnknown
+from polynya.access.rate_limits import Meter
+from polynya.access.revocations import Revocations
+from polynya.access.token_file import Stamp, TokenFile, proves, split_token
+from polynya.base.errors import ConfigError
+from polynya.base.limits import CREDENTIAL_BYTES_MAX, CREDENTIALS_KEPT_MAX
+
+log = logging.getLogger("polynya.access")
+
+_FOREVER = float("inf")
+Report = dict[str, tuple[int, int, int]]
+"""Principal id -> requests and bytes let through since the last one, and connections that are open now."""
+
+
+class Denied(Exception):
+    """The credential proves nothing; the message says why, without repeating it."""
+
+
+class KeysUnknown(Denied):
+    """It may prove something once the issuer's keys are read again: `await Access.refresh()`, then ask once more."""
+
+
+class AccessCounters:
+    __slots__ = ("denied", "forbidden", "limited", "proven")
+
+    def __init__(self) -> None:
+        self.proven = 0  # credentials looked at for the first time
+        self.denied = 0  # requests without a valid one
+        self.forbidden = 0  # requests beyond what the principal is granted
+        self.limited = 0  # requests over a principal's limits
+
+
+class Access:
+    """One per core. `defaults` are the limits of callers that have none of their own. Call `tick` a few times a second."""
+
+    def __init__(
+        self,
+        tokens: TokenFile,
+        *,
+        issuer: Issuer | None = None,
+        defaults: Limits = NO_LIMITS,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counters = AccessCounters()
+        self.issuer = issuer
+        self.on_deaths: list[Callable[[], None]] = []  # called after principals died: what stands on them must be let go
+        self.on_settle: list[Callable[[], None]] = []  # called when it is time to count what is counted late
+        self.now = clock
+        self._tokens = tokens
+        self._defaults = defaults
+        self._wall = wall
+        self._stamp: Stamp | None = tokens.stamp()
+        found = tokens.load()
+        self._records = {record.id: record for record in found.tokens}
+        self._revoked = Revocations(found.revoked_jwts)
+        self._proven: dict[str, Principal] = {}
+        self._living: weakref.WeakSet[Principal] = weakref.WeakSet()
+        self._meters: weakref.WeakValueDictionary[str, Meter] = weakref.WeakValueDictionary()
+        self._next_expiry = _FOREVER
+        self._has_meters = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can get in."""
+        now_ms = self.wall_ms()
+        return self.issuer is None and not any(record.state(now_ms) == "active" for record in self._records.values())
+
+    def identify(self, credential: str) -> Principal:
+        """What a credential proves. Raises `Denied`, and of those `KeysUnknown` where fresh keys may help."""
+        known = self._proven.get(credential)
+        if known is not None and known.alive and (known.expires_ms is None or self.wall_ms() < known.expires_ms):
+            return known
+        if len(credential) > CREDENTIAL_BYTES_MAX:
+            raise Denied(f"a token has at most {CREDENTIAL_BYTES_MAX} bytes")
+        self.counters.proven += 1
+        parts = split_token(credential)
+        principal = self._of_token(*parts) if parts is not None else self._of_jwt(credential)
+        if len(self._proven) >= CREDENTIALS_KEPT_MAX:
+            self._proven.clear()  # those who hold principals keep them, and they are found among the living
+        self._proven[credential] = principal
+        self._living.add(principal)
+        if principal.expires_ms is not None:
+            self._next_expiry = min(self._next_expiry, principal.expires_ms)
+        return principal
+
+    async def refresh(self) -> bool:
+        """Read the issuer's keys again, if that is not too soon; whether they were."""
+        return self.issuer is not None and self.issuer.may_refresh and await self.issuer.refresh()
+
+    def tick(self) -> None:
+        """Notice what the file says now, and whose time is over."""
+        stamp = self._tokens.stamp()
+        if stamp != self._stamp:
+            self._reload(stamp)
+        if self.wall_ms() >= self._next_expiry:
+            self._bury()
+
+    def reload(self) -> None:
+        """Look at once: this process has just changed the file."""
+        self._reload(self._tokens.stamp())
+
+    @property
+    def has_meters(self) -> bool:
+        """Whether any limit has ever been in force on this core."""
+        return self._has_meters
+
+    # --- limits over all cores -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A few times a second: count what went out since the last time without being counted one by one."""
+        if self._has_meters:
+            for count in self.on_settle:
+                count()
+
+    def report(self) -> Report:
+        """What the other cores have to know since the last report."""
+        return {key: (*meter.drain(), meter.connections) for key, meter in self._meters.items()}
+
+    def hear(self, core: int, report: Report) -> None:
+        """Another core's report."""
+        for key, meter in self._meters.items():
+            requests, size, connections = report.get(key, (0, 0, 0))
+            meter.spend(requests, size)
+            meter.elsewhere[core] = connections
+
+    # --- proving ---------------------------------------------------------------------------------------------------------------
+
+    def _of_token(self, key: str, secret: str) -> Principal:
+        record = self._records.get(key)
+        if record is None or not proves(record, secret):
+            raise Denied("the token is not known here")
+        state = record.state(self.wall_ms())
+        if state != "active":
+            raise Denied(f"the token is {state}")
+        limits = _merged(record.limits, self._defaults)
+        return Principal(
+            id=key,
+            name=record.name,
+            grants=parse_scopes(record.scopes),
+            expires_ms=record.expires_ms,
+            limits=limits,
+            meter=self._meter(key, limits),
+        )
+
+    def _of_jwt(self, text: str) -> Principal:
+        issuer = self.issuer
+        if issuer is None:
+            raise Denied("the token is not known here")
+        try:
+            proven = issuer.prove(text)
+        except KeyUnknown as unknown:
+            raise (KeysUnknown if issuer.may_refresh else Denied)(str(unknown)) from None
+        except BadJwt as bad:
+            raise Denied(str(bad)) from None
+        if self._revoked.refuse(proven):
+            raise Denied("the JWT is revoked")
+        key = f"jwt:{proven.subject}"
+        return Principal(
+            id=key,
+            name=proven.subject,
+            grants=proven.grants,
+            expires_ms=proven.expires_ms,
+            limits=self._defaults,
+            meter=self._meter(key, self._defaults),
+            jwt=proven,
+        )
+
+    def _meter(self, key: str, limits: Limits) -> Meter | None:
+        """All credentials of one principal share a meter."""
+        if not (limits.requests_per_second or limits.bytes_per_second or limits.connections):
+            return None
+        known = self._meters.get(key)
+        if known is None or known.rates != (limits.requests_per_second, limits.bytes_per_second):
+            self._has_meters = True
+            known = self._meters[key] = Meter(limits.requests_per_second, limits.bytes_per_second, self.now())
+        return known
+
+    # --- changes ---------------------------------------------------------------------------------------------------------------
+
+    def _reload(self, stamp: Stamp | None) -> None:
+        """A file that cannot be read changes nothing, and is looked at again: somebody is about to mend it."""
+        try:
+            found = self._tokens.load()
+        except ConfigError as error:
+            log.error("the tokens could not be read again: those known before stay valid", extra={"error": str(error)})
+            return
+        self._stamp = stamp
+        records = {record.id: record for record in found.tokens}
+        self._revoked = Revocations(found.revoked_jwts)
+        changed = {key for key, record in self._records.items() if records.get(key) != record}
+        self._records = records
+        for principal in tuple(self._living):
+            if principal.id in changed or (principal.jwt is not None and self._revoked.refuse(principal.jwt)):
+                principal.alive = False
+        self._bury()
+
+    def _bury(self) -> None:
+        """Let go of those who are no more, and of those whose time is over."""
+        now_ms = self.wall_ms()
+        self._next_expiry = _FOREVER
+        dead = False
+        for principal in tuple(self._living):
+            if principal.expires_ms is not None and now_ms >= principal.expires_ms:
+                principal.alive = False
+            elif principal.expires_ms is not None:
+                self._next_expiry = min(self._next_expiry, principal.expires_ms)
+            if not principal.alive:
+                dead = True
+                self._living.discard(principal)
+        if dead:
+            self._proven = {credential: principal for credential, principal in self._proven.items() if principal.alive}
+            for look in self.on_deaths:
+                look()
+
+    def wall_ms(self) -> int:
+        return int(self._wall() * 1000)
+
+
+def _merged(own: Limits, defaults: Limits) -> Limits:
+    """The defaults where a token says nothing."""
+    return Limits(**{name: getattr(own, name) or getattr(defaults, name) for name in Limits.__struct_fields__})

@@ -1,0 +1,139 @@
+"""Verbs, scopes and principals: what a caller may do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from polynya.access.rate_limits import Meter
+from polynya.base.limits import TOKEN_NAME_BYTES_MAX, TOKEN_SCOPES_MAX
+from polynya.base.names import BadName, canonical_prefix
+
+
+class Verb:
+    """The words of scopes."""
+
+    READ = "read"
+    APPEND = "append"
+    CREATE = "create"
+    DELETE = "delete"
+    SUBSCRIBE = "subscribe"
+    TABLE = "table"
+    METRICS = "metrics"
+    ADMIN = "admin"
+
+
+VERBS = {
+    Verb.READ: "read streams, follow them, list them and tables",
+    Verb.APPEND: "append to streams and close them",
+    Verb.CREATE: "create streams and fork them",
+    Verb.DELETE: "delete streams and change what is kept of them",
+    Verb.SUBSCRIBE: "create, change, claim and delete subscriptions",
+    Verb.TABLE: "create tables",
+    Verb.METRICS: "scrape the metrics",
+    Verb.ADMIN: "everything above on all streams, and the admin port: tokens, flushes, plans and commits",
+}
+_WITHOUT_PREFIX = frozenset((Verb.METRICS, Verb.ADMIN))
+
+
+class BadScope(ValueError):
+    """The text is no scope; the message says why."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Verbs, on all streams whose canonical name begins with `prefix`."""
+
+    verbs: frozenset[str]
+    prefix: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Of one principal on the node; 0 is none. `bytes_per_second` counts bodies in both directions; `streams` counts those under its
+    prefixes, whoever made them."""
+
+    requests_per_second: float = 0
+    bytes_per_second: int = 0
+    streams: int = 0
+    connections: int = 0
+
+
+NO_LIMITS = Limits()
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """What a valid JWT says. `issued_ms` is 0 when it does not say when."""
+
+    subject: str
+    grants: tuple[Grant, ...]
+    expires_ms: int
+    issued_ms: int = 0
+    jti: str = ""
+
+
+class Principal(msgspec.Struct, eq=False, kw_only=True, weakref=True):
+    """A caller that has proven who it is. `expires_ms` is wall time. Only `alive` changes: it turns false for ever."""
+
+    id: str
+    name: str  # for people: in the audit log
+    grants: tuple[Grant, ...]
+    expires_ms: int | None = None
+    limits: Limits = NO_LIMITS
+    meter: Meter | None = None
+    alive: bool = True
+    jwt: Proven | None = None  # by which it came, if not by a token of ours
+
+    @property
+    def is_admin(self) -> bool:
+        return any(Verb.ADMIN in grant.verbs for grant in self.grants)
+
+    def may(self, verb: str, name: str) -> bool:
+        """`name` is canonical; a prefix of names stands for all that begin with it."""
+        return any((verb in grant.verbs and name.startswith(grant.prefix)) or Verb.ADMIN in grant.verbs for grant in self.grants)
+
+    def may_somewhere(self, verb: str) -> bool:
+        return any(verb in grant.verbs or Verb.ADMIN in grant.verbs for grant in self.grants)
+
+    def prefixes(self, verb: str) -> list[str]:
+        """The prefixes under which it may, none of them within another; [""] is everywhere."""
+        found = sorted({"" if Verb.ADMIN in grant.verbs else grant.prefix for grant in self.grants if grant.verbs & {verb, Verb.ADMIN}})
+        return [prefix for prefix in found if not any(prefix != other and prefix.startswith(other) for other in found)]
+
+
+def parse_scope(text: str) -> Grant:
+    """`VERB[,VERB…][:PREFIX]`, such as `read,append:orders/`. A prefix is spelled as under `/v1/stream/`; none is all streams.
+
+    `all` is every verb but those without a prefix. Raises `BadScope`."""
+    words, colon, prefix = text.strip().partition(":")
+    verbs = frozenset(word.strip().lower() for word in words.split(",") if word.strip())
+    if "all" in verbs:
+        verbs = verbs - {"all"} | (VERBS.keys() - _WITHOUT_PREFIX)
+    unknown = sorted(verbs - VERBS.keys())
+    if unknown or not verbs:
+        what = f"'{unknown[0]}' is no verb" if unknown else f"'{text}' names no verb"
+        raise BadScope(f"{what}: a scope is VERB[,VERB][:PREFIX] with {', '.join(VERBS)} or all, such as read,append:orders/")
+    if prefix and verbs & _WITHOUT_PREFIX:
+        raise BadScope(f"{' and '.join(sorted(verbs & _WITHOUT_PREFIX))} cannot be limited to a prefix: give it in a scope of its own")
+    if colon and not prefix:
+        raise BadScope("the prefix after ':' is empty; leave out the ':' to mean all streams")
+    try:
+        return Grant(verbs, canonical_prefix(prefix))
+    except BadName as bad:
+        raise BadScope(f"'{prefix}' is no prefix of stream names: {bad}") from None
+
+
+def parse_scopes(texts: Iterable[str]) -> tuple[Grant, ...]:
+    """Raises `BadScope`, also for none and for too many."""
+    grants = tuple(parse_scope(text) for text in texts)
+    if not grants:
+        raise BadScope("a token needs at least one scope, such as read,append:orders/")
+    if len(grants) > TOKEN_SCOPES_MAX:
+        raise BadScope(f"a token has at most {TOKEN_SCOPES_MAX} scopes")
+    return grants
+
+
+def check_name(name: str) -> str:
+    """A token's name for people. Raises `BadScope`."""
+    if not name or len(name.encode()) > TOKEN_NAME_BYTES_MAX or not name.isprintable():
+        raise BadScope(f"a token's name has 1 to {TOKEN_NAME_BYTES_MAX} bytes, all printable")
+    return name

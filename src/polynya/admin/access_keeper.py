@@ -1,0 +1,153 @@
+"""Access control of one core: made from the settings, kept up to date, and told to the other cores."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from polynya.access import Access, Limits
+from polynya.access.authenticator import Report
+from polynya.access.jwt_issuer import Expected, Issuer
+from polynya.access.token_file import TokenFile
+from polynya.admin.audit import AuditFile, AuditLog
+from polynya.admin.token_store import FileTokens, SharedTokens, TokenCopy
+from polynya.config.core_start import CoreStart
+from polynya.config.model import Config
+from polynya.config.tls import Tls
+from polynya.front.http.api.tokens import Tokens
+from polynya.observability.metrics import Samples
+from polynya.service.routing.service import NodeService
+from polynya.stream.placement import META_GROUP
+from polynya.transport import Reply, Transport
+
+TICK_SECONDS = 0.25  # so long a revoked token may still be taken
+KIND_USAGE = 1002  # message kinds between cores: health's are below
+SLOW_EVERY = 4  # ticks between two looks at certificates and keys
+
+
+class Keeper:
+    """Owns what access control needs. `access` is None where requests need no token; `known` may still be there then, for the admin port
+    that others reach."""
+
+    def __init__(self, start: CoreStart, transport: Transport | None) -> None:
+        config = start.config
+        self.file = TokenFile(config.data)
+        self.tokens: Tokens = FileTokens(self.file)
+        self._copy: TokenCopy | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self.audit = AuditLog(AuditFile(config.data))
+        self.tls = Tls(start.tls) if start.tls is not None else None
+        self.known = open_access(config, self.file) if config.needs_token or config.admin_listen else None
+        self.access = self.known if config.needs_token else None
+        self._start = start
+        self._transport = transport
+        self._refreshing: asyncio.Task[bool] | None = None
+        self._decoder = msgspec.msgpack.Decoder(Report)
+        if transport is not None:
+            transport.on(KIND_USAGE, self._hear)
+
+    def join(self, service: NodeService) -> None:
+        """This node is one of a cluster: tokens are those of all nodes."""
+        self.tokens = shared = SharedTokens(self.file, service)
+        if self._start.core == 0:
+            machines = service.local.machines
+            self._copy = TokenCopy(self.file, shared, lambda: machines[META_GROUP].meta if META_GROUP in machines else None)
+
+    async def start(self) -> None:
+        """Read the issuer's keys, if there is one: the first requests should not have to wait for them."""
+        if self.known is not None and self.known.issuer is not None:
+            await self.known.issuer.refresh()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            ticks += 1
+            if self.known is not None:
+                self.known.tick()
+                self.known.settle()
+                self._tell(self.known)
+            if self._copy is not None and (self._copying is None or self._copying.done()):
+                self._copying = asyncio.get_running_loop().create_task(self._copy.look())
+            if ticks % SLOW_EVERY == 0:
+                self._look()
+
+    def reload(self) -> None:
+        """SIGHUP: look at everything now."""
+        if self.known is not None:
+            self.known.reload()
+            self._refresh()
+        if self.tls is not None:
+            self._took_certificate(self.tls.reload())
+
+    def close(self) -> None:
+        if self._copying is not None:
+            self._copying.cancel()
+        self.audit.close()
+
+    def samples(self) -> Samples:
+        counters = None if self.known is None else self.known.counters
+        return {
+            "polynya_access_denied_total": counters.denied if counters else 0,
+            "polynya_access_forbidden_total": counters.forbidden if counters else 0,
+            "polynya_access_limited_total": counters.limited if counters else 0,
+            "polynya_audit_lines_total": self.audit.written,
+            "polynya_audit_lost_total": self.audit.lost,
+        }
+
+    def _look(self) -> None:
+        if self.tls is not None and self.tls.tick():
+            self._took_certificate(True)
+        if self.known is not None and self.known.issuer is not None and self.known.issuer.is_due:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self.known is not None and self.known.issuer is not None and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.get_running_loop().create_task(self.known.issuer.refresh())
+
+    def _took_certificate(self, taken: bool) -> None:
+        if self._start.core == 0 and self._start.tls is not None:
+            outcome = "ok" if taken else "failed"
+            self.audit.record("tls.reload", self._start.tls.cert, "node", "", outcome, "")
+
+    def _tell(self, access: Access) -> None:
+        """The other cores what was let through here. One that cannot be reached misses a quarter of a second of it."""
+        if self._transport is None or not access.has_meters:
+            return
+        body = msgspec.msgpack.encode(access.report())
+        for core in self._transport.others:
+            self._transport.call_nowait(core, KIND_USAGE, body, _ignore)
+
+    def _hear(self, body: bytes, reply: Reply, core: int) -> None:
+        if self.known is not None:
+            self.known.hear(core, self._decoder.decode(body))
+        reply(b"")
+
+
+def open_access(config: Config, tokens: TokenFile) -> Access:
+    """Raises `ConfigError`."""
+    auth = config.auth
+    expected = Expected(auth.jwt_issuer, auth.jwt_audience, auth.jwt_claim, auth.jwt_lifetime_max)
+    issuer = Issuer(expected, auth.jwt_keys) if auth.jwt_issuer else None
+    defaults = Limits(
+        requests_per_second=auth.requests_per_second,
+        bytes_per_second=auth.bytes_per_second,
+        streams=auth.streams,
+        connections=auth.connections,
+    )
+    return Access(tokens, issuer=issuer, defaults=defaults)
+
+
+def check_access(config: Config) -> str | None:
+    """Before the cores start: what the operator should know. Raises `ConfigError` when the tokens cannot be read."""
+    if not (config.needs_token or config.admin_listen):
+        return None
+    if open_access(config, TokenFile(config.data)).is_empty:
+        return f"nobody has a token yet: polynya token create admin --allow all,admin --data {config.data}"
+    return None
+
+
+def _ignore(answer: bytes | BaseException) -> None:
+    """The next report is under way already."""

@@ -1,0 +1,127 @@
+"""The audit log: who did what to the node, when, from where, and with which outcome; JSON lines in files of bounded size.
+
+`access/audit.jsonl` in the data folder is the newest file, `audit.1.jsonl` the one before it, and so on. Cores, supervisor and command
+line write to it, one line at a time under a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from polynya.access.token_file import FOLDER, give_to_owner, locked
+from polynya.base.limits import AUDIT_FILE_BYTES_MAX, AUDIT_FILES_MAX
+from polynya.files import sync_folder
+
+QUEUE_MAX = 10_000  # acts that wait for the disk; what is over is counted and said, as nothing may wait for a log
+log = logging.getLogger("polynya.audit")
+
+
+class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line. `who` is a token's id and name, a user of this machine, or what else did it; `outcome` a status, an error code or `ok`."""
+
+    time: str
+    act: str
+    target: str
+    who: str
+    remote: str = msgspec.field(name="from", default="")
+    outcome: str = "ok"
+    request_id: str = ""
+
+
+def act(name: str, target: str, who: str, remote: str = "", outcome: str = "ok", request_id: str = "") -> Act:
+    """Of now."""
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Act(moment, name, target, who, remote, outcome, request_id)
+
+
+class AuditFile:
+    """`write` blocks; it may be called by any process."""
+
+    def __init__(self, data: str | Path, *, bytes_max: int = AUDIT_FILE_BYTES_MAX, files_max: int = AUDIT_FILES_MAX) -> None:
+        self._folder = Path(data) / FOLDER
+        self.path = self._folder / "audit.jsonl"
+        self._bytes_max, self._files_max = bytes_max, files_max
+
+    def write(self, *acts: Act) -> None:
+        """Raises OSError."""
+        lines = b"".join(msgspec.json.encode(each) + b"\n" for each in acts)
+        with locked(self._folder, "audit.lock"):
+            if self._size() + len(lines) > self._bytes_max and self._size():
+                self._rotate()
+            is_new = not self.path.exists()
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                give_to_owner(descriptor, self._folder)
+                os.write(descriptor, lines)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if is_new:
+                sync_folder(self._folder)
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _rotate(self) -> None:
+        for number in range(self._files_max, 0, -1):
+            older = self._numbered(number)
+            if not older.exists():
+                continue
+            if number < self._files_max:
+                os.replace(older, self._numbered(number + 1))
+            else:
+                older.unlink()
+        os.replace(self.path, self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self._folder / f"audit.{number}.jsonl"
+
+
+class AuditLog:
+    """For a core: lines are written by a thread, many at a time when they come fast. `close` writes what is left."""
+
+    def __init__(self, file: AuditFile) -> None:
+        self.lost = 0  # acts without a line, as too many were waiting
+        self.written = 0
+        self._file = file
+        self._queue: queue.Queue[Act | None] = queue.Queue(QUEUE_MAX)
+        self._thread = threading.Thread(target=self._write_loop, name="audit", daemon=True)
+        self._thread.start()
+
+    def record(self, name: str, target: str, who: str, remote: str, outcome: str, request_id: str) -> None:
+        try:
+            self._queue.put_nowait(act(name, target, who, remote, outcome, request_id))
+        except queue.Full:
+            self.lost += 1
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _write_loop(self) -> None:
+        is_open = True
+        while is_open:
+            found = [self._queue.get()]
+            with contextlib.suppress(queue.Empty):
+                while found[-1] is not None and len(found) < 1000:
+                    found.append(self._queue.get_nowait())
+            is_open = found[-1] is not None
+            acts = [each for each in found if each is not None]
+            try:
+                if acts:
+                    self._file.write(*acts)
+                self.written += len(acts)
+            except OSError as error:
+                self.lost += len(acts)
+                log.error("the audit log cannot be written", extra={"file": str(self._file.path), "lost": len(acts), "error": str(error)})

@@ -1,0 +1,224 @@
+"""`/v1/admin/backup/…`: what a backup is taken from. A group's file is held by the core that leads the group while it is fetched in pieces;
+objects are read through whichever core is asked, which has the credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from secrets import token_hex
+from typing import Annotated, Any
+
+import msgspec
+
+from polynya import __version__
+from polynya.backup.group_file import Header, pack_header
+from polynya.backup.source import PART_BYTES, Captured
+from polynya.base.errors import NotLeader, Unavailable
+from polynya.config.core_start import CoreStart
+from polynya.engine.snapshots.capture import captured
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.objectstore import NotFound, ObjectStore, StoreUnavailable, check_key, check_prefix
+from polynya.service.assembly import Engine
+from polynya.service.routing.service import NodeService
+from polynya.tiering.tier import Tier
+
+CAPTURE = 52  # message kinds between cores
+PART = 53
+CAPTURES_MAX = 4  # of a core: each is at most a group's state and its hot bytes
+KEPT_SECONDS = 60.0  # since it was last asked for
+PIECES = 16_384  # of a capture counted in one go
+LISTED = 1000  # objects in one answer
+READ_BYTES_MAX = 8 << 20
+_BYTES = "application/octet-stream"
+
+
+class CaptureQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    group: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PartQuestion(msgspec.Struct):
+    group: int
+    token: str
+    offset: int
+
+
+class Part(msgspec.Struct, array_like=True):
+    """Nothing: it is not held any more."""
+
+    data: bytes | None
+
+
+class _Held:
+    """A captured file: pieces that belong to the machine or are its state, none copied."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self._pieces: Sequence[bytes] = ()
+        self._begins = [0]
+
+    async def fill(self, found: Sequence[bytes]) -> None:
+        """Some at a time: there may be a million small ones."""
+        begins = [0]
+        for begin in range(0, len(found), PIECES):
+            ends = accumulate(map(len, found[begin : begin + PIECES]), initial=begins[-1])
+            begins += islice(ends, 1, None)
+            await asyncio.sleep(0)
+        self._pieces, self._begins = found, begins
+
+    @property
+    def size(self) -> int:
+        return self._begins[-1]
+
+    def read(self, offset: int, length: int) -> bytes:
+        at = bisect_right(self._begins, offset) - 1
+        gathered: list[bytes | memoryview] = []
+        while length > 0 and at < len(self._pieces):
+            piece = memoryview(self._pieces[at])[offset - self._begins[at] :][:length]
+            gathered.append(piece)
+            length, offset, at = length - len(piece), offset + len(piece), at + 1
+        return b"".join(gathered)
+
+
+class Backups:
+    """One per core; any core answers for any."""
+
+    def __init__(self, start: CoreStart, engine: Engine, tier: Tier | None) -> None:
+        self._start, self._engine, self._tier = start, engine, tier
+        self._service: NodeService = engine.service
+        self._held: dict[str, _Held] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._service.serve(CAPTURE, CaptureQuestion, Captured, self._capture)
+        self._service.serve(PART, PartQuestion, Part, self._part)
+
+    async def handle(self, request: Request) -> Response:
+        """`request.segments` are those behind `/v1/admin/backup`. Raises `Failure`, Unavailable."""
+        verbs: dict[tuple[str, ...], tuple[str, Any]] = {
+            (): ("GET", self._answer_about),
+            ("capture",): ("POST", self._answer_capture),
+            ("part",): ("GET", self._answer_part),
+            ("objects",): ("GET", self._answer_objects),
+            ("object",): ("GET", self._answer_object),
+        }
+        if request.segments not in verbs:
+            raise Failure("NO_ROUTE")
+        method, answer = verbs[request.segments]
+        if request.method != method:
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", method),))
+        response: Response = await answer(request)
+        return response
+
+    async def _answer_about(self, request: Request) -> Response:
+        birth = self._start.birth
+        found = {"cluster": birth.cluster_id, "history": birth.history, "groups": birth.groups, "release": __version__}
+        return Response(200, msgspec.json.encode({**found, "store": self._tier is not None}))
+
+    # --- groups ----------------------------------------------------------------------------------------------------------------
+
+    async def _answer_capture(self, request: Request) -> Response:
+        asked = read_json(request.body or b"{}", CaptureQuestion)
+        if asked.group > self._start.groups:
+            raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
+        return Response(200, msgspec.json.encode(await self._service.at_home(asked.group, CAPTURE, asked, self._capture)))
+
+    async def _capture(self, question: CaptureQuestion) -> Captured:
+        """Everything that was acknowledged before this was asked is in it."""
+        service, number = self._service, question.group
+        await service.local.linearize(number)
+        machine = service.local.led.get(number)
+        if machine is None:
+            raise NotLeader(0)
+        if len(self._held) >= CAPTURES_MAX:
+            raise Unavailable("other backups are being taken: try again in a minute")
+        token = token_hex(8)
+        held = self._held[token] = _Held(number)  # its place is taken
+        self._keep(token)
+        try:
+            found = await captured(self._engine.storage.shard.groups[number], self._engine.snapshotter.encoding, hot=True)
+            log_ms = service.now_ms()
+            if service.local.led.get(number) is not machine:
+                raise NotLeader(0)
+            header = Header(number, found.term, found.index, log_ms, found.state_bytes, found.state_crc, found.batches)
+            await held.fill([pack_header(header), *found.state, *found.hot])
+        except BaseException:
+            self._forget(token)
+            raise
+        self._held[token] = held
+        self._keep(token)
+        return Captured(number, token, held.size, found.term, found.index, log_ms, found.streams, found.records, found.hot_bytes)
+
+    async def _answer_part(self, request: Request) -> Response:
+        group, offset = _number(request, "group"), _number(request, "offset")
+        if group > self._start.groups:
+            raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._start.groups}")
+        question = PartQuestion(group, request.query.get("token", ""), offset)
+        part: Part = await self._service.at_home(group, PART, question, self._part)
+        if part.data is None:
+            raise Failure("NOT_FOUND", "this capture is not held any more: capture the group again")
+        return Response(200, part.data, _BYTES)
+
+    async def _part(self, question: PartQuestion) -> Part:
+        held = self._held.get(question.token)
+        if held is None or held.group != question.group:
+            return Part(None)
+        self._keep(question.token)
+        data = held.read(question.offset, PART_BYTES)
+        if question.offset + len(data) >= held.size:
+            self._forget(question.token)  # who did not get this answer captures again
+        return Part(data)
+
+    def _keep(self, token: str) -> None:
+        if token in self._timers:
+            self._timers.pop(token).cancel()
+        self._timers[token] = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, token)
+
+    def _forget(self, token: str) -> None:
+        self._held.pop(token, None)
+        timer = self._timers.pop(token, None)
+        if timer is not None:
+            timer.cancel()
+
+    # --- objects ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> ObjectStore:
+        if self._tier is None:
+            raise Failure("INVALID_REQUEST", "this node has no object store: cold.backend is none")
+        return self._tier.store
+
+    async def _answer_objects(self, request: Request) -> Response:
+        prefix, found = request.query.get("prefix", ""), []
+        try:
+            async for info in self._store.list(check_prefix(prefix), request.query.get("after", "")):
+                found.append([info.key, info.size])
+                if len(found) == LISTED:
+                    break
+        except StoreUnavailable as fault:
+            raise Unavailable(f"the object store cannot be listed: {fault}") from None
+        except ValueError as fault:
+            raise Failure("INVALID_REQUEST", str(fault)) from None
+        return Response(200, msgspec.json.encode({"objects": found, "next": found[-1][0] if len(found) == LISTED else None}))
+
+    async def _answer_object(self, request: Request) -> Response:
+        offset, length = _number(request, "offset"), _number(request, "length")
+        try:
+            key = check_key(request.query.get("key", ""))
+            data = await self._store.get_range(key, offset, min(length, READ_BYTES_MAX))
+        except NotFound:
+            raise Failure("NOT_FOUND", "there is no such object") from None
+        except StoreUnavailable as fault:
+            raise Unavailable(f"the object store cannot be read: {fault}") from None
+        except ValueError as fault:
+            raise Failure("INVALID_REQUEST", str(fault)) from None
+        return Response(200, data, _BYTES)
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.query.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise Failure("INVALID_REQUEST", f"{name} is a number")
+    return int(text)

@@ -1,0 +1,39 @@
+"""The console, hung into the base port."""
+
+from __future__ import annotations
+
+from polynya.console.assets import Answer, Assets, to_folder
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Handler, Request, Response
+
+PREFIX = "/console/"
+
+
+def console_handlers() -> dict[str, Handler]:
+    """By exact path: the way to the page for those who leave out its slash, or know the node's address alone."""
+
+    async def console(request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise Failure("NO_ROUTE")
+        return _response(to_folder())
+
+    return {PREFIX.rstrip("/"): console, "/": console}
+
+
+def console_mounts() -> dict[str, Handler]:
+    """By prefix: the page and its files."""
+    assets = Assets()
+
+    async def console(request: Request) -> Response:
+        answer = assets.answer(request.method, "/".join(request.segments), request.headers)
+        if answer is None:
+            raise Failure("NO_ROUTE")
+        if answer.status == 405:
+            raise Failure("METHOD_NOT_ALLOWED", headers=answer.headers)
+        return _response(answer)
+
+    return {PREFIX: console}
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.status, answer.body, answer.content_type, answer.headers)

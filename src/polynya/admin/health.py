@@ -1,0 +1,230 @@
+"""Health: whether the loop turns, whether the node may serve and why not, and what the node is.
+
+Each core has checks; whichever core is asked asks the others too, so that one answer speaks for the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from polynya import __version__
+from polynya.config.core_start import CoreStart
+from polynya.observability.build import commit
+from polynya.observability.metrics import CONTENT_TYPE, Registry, Samples, label, merge, process_samples, render
+from polynya.transport import Reply, Transport
+
+KIND_CHECKS = 1000  # message kinds between cores: the service's are below
+KIND_SAMPLES = 1001
+GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+BEAT_SECONDS = 0.5
+STALL_SECONDS = 10.0  # a loop that stood still for so long is not live
+Check = Callable[[], str | None]
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a front sends. Never to be cached."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Finding(msgspec.Struct, array_like=True, frozen=True):
+    """One check's result: `reason` is None when all is well. One that is not `fatal` leaves the node ready."""
+
+    core: int
+    name: str
+    reason: str | None
+    fatal: bool = True
+
+
+class Heart:
+    """Measures how late the loop is: it should beat every `BEAT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due = self._loop.time()
+        self.lag = 0.0
+        self.lag_max = 0.0
+        self._beat()
+
+    def late(self) -> float:
+        """Seconds by which the next beat is overdue."""
+        return max(0.0, self._loop.time() - self._due)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def samples(self) -> Samples:
+        return {"polynya_loop_lag_seconds": self.lag, "polynya_loop_lag_max_seconds": self.lag_max}
+
+    def _beat(self) -> None:
+        self.lag = self.late()
+        self.lag_max = max(self.lag_max, self.lag)
+        self._due = self._loop.time() + BEAT_SECONDS
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+
+class Health:
+    """Of one core. Rooms add checks (`add`) and sources of samples (`registry.add`); the admin and public fronts ask the rest.
+
+    A check returns None, or the reason why the node should not get traffic. Checks are plain calls on the loop: they look, they do not try.
+    """
+
+    def __init__(self, start: CoreStart, transport: Transport | None) -> None:
+        self._start = start
+        self._transport = transport
+        self._checks: list[tuple[str, Check, bool]] = []
+        self.nodes: Callable[[], dict[int, str]] = dict  # of the cluster, and where clients reach them
+        self.heart = Heart()
+        self.registry = Registry()
+        self.registry.add(process_samples)
+        self.registry.add(self.heart.samples)
+        self.registry.add(self._own_samples)
+        if transport is not None:
+            self.registry.add(lambda: _transport_samples(transport))
+            transport.on(KIND_CHECKS, self._on_checks)
+            transport.on(KIND_SAMPLES, self._on_samples)
+
+    def add(self, name: str, check: Check) -> None:
+        self._checks.append((name, check, True))
+
+    def warn(self, name: str, check: Check) -> None:
+        """A check whose reason is told, but keeps no traffic away: the node does what it can."""
+        self._checks.append((name, check, False))
+
+    def livez(self) -> Answer:
+        """Whether this core's loop turns: a restart helps if not."""
+        late = self.heart.late()
+        if late > STALL_SECONDS:
+            return Answer(503, TEXT, f"the loop of core {self._start.core} stood still for {late:.0f} s\n".encode())
+        return Answer(200, TEXT, b"ok\n")
+
+    async def readyz(self, *, verbose: bool) -> Answer:
+        """Whether the whole node may get traffic; `verbose` lists every check with its reason, and what is unsafe."""
+        findings = await self._findings()
+        failed = [finding for finding in findings if finding.reason is not None and finding.fatal]
+        shown = [finding for finding in findings if verbose or finding.reason is not None]
+        lines = [f"[{_mark(finding)}] core {finding.core} {finding.name}: {finding.reason or 'ok'}" for finding in shown]
+        lines += [f"[!] {line}" for line in self._start.config.unsafe if verbose]
+        lines.append("not ready" if failed else "ready")
+        return Answer(503 if failed else 200, TEXT, ("\n".join(lines) + "\n").encode())
+
+    async def health(self) -> Answer:
+        """The same for programs: one JSON object."""
+        findings = await self._findings()
+        failed, warned = (
+            [
+                {"core": each.core, "check": each.name, "reason": each.reason}
+                for each in findings
+                if each.reason is not None and each.fatal == fatal
+            ]
+            for fatal in (True, False)
+        )
+        status = "fail" if failed else "warn" if warned else "pass"
+        body = {"status": status, "version": __version__, "failed": failed, "warnings": warned, "unsafe": self._start.config.unsafe}
+        return Answer(503 if failed else 200, JSON, msgspec.json.encode(body))
+
+    def node(self, *, near: bool = False) -> Answer:
+        """`/v1/node`: who this is, and where its other ports are. `near`: asked on the admin port of this machine, which is then told
+        instead of the one that others reach."""
+        start = self._start
+        is_far = bool(start.far_admin_port) and not near
+        body = {
+            "version": __version__,
+            "commit": commit(),
+            "cluster": start.birth.cluster_id,
+            "node": start.birth.node,
+            "nodes": {str(number): url for number, url in sorted(self.nodes().items())},
+            "history": start.birth.history,
+            "start": start.start_id,
+            "cores": start.cores,
+            "groups": start.groups,
+            "ports": {"http": start.port, "admin": start.far_admin_port if is_far else start.admin_port},
+            "admin_tls": is_far and start.tls is not None,
+            "admin_near": not is_far,  # open on this machine's loopback alone, wherever HTTP is
+            "objects": start.config.cold.backend,
+            "unsafe": start.config.unsafe,
+        }
+        return Answer(200, JSON, msgspec.json.encode(body))
+
+    async def metrics(self) -> Answer:
+        """`/metrics` of the whole node."""
+        others = await self._ask(KIND_SAMPLES)
+        told = [msgspec.msgpack.decode(body, type=Samples) for body in others.values() if isinstance(body, bytes)]
+        return Answer(200, CONTENT_TYPE, render(merge([self.registry.read(), *told])))
+
+    async def _findings(self) -> list[Finding]:
+        findings = self._own_findings()
+        for core, body in (await self._ask(KIND_CHECKS)).items():
+            if isinstance(body, bytes):
+                findings += msgspec.msgpack.decode(body, type=list[Finding])
+            else:
+                findings.append(Finding(core, "answers", str(body) or "no answer"))
+        return sorted(findings, key=lambda finding: finding.core)
+
+    def _own_findings(self) -> list[Finding]:
+        late = self.heart.late()
+        loop = None if late < STALL_SECONDS else f"stood still for {late:.0f} s"
+        core = self._start.core
+        return [Finding(core, "loop", loop), *(Finding(core, name, check(), fatal) for name, check, fatal in self._checks)]
+
+    async def _ask(self, kind: int) -> dict[int, bytes | BaseException]:
+        """Every other core's answer, or why there is none."""
+        transport = self._transport
+        if transport is None or not transport.others:  # one core of a cluster's node has a transport, too
+            return {}
+        answers: dict[int, bytes | BaseException] = {}
+        whole = asyncio.Event()
+        others = transport.others
+
+        def taker(core: int) -> Callable[[bytes | BaseException], None]:
+            def take(answer: bytes | BaseException) -> None:
+                answers[core] = answer
+                if len(answers) == len(others):
+                    whole.set()
+
+            return take
+
+        for core in others:
+            transport.call_nowait(core, kind, b"", taker(core))
+        try:
+            async with asyncio.timeout(GATHER_SECONDS):
+                await whole.wait()
+        except TimeoutError:
+            pass
+        late = TimeoutError(f"did not answer within {GATHER_SECONDS:g} s")
+        return {core: answers.get(core, late) for core in others}
+
+    def _on_checks(self, body: bytes, reply: Reply, core: int) -> None:
+        reply(msgspec.msgpack.encode(self._own_findings()))
+
+    def _on_samples(self, body: bytes, reply: Reply, core: int) -> None:
+        reply(msgspec.msgpack.encode(self.registry.read()))
+
+    def _own_samples(self) -> Samples:
+        return {
+            label("polynya_info", version=__version__, commit=commit()): 1,
+            "polynya_cores": self._start.cores,
+            "polynya_cores_up": 1,
+            **{label("polynya_check_failing", check=name): int(check() is not None) for name, check, _ in self._checks},
+        }
+
+
+def _mark(finding: Finding) -> str:
+    return "+" if finding.reason is None else "-" if finding.fatal else "!"
+
+
+def _transport_samples(transport: Transport) -> Samples:
+    counters = transport.counters()
+    return {
+        "polynya_transport_connected": counters["connected"],
+        "polynya_transport_outstanding": counters["outstanding"],
+        "polynya_transport_refused_total": counters["refused"],
+        "polynya_transport_failed_total": counters["failed"],
+    }

@@ -1,0 +1,156 @@
+"""Where the metrics come from: which counter of which room is which metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.standalone import Core
+from polynya.front.http.server import HttpFront
+from polynya.observability.metrics import Samples, label
+from polynya.service.streams.local import LocalGroups
+
+TURNS = {
+    "polynya_turns_total": "turns",
+    "polynya_entries_total": "entries",
+    "polynya_journal_write_seconds_total": "write_seconds",
+    "polynya_journal_full_total": "disk_full",
+    "polynya_overloaded_total": "overloaded",
+}
+FLUSHER = {
+    "polynya_flush_packs_total": "packs",
+    "polynya_flush_slices_total": "slices",
+    "polynya_flush_bytes_total": "bytes",
+    "polynya_flush_failures_total": "failures",
+    "polynya_flush_refused_total": "refused",
+}
+MERGER = {
+    "polynya_merge_packs_total": "packs",
+    "polynya_merge_slices_total": "slices",
+    "polynya_merge_bytes_total": "bytes",
+    "polynya_merge_failures_total": "failures",
+    "polynya_merge_refused_total": "refused",
+}
+EVICTOR = {
+    "polynya_evict_streams_total": "streams",
+    "polynya_evict_blocks_total": "blocks",
+    "polynya_evict_bytes_total": "bytes",
+    "polynya_evict_refused_total": "refused",
+    "polynya_evict_failures_total": "failures",
+}
+STATES = {
+    "polynya_state_loads_total": "loads",
+    "polynya_state_load_seconds_total": "seconds",
+    "polynya_state_load_failures_total": "failures",
+}
+RECALLS = {
+    "polynya_recalled_streams_total": "returned",
+    "polynya_recall_copies_total": "copies",
+    "polynya_recall_refused_total": "refused",
+}
+COLLECTOR = {
+    "polynya_collect_deleted_total": "deleted",
+    "polynya_collect_orphans_total": "orphans",
+    "polynya_collect_failures_total": "failures",
+}
+COPIER = {
+    "polynya_state_copies_total": "copies",
+    "polynya_state_copy_bytes_total": "bytes",
+    "polynya_state_copy_failures_total": "failures",
+}
+TRIMS = {
+    "polynya_trims_total": "trims",
+    "polynya_trimmed_records_total": "records",
+    "polynya_trimmed_bytes_total": "bytes",
+}
+SNAPSHOTS = {
+    "polynya_snapshots_total": "count",
+    "polynya_snapshot_bytes_total": "bytes",
+    "polynya_snapshots_merged_total": "folded",
+}
+RETENTION = {
+    "polynya_retention_failures_total": "failures",
+    "polynya_retention_round_seconds": "round_seconds",
+}
+SUBSCRIPTIONS = {
+    "polynya_wakes_total": "woken",
+    "polynya_wakes_delivered_total": "delivered",
+    "polynya_wakes_announced_total": "announced",
+    "polynya_wakes_failed_total": "failed",
+    "polynya_leases_expired_total": "expired",
+    "polynya_subscription_faults_total": "faults",
+}
+CACHE = {
+    "polynya_cache_hits_total": "hits",
+    "polynya_cache_misses_total": "misses",
+    "polynya_cache_fetched_bytes_total": "fetched_bytes",
+}
+HTTP = {
+    "polynya_http_appends_total": "appends",
+    "polynya_http_append_bytes_total": "bytes_in",
+    "polynya_http_connections_total": "connections_opened",
+    "polynya_http_connections_refused_total": "connections_refused",
+    "polynya_http_timeouts_total": "timeouts",
+    "polynya_http_stalled_total": "stalled",
+    "polynya_http_long_polls_total": "long_polls",
+    "polynya_http_sse_total": "live_opened",
+    "polynya_http_sse_cut_total": "live_cut",
+}
+
+
+def counted(counters: object, names: Mapping[str, str]) -> Callable[[], Samples]:
+    """A source that reads attributes: `names` maps metric to attribute, as the tables above."""
+
+    def read() -> Samples:
+        return {metric: getattr(counters, attribute) for metric, attribute in names.items()}
+
+    return read
+
+
+def of_core(core: Core | ReplicatedCore) -> Callable[[], Samples]:
+    """The turn loop and its journal."""
+    turns = counted(core.counters, TURNS)
+
+    def read() -> Samples:
+        segments = core.journal.segments()
+        return turns() | {
+            "polynya_inflight_bytes": core.inflight_bytes,
+            "polynya_journal_segments": len(segments),
+            "polynya_journal_disk_bytes": sum(size for _, size in segments),
+        }
+
+    return read
+
+
+def of_groups(local: LocalGroups) -> Callable[[], Samples]:
+    """The machines of this core, and their live readers."""
+
+    def read() -> Samples:
+        machines = local.machines.values()
+        return {
+            "polynya_streams": sum(machine.count for machine in machines),
+            "polynya_streams_evicted": sum(len(machine.evicted) for machine in machines),
+            "polynya_hot_bytes": sum(machine.hot_bytes for machine in machines),
+            "polynya_outbox": sum(len(machine.outbox) for machine in machines),
+            "polynya_packs": sum(len(machine.packs) for machine in machines),
+            "polynya_index_slices": sum(held.slices for machine in machines for held in machine.held.values()),
+            "polynya_live_readers": len(local.feeds),
+            "polynya_hot_refused_total": local.hot_refused,
+            "polynya_streams_faulted": len(local.faulted),
+            **{label("polynya_stream_faulted", stream=name): 1 for name in local.faulted.names},
+        }
+
+    return read
+
+
+def of_front(front: HttpFront) -> Callable[[], Samples]:
+    """A front's requests and connections."""
+    requests = counted(front.counters, HTTP)
+
+    def read() -> Samples:
+        classes = {label("polynya_http_responses_total", **{"class": f"{number}xx"}): 0.0 for number in (2, 3, 4, 5)}
+        for status, count in front.counters.statuses.items():
+            classes[label("polynya_http_responses_total", **{"class": f"{status // 100}xx"})] += count
+        return requests() | classes | {"polynya_http_connections": len(front.connections)}
+
+    return read

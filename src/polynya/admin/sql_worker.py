@@ -1,0 +1,107 @@
+"""Questions to tables, each answered by a process of its own (`polynya.lakehouse.sql_process`), a few at once for each core.
+
+The process gets what it needs on its standard input and nothing from the environment: the node's credentials for the store, if any, and
+the tables that the asker may read. It is killed when its time is over, and when the asker goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from polynya.admin.lake_worker import lake_environment
+from polynya.base.limits import SQL_ANSWER_BYTES_MAX, SQL_QUESTIONS_PER_CORE_MAX
+from polynya.config.model import Config
+from polynya.front.http.protocol.errors import Failure
+
+MODULE = "polynya.lakehouse.sql_process"
+KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # what an interpreter needs to start
+GRACE_SECONDS = 5.0  # for the interpreter to start and to say what it found
+STDERR_BYTES = 2000
+
+
+class Questions:
+    """Of one core; `polynya.front.http.api.sql.Answerer`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._running = 0
+        self.asked = 0
+
+    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self._config.sql.enabled:
+            raise Failure("NO_SQL", "questions are switched off on this server (sql.enabled)")
+        if self._running >= SQL_QUESTIONS_PER_CORE_MAX:
+            raise Failure("QUESTIONS_BUSY")
+        self.asked += 1
+        self._running += 1
+        try:
+            return self._settled(*await self._run(self._question(sql, rows, tables)))
+        finally:
+            self._running -= 1
+
+    def _question(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> bytes:
+        limits = self._config.sql
+        return msgspec.json.encode(
+            {
+                "sql": sql,
+                "tables": tables,
+                "environment": self._environment(),
+                "rows": rows,
+                "answer_bytes": SQL_ANSWER_BYTES_MAX,
+                "memory_bytes": limits.memory,
+                "seconds": limits.timeout,
+            }
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """For the standard AWS chain, and the node's own settings of the store."""
+        if self._config.cold.backend != "s3":
+            return {}
+        made = lake_environment(self._config, "", os.environ)
+        return {name: value for name, value in made.items() if name.startswith(("AWS_", "POLYNYA_COLD_"))}
+
+    async def _run(self, question: bytes) -> tuple[int, bytes, bytes]:
+        """(exit code, stdout, the beginning of stderr) of a process that is gone when this returns, however it returns."""
+        environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-P", "-m", MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            close_fds=True,
+        )
+        try:
+            async with asyncio.timeout(self._config.sql.timeout + GRACE_SECONDS):
+                out, err = await process.communicate(question)
+        except TimeoutError:
+            raise _too_long(self._config.sql.timeout) from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await asyncio.shield(process.wait())
+        return process.returncode or 0, out, err[-STDERR_BYTES:]
+
+    def _settled(self, code: int, out: bytes, err: bytes) -> dict[str, Any]:
+        try:
+            told: dict[str, Any] = msgspec.json.decode(out)
+            kind = told.pop("kind")
+        except (msgspec.DecodeError, KeyError, AttributeError):
+            if code < 0:  # a signal ended it, perhaps while it wrote: its time was over, or the kernel wanted its memory
+                raise _too_long(self._config.sql.timeout) from None
+            raise RuntimeError(f"a question ended with {code}: {err.decode(errors='replace')}") from None
+        if kind == "refused":
+            raise Failure(told["code"], told["message"])
+        return told
+
+
+def _too_long(seconds: float) -> Failure:
+    return Failure("QUESTION_TOO_LARGE", f"the question took more than the {seconds:g} s or the memory that it may; ask for less")

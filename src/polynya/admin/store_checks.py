@@ -1,0 +1,190 @@
+"""`POST /v1/admin/store/shares | verify | sweep`: the object store is looked at by the cores that lead the groups whose packs they are.
+
+`shares` says which groups are led together. Each other request is for groups of one share, and for a part of their packs; the answer says
+how to go on, and which groups are led elsewhere now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.names import spelled_name
+from polynya.cold import Part, Swept
+from polynya.front.http.api.tables import ReadObject
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.objectstore import StoreUnavailable
+from polynya.service.routing.service import NodeService
+from polynya.stream.machine import Machine
+from polynya.tiering.tier import Tier
+
+VERIFY = 54  # message kinds between cores
+SWEEP = 55
+SETTLE = 56
+GRACE_SECONDS_MIN = 600  # a put of a node that died may still arrive, and one that is slow be logged (`polynya.cold.steps`)
+ORPHANS_SHOWN = 1000
+
+_Group = Annotated[int, msgspec.Meta(ge=0)]
+_Groups = Annotated[list[_Group], msgspec.Meta(min_length=1)]
+
+
+class SharesQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Of these groups (null: of all)."""
+
+    groups: list[_Group] | None = None
+
+
+class VerifyQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Of the packs of `groups` behind `after`."""
+
+    groups: _Groups
+    after: str = ""
+
+
+class SweepQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Orphans of `groups` that are older than `grace_seconds` (null: as the background sweep has it)."""
+
+    groups: _Groups
+    dry_run: bool = False
+    grace_seconds: Annotated[int, msgspec.Meta(ge=GRACE_SECONDS_MIN)] | None = None
+
+
+class SettleQuestion(msgspec.Struct):
+    """Packs of the group `home` that `group` has not let go of, as far as is known there."""
+
+    group: int
+    home: int
+    packs: list[str]
+
+
+class StoreChecks:
+    """One per core; any core answers for any."""
+
+    def __init__(self, service: NodeService, tier: Tier | None) -> None:
+        self._service = service
+        self._tier = tier
+        service.serve(VERIFY, VerifyQuestion, Part, self._verify)
+        service.serve(SWEEP, SweepQuestion, Swept, self._sweep)
+        service.serve(SETTLE, SettleQuestion, None, self._settle)
+        if tier is not None:
+            tier.collector.elsewhere = self._ask_to_settle
+
+    @property
+    def read_object(self) -> ReadObject | None:
+        """For rooms that know no store."""
+        return None if self._tier is None else self._tier.read_object
+
+    async def handle(self, request: Request) -> Response:
+        """`request.segments` are those behind `/v1/admin/store`. Raises `Failure`, Unavailable."""
+        verbs: dict[tuple[str, ...], Any] = {
+            ("shares",): self._answer_shares,
+            ("verify",): self._answer_verify,
+            ("sweep",): self._answer_sweep,
+        }
+        answer = verbs.get(request.segments)
+        if answer is None:
+            raise Failure("NO_ROUTE")
+        if request.method != "POST":
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
+        if self._tier is None:
+            raise Failure("INVALID_REQUEST", "this node has no object store: cold.backend is none")
+        return Response(200, msgspec.json.encode(await answer(request.body or b"{}")))
+
+    async def _answer_shares(self, body: bytes) -> dict[str, Any]:
+        service, asked = self._service, self._read(body, SharesQuestion)
+        shares: dict[tuple[int, int], list[int]] = {}
+        leaderless: dict[str, list[int]] = {}
+        for group in range(service.groups + 1) if asked.groups is None else asked.groups:
+            try:
+                shares.setdefault((service.home_of(group, through=True), service.leader_of(group)), []).append(group)
+            except NotLeader:
+                leaderless.setdefault(_why(service.voters_of(group)), []).append(group)
+        return {
+            "shares": [{"node": node, "groups": groups} for (_, node), groups in shares.items()],
+            "leaderless": [{"why": why, "groups": groups} for why, groups in leaderless.items()],
+        }
+
+    async def _answer_verify(self, body: bytes) -> dict[str, Any]:
+        asked = self._read(body, VerifyQuestion)
+        part: Part = await self._service.at_home(asked.groups[0], VERIFY, asked, self._verify)
+        faults = [
+            {"pack": fault.pack, "kind": fault.kind, "streams": [spelled_name(name) for name in fault.streams]} for fault in part.faults
+        ]
+        after = asked.after if part.left else part.after or None
+        shown = {"packs": part.packs, "slices": part.slices, "bytes": part.bytes, "faults": faults}
+        return {"left": part.left, "next": after, **shown}
+
+    async def _answer_sweep(self, body: bytes) -> dict[str, Any]:
+        asked = self._read(body, SweepQuestion)
+        swept: Swept = await self._service.at_home(asked.groups[0], SWEEP, asked, self._sweep)
+        return {
+            "left": swept.left,
+            "next": "" if swept.left else None,
+            "orphans": swept.orphans[:ORPHANS_SHOWN],
+            "count": len(swept.orphans),
+            "bytes": swept.bytes,
+            "deleted": swept.deleted,
+        }
+
+    async def _verify(self, question: VerifyQuestion) -> Part:
+        tier, before = self._of(question.groups), dict(self._service.local.led)
+        if left := self._moved(question.groups, before):
+            return Part(left=left)
+        try:
+            await self._service.local.linearize_all(question.groups)  # who led until just now names packs that are deleted
+            part = await tier.verifier.verify(question.after, question.groups)
+        except StoreUnavailable as fault:
+            raise Unavailable(f"the object store cannot be read: {fault}") from None
+        left = self._moved(question.groups, before)
+        return Part(left=left) if left else part
+
+    async def _sweep(self, question: SweepQuestion) -> Swept:
+        tier, before = self._of(question.groups), dict(self._service.local.led)
+        if left := self._moved(question.groups, before):
+            return Swept([], left=left)
+        grace_ms = None if question.grace_seconds is None else question.grace_seconds * 1000
+        try:
+            await self._service.local.linearize_all(question.groups)  # who led until just now does not know what others have written since
+            swept = await tier.collector.sweep(delete=not question.dry_run, grace_ms=grace_ms, groups=frozenset(question.groups))
+        except StoreUnavailable as fault:
+            raise Unavailable(f"the object store cannot be listed: {fault}") from None
+        left = self._moved(question.groups, before)
+        return Swept([], left=left) if left and not swept.deleted else swept
+
+    async def _ask_to_settle(self, group: int, home: int, packs: list[str]) -> None:
+        await self._service.at_home(group, SETTLE, SettleQuestion(group, home, packs), self._settle)
+
+    async def _settle(self, question: SettleQuestion) -> None:
+        await self._of([question.group]).collector.settle(question.group, question.home, question.packs)
+
+    def _moved(self, groups: list[int], before: Mapping[int, Machine]) -> list[int]:
+        """Those of the groups that are not led here, or were not all the time since what was led was `before`."""
+        led = self._service.local.led
+        return [group for group in groups if led.get(group) is None or led[group] is not before.get(group)]
+
+    def _of(self, groups: list[int]) -> Tier:
+        """What looks, on a core that leads at least the first of the groups. Raises NotLeader, Unavailable."""
+        if groups[0] not in self._service.local.led:
+            raise NotLeader(self._service.leader_of(groups[0]))
+        if self._tier is None:
+            raise Unavailable("the node that leads the group has no object store: cold.backend is none")
+        return self._tier
+
+    def _read(self, body: bytes, shape: Any) -> Any:
+        asked = read_json(body, shape)
+        if any(group > self._service.groups for group in asked.groups or ()):
+            raise Failure("INVALID_REQUEST", f"the groups are 0 to {self._service.groups}")
+        return asked
+
+
+def _why(voters: dict[int, bool]) -> str:
+    """Of a group that nobody leads: `voters` are its nodes, and whether they are there."""
+    away = [str(node) for node, is_there in voters.items() if not is_there]
+    if not away:
+        return "no leader yet"
+    return f"no leader; of nodes {', '.join(map(str, voters))} the one that was asked does not hear {', '.join(away)}"

@@ -1,0 +1,349 @@
+"""Taking a backup: the groups' files, then the objects that they name, then the manifest (docs/formats/backup.md).
+
+Nothing is stopped for it. What a group named when its file was taken may be deleted before it was copied (merged, trimmed): then that
+group is taken again. Objects that the place has are not copied: what a backup that was interrupted, or one of before, has brought is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_bytes
+
+import msgspec
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from polynya.backup import manifest as manifests
+from polynya.backup.group_file import HEADER_BYTES, parse_header
+from polynya.backup.manifest import PART_BYTES, PART_ROWS, CopiedObject, FileEntry, ListEntry, Manifest
+from polynya.backup.progress import at_once, patiently
+from polynya.backup.repository import Shelf, backups_on, parts_of
+from polynya.backup.source import About, Captured, Lost, Source
+from polynya.base.errors import CorruptData, Unavailable
+from polynya.objectstore import AlreadyExists, NotFound, ObjectStore, put_again
+from polynya.stream.rules.tables import Table
+from polynya.stream.state.model import Held
+from polynya.wire.pack import damaged_slices
+
+TRIES = 8  # of a group, and of all of them
+READ_BYTES = 8 << 20
+COPIED_BYTES = 64 << 20  # … of so many bytes together, or one larger one
+TABLES = "tables/"
+HINTS = "/_last_checkpoint"  # Delta's, written over and over; readers do without
+_HALF = re.compile(r"/_commit_[0-9a-f-]+\.json\.tmp|#\d+")  # likewise, ends of names: what is on its way to its own name
+
+
+class Progress(msgspec.Struct):
+    """What was done; only growing, but for `total_bytes`, which is known late."""
+
+    doing: str = "asking"
+    groups: int = 0
+    files_bytes: int = 0
+    objects: int = 0  # copied now
+    bytes: int = 0  # of those
+    kept: int = 0  # were there
+    total: int = 0  # objects of the backup
+    total_bytes: int = 0
+    damaged: list[str] = []
+
+
+class _Named(msgspec.Struct):
+    """What of a state matters here; see `stream.snapshots.Image`."""
+
+    held: set[str]
+    tables: bool
+
+
+class _Skipped(msgspec.Struct, array_like=True):
+    """The beginning of an image: the rest is not decoded."""
+
+    version: int
+    group: int
+    groups: int
+    uid_counter: int
+    message_counter: int
+    outbox: msgspec.Raw
+    attempts: msgspec.Raw
+    held: dict[str, Held]
+    packs: msgspec.Raw
+    released: msgspec.Raw
+    streams: msgspec.Raw
+    tables: list[Table] = []
+
+
+class Taker:
+    """One backup. `place`: the shelf, if it can be read as well: then what is there is used."""
+
+    def __init__(self, source: Source, shelf: Shelf, place: ObjectStore | None, progress: Progress) -> None:
+        self._source, self._shelf, self._place = source, shelf, place
+        self._progress = progress
+        self._named: dict[int, _Named] = {}
+        self._files: dict[int, FileEntry] = {}
+        self._taken: dict[int, int] = {}
+        self._copied: dict[str, CopiedObject] = {}
+        self._there: dict[str, CopiedObject | None] = {}  # on the shelf; None: of an interrupted one
+
+    async def take(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> Manifest:
+        """The backup's manifest, when all is written. Raises Unavailable; nothing that was written is wrong then, and the next backup
+        uses it."""
+        began_ms = now_ms()
+        about = await self._source.about()
+        backup = manifests.new_id(began_ms, token_bytes(4))
+        await self._look_at_the_shelf()
+        await self._agree(about, manifests.folder_of(backup))
+        await self._look_again(about, manifests.folder_of(backup))
+        self._progress.doing = "writing the manifest"
+        manifest = Manifest(
+            id=backup,
+            release=about.release,
+            cluster=about.cluster,
+            history=about.history,
+            groups=about.groups,
+            began_ms=began_ms,
+            ended_ms=now_ms(),
+            files=[self._files[group] for group in range(about.groups + 1)],
+            objects=await self._write_list(f"{manifests.folder_of(backup)}/objects"),
+        )
+        await self._put(f"{manifests.folder_of(backup)}/{manifests.MANIFEST}", [manifests.encode(manifest)])
+        return manifest
+
+    async def _look_at_the_shelf(self) -> None:
+        """What is there, and what is known of it."""
+        if self._place is None:
+            return
+        async for info in self._place.list("objects/"):
+            self._there[info.key.removeprefix("objects/")] = None
+        for manifest in await backups_on(self._place) if self._there else []:
+            with suppress(CorruptData):  # deleted meanwhile, or damaged: what no other list has is looked at by itself
+                async for part in parts_of(self._place, manifest.objects.name, manifest.objects.size, manifest.objects.crc):
+                    for row in manifests.decode_rows(part):
+                        if row.key in self._there:
+                            self._there[row.key] = row
+
+    async def _look_again(self, about: About, folder: str) -> None:
+        """Whether all is there still: another backup to the same place may have deleted old ones meanwhile, and what this one found of them.
+        Raises Unavailable."""
+        if self._place is None:
+            return
+        self._progress.doing = "looking again at what is there"
+        for _ in range(TRIES):
+            there = {info.key.removeprefix("objects/") async for info in self._place.list("objects/")}
+            gone = self._copied.keys() - there
+            if not gone:
+                break
+            for key in gone:
+                del self._copied[key]
+                self._there.pop(key, None)
+            await self._agree(about, folder)
+        files = {info.key.rpartition("/")[0] async for info in self._place.list(f"{folder}/")}
+        if gone or not files.issuperset(entry.name for entry in self._files.values()):
+            raise Unavailable(
+                "what was written was deleted meanwhile: another backup to the same place deletes old ones (--keep); take it again"
+            )
+
+    async def _agree(self, about: About, folder: str) -> None:
+        """Until the groups and the objects fit together."""
+        again: Iterable[int] = range(about.groups + 1)
+        for _ in range(TRIES):
+            for group in again:
+                await self._group(group, folder)
+            missing = await self._copy(about)
+            if not missing:
+                return
+            again = sorted(group for group, named in self._named.items() if not named.held.isdisjoint(missing))
+        raise Unavailable("the groups change faster than their packs can be copied: try again")
+
+    # --- groups ----------------------------------------------------------------------------------------------------------------
+
+    async def _group(self, group: int, folder: str) -> None:
+        for _ in range(TRIES):
+            number = self._taken[group] = self._taken.get(group, -1) + 1
+            self._progress.doing = f"group {group}"
+            captured = await self._source.capture(group)
+            name = f"{folder}/groups/{group:05d}-{number:02d}"
+            try:
+                crc, named = await self._fetch(captured, name)
+            except Lost:
+                continue
+            self._files[group] = FileEntry(
+                group=group,
+                name=name,
+                size=captured.size,
+                crc=crc,
+                term=captured.term,
+                index=captured.index,
+                log_ms=captured.log_ms,
+                streams=captured.streams,
+                records=captured.records,
+                hot_bytes=captured.hot_bytes,
+            )
+            self._named[group] = named
+            self._progress.groups = len(self._files)
+            return
+        raise Unavailable(f"the state of group {group} could not be fetched: its leader changes all the time; try again")
+
+    async def _fetch(self, captured: Captured, name: str) -> tuple[int, _Named]:
+        """Write the file's parts; its CRC, and what it names."""
+        state, wanted = bytearray(), HEADER_BYTES
+        gathered: list[bytes] = []
+        crc = size = number = held = 0
+        while size < captured.size:
+            piece = await self._source.part(captured, size)
+            if not piece:
+                raise CorruptData(f"the file of group {captured.group} ends too soon")
+            if len(state) < wanted:
+                state += piece
+                if wanted == HEADER_BYTES and len(state) >= HEADER_BYTES:
+                    wanted += parse_header(bytes(state[:HEADER_BYTES])).state_bytes
+            crc, size = int(extend(crc, piece)), size + len(piece)
+            gathered.append(piece)
+            held += len(piece)
+            self._progress.files_bytes += len(piece)
+            if held >= PART_BYTES or size == captured.size:
+                await self._put(f"{name}/{number:05d}", gathered)
+                gathered, held, number = [], 0, number + 1
+        return crc, _named(bytes(state[HEADER_BYTES:wanted]))
+
+    # --- objects ---------------------------------------------------------------------------------------------------------------
+
+    async def _copy(self, about: About) -> set[str]:
+        """What the groups name, and what is under tables; the packs that are not there (any more)."""
+        if not about.store:
+            return set()
+        self._progress.doing = "listing objects"
+        packs = set().union(*(named.held for named in self._named.values()))
+        wanted = {key: size async for key, size in self._source.objects(f"{about.cluster}/packs/") if key in packs}
+        if self._named[0].tables:
+            wanted |= {key: size async for key, size in self._source.objects(TABLES) if not _passes(key)}
+        missing = packs - wanted.keys()
+        if missing:
+            return missing
+        self._progress.doing = "objects"
+        self._progress.total, self._progress.total_bytes = len(wanted), sum(wanted.values())
+        self._copied = {key: row for key, row in self._copied.items() if key in wanted}
+        return await self._copy_all(wanted) & packs
+
+    async def _copy_all(self, wanted: Mapping[str, int]) -> set[str]:
+        """Some at a time. The keys of those that are gone."""
+        gone: set[str] = set()
+        todo = iter(sorted(wanted.keys() - self._copied.keys()))
+        room = _Room(COPIED_BYTES)
+
+        async def work() -> None:
+            for key in todo:
+                async with room.of(wanted[key]):
+                    try:
+                        self._copied[key] = await self._one(key, wanted[key])
+                    except NotFound:
+                        gone.add(key)
+
+        await at_once(work)
+        return gone
+
+    async def _one(self, key: str, size: int) -> CopiedObject:
+        if key in self._there:
+            known = self._there[key]
+            if known is None:
+                known = await self._known(key)
+            if known is not None and known.size == size:
+                self._progress.kept += 1
+                return known
+        data = await self._read(key, size)
+        if "/packs/" in key and await asyncio.to_thread(lambda: bool(damaged_slices(data))):
+            self._progress.damaged.append(key)
+        try:
+            await self._put(f"objects/{key}", [data])
+        except AlreadyExists:
+            raise CorruptData(
+                f"objects/{key} is there already, and is another one: does the place hold backups of another cluster? Choose a new one"
+            ) from None
+        self._progress.objects += 1
+        self._progress.bytes += size
+        return CopiedObject(key, size, crc32c(data))
+
+    async def _known(self, key: str) -> CopiedObject | None:
+        """Of one that no whole backup names: an interrupted one has brought it."""
+        assert self._place is not None
+        try:
+            data = await self._place.get(f"objects/{key}")
+        except NotFound:
+            return None
+        return CopiedObject(key, len(data), crc32c(data))
+
+    async def _read(self, key: str, size: int) -> bytes:
+        pieces = []
+        for offset in range(0, size, READ_BYTES):
+            piece = await self._source.read(key, offset, min(READ_BYTES, size - offset))
+            pieces.append(piece)
+        data = b"".join(pieces)
+        if len(data) != size:
+            raise CorruptData(f"the object {key} has {len(data)} bytes, where the store's listing says {size}")
+        return data
+
+    async def _put(self, key: str, parts: Sequence[bytes]) -> None:
+        """An earlier try that nobody was told of, and another backup that brings the same, are as good. Raises AlreadyExists when other bytes are
+        there, StoreUnavailable."""
+        place = self._place
+        if place is None:
+            await self._shelf.put(key, parts)
+        else:
+            await patiently(lambda: put_again(place, key, parts))
+
+    async def _write_list(self, name: str) -> ListEntry:
+        rows = [self._copied[key] for key in sorted(self._copied)]
+        crc = size = 0
+        for number, begin in enumerate(range(0, len(rows), PART_ROWS)):
+            part = manifests.encode_rows(rows[begin : begin + PART_ROWS])
+            await self._put(f"{name}/{number:05d}", [part])
+            crc, size = int(extend(crc, part)), size + len(part)
+        return ListEntry(name=name, size=size, crc=crc, count=len(rows), bytes=sum(row.size for row in rows))
+
+
+def _passes(key: str) -> bool:
+    """Whether a file under tables does not stay as it is, and is no matter of theirs."""
+    return key.endswith(HINTS) or any(found.end() == len(key) for found in _HALF.finditer(key))
+
+
+class _Room:
+    """So many bytes at the same time, or one thing that is larger."""
+
+    def __init__(self, size: int) -> None:
+        self._size = self._free = size
+        self._changed = asyncio.Condition()
+
+    def of(self, size: int) -> _Taken:
+        return _Taken(self, min(size, self._size))
+
+    async def take(self, size: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._free >= size)
+            self._free -= size
+
+    async def give(self, size: int) -> None:
+        async with self._changed:
+            self._free += size
+            self._changed.notify_all()
+
+
+class _Taken:
+    def __init__(self, room: _Room, size: int) -> None:
+        self._room, self._size = room, size
+
+    async def __aenter__(self) -> None:
+        await self._room.take(self._size)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._room.give(self._size)
+
+
+def _named(state: bytes) -> _Named:
+    """Raises CorruptData."""
+    try:
+        image = msgspec.msgpack.decode(state, type=_Skipped)
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the state of a group cannot be read: {error}") from None
+    return _Named(set(image.held), bool(image.tables))

@@ -1,0 +1,256 @@
+"""`polynya cluster`: look at a cluster, start one here for development, and make its certificates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from re import ASCII, fullmatch
+from typing import Any
+
+import click
+
+from polynya.cli.cluster.dev import dev_command
+from polynya.cli.cluster.operations import COMMANDS
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.values import toml_text
+
+WATCH_SECONDS = 1.0
+UNTOLD = "the cluster is not well; the server says why to those with a token: set POLYNYA_TOKEN, or give --token"
+
+
+@click.group("cluster", cls=CommandGroup)
+def cluster_command() -> None:
+    """Several nodes that act as one server: any of them answers everything, and one that is lost takes nothing with it."""
+
+
+for _command in (dev_command, *COMMANDS):
+    cluster_command.add_command(_command)
+
+
+@cluster_command.command("status")
+@server_option
+@click.option(
+    "--groups", "with_groups", is_flag=True, help="Also each group: where it is, its leader, its term, and how far each replica is behind."
+)
+@click.option(
+    "--watch", is_flag=True, help="Look again every second, until Ctrl-C; a node that does not answer for a while does not end it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the server says, as JSON; with --watch one line for each look.")
+def status_command(client: Client, with_groups: bool, watch: bool, as_json: bool) -> None:
+    """Show the nodes, which of them are there, how many groups each leads and how many replicas it has, and what is on the move. Any node can
+    be asked.
+
+    \b
+    polynya cluster status
+    polynya cluster status --groups --server http://127.0.0.1:4447
+    polynya cluster status --watch
+    """
+    while True:
+        told = _look_again(client) if watch else _look(client)
+        if watch and not as_json:
+            click.clear()  # of a terminal alone
+            click.echo(f"{time.strftime('%H:%M:%S')}, as {client.server} says")
+        if as_json and told is not None:
+            output.json_line(told)
+        elif told is not None:
+            _show(told, with_groups=with_groups)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _look_again(client: Client) -> dict[str, Any] | None:
+    """None, and said why, while the server does not answer."""
+    import httpx
+
+    try:
+        return _look(client)
+    except (exits.Unreachable, httpx.TransportError) as error:
+        output.notice(f"! {client.server} does not answer: {error}")
+        return None
+
+
+def _show(told: dict[str, Any], *, with_groups: bool) -> None:
+    more = [head for head, shown in (("zone", _zone), ("role", _role)) if any(map(shown, told["nodes"]))]
+    heads = ("node", "http", *more, "state", "release", "cores", "leads", "replicas")
+    output.table(heads, [_row(node, more) for node in told["nodes"]])
+    releases = sorted({node["release"] for node in told["nodes"] if node["release"]})
+    newest = max((node.get("level") or 1 for node in told["nodes"]), default=1)
+    level = told.get("level", 1)
+    if len(releases) > 1:
+        click.echo(f"an upgrade is under way: releases {', '.join(releases)}; logs are at level {level} of {newest}")
+    elif newest > level:
+        click.echo(f"logs are at level {level}, and go on to {newest} once all nodes have said that they know it")
+    moves = [group for group in told["groups"] if group.get("voters") != group.get("goal")]
+    for group in moves:
+        gone = _listed(set(group["voters"]) - set(group["goal"]))
+        new = _listed(set(group["goal"]) - set(group["voters"]))
+        click.echo(f"moving: group {group['group']}" + (f" from node {gone}" if gone else "") + (f" to node {new}" if new else ""))
+    if told.get("balancing"):
+        click.echo("replicas and leads are being spread")
+    if with_groups:
+        click.echo()
+        _show_groups(told)
+    for note in told.get("notes", ()):
+        output.notice(f"note: {note}")
+    for problem in told["problems"]:
+        output.notice(f"! {problem}")
+
+
+@cluster_command.command("health")
+@server_option
+@click.option("--watch", is_flag=True, help="Look again every second, and say what changes, until Ctrl-C.")
+@click.option("--exit-when-healthy", is_flag=True, help="With --watch: leave once all is well.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look: healthy, problems, notes.")
+def health_command(client: Client, watch: bool, exit_when_healthy: bool, as_json: bool) -> None:
+    """Say whether all is well: every node there, every group led, every replica up to date. Exit code 1 says no, and why. What only read
+    replicas lack is noted, and all is well without it.
+
+    \b
+    polynya cluster health
+    polynya cluster health --watch --exit-when-healthy
+    """
+    if exit_when_healthy and not watch:
+        raise exits.Misused("--exit-when-healthy goes with --watch")
+    known: tuple[list[str], list[str]] | None = None
+    while True:
+        problems, notes = found = _health(client, patient=watch)
+        if as_json:
+            output.json_line({"healthy": not problems, "problems": problems, "notes": notes})
+        elif found != known:
+            click.echo("\n".join(f"! {problem}" for problem in problems) or "healthy")
+            for note in notes:
+                output.notice(f"note: {note}")
+        known = found
+        if not watch or (exit_when_healthy and not problems):
+            break
+        time.sleep(WATCH_SECONDS)
+    if problems:
+        raise click.exceptions.Exit(exits.REFUSED)
+
+
+class _Host(click.ParamType):  # type: ignore[type-arg]
+    """A name in the DNS, also with a wildcard, or an address."""
+
+    name = "host"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not fullmatch(r"[\w.:*-]{1,253}", value, ASCII):
+            self.fail(f"{value!r} is neither an address nor the name of a host", param, ctx)
+        return value
+
+
+@cluster_command.command("ca")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--node", "nodes", type=click.IntRange(1, 250), multiple=True, required=True, help="Make the certificate of this node, too. Repeatable."
+)
+@click.option(
+    "--host", "hosts", type=_Host(), multiple=True, help="A name or address that the certificates made now are for, too. Repeatable."
+)
+def ca_command(folder: Path, nodes: tuple[int, ...], hosts: tuple[str, ...]) -> None:
+    """Make an authority for a cluster in FOLDER, and the certificates by which its nodes prove to each other who they are.
+
+    For development and trials: the authority's key lies beside its certificates. FOLDER that holds an authority is used again, so that
+    certificates can be added and renewed. Give a node ca.crt, its node-N.crt and its node-N.key, and keep ca.key away from all of them.
+
+    \b
+    polynya cluster ca ./ca --node 1 --node 2 --node 3
+    """
+    from polynya.cluster.certificates import make_authority, make_certificate
+
+    try:
+        if not (folder / "ca.key").exists():
+            make_authority(folder)
+            output.notice(f"made an authority: {folder / 'ca.crt'}")
+        for node in nodes:
+            make_certificate(folder, node, list(hosts))
+    except (OSError, ValueError) as error:
+        raise exits.Refused(f"{folder}: {error}") from None
+    for node in nodes:  # when all are made: whoever reads this may not read to its end
+        click.echo(f"[cluster]  # node {node}")
+        for key, name in (("ca", "ca.crt"), ("cert", f"node-{node}.crt"), ("key", f"node-{node}.key")):
+            click.echo(f"{key} = {toml_text(str((folder / name).absolute()))}")
+
+
+def _zone(node: dict[str, Any]) -> str:
+    return str(node.get("zone", ""))
+
+
+def _role(node: dict[str, Any]) -> str:
+    return "read replica" if node.get("role") == "reader" else ""
+
+
+def _row(node: dict[str, Any], more: list[str]) -> tuple[object, ...]:
+    beside = tuple({"zone": _zone, "role": _role}[head](node) for head in more)
+    condition = node.get("condition", node.get("state", "active"))  # a release before this one tells the state alone
+    states = ([] if condition == "active" else [condition]) + ([] if node["there"] else ["away"])
+    return (
+        node["id"],
+        node["http"],
+        *beside,
+        ", ".join(states) or "there",
+        node["release"],
+        node["cores"] or None,
+        node["leads"],
+        node.get("replicas"),
+    )
+
+
+def _show_groups(told: dict[str, Any]) -> None:
+    names = [str(node["id"]) for node in told["nodes"]]
+    rows = [
+        (
+            *(group["group"], _listed(group.get("voters", ())), group["leader"] or "none", group["term"], group["commit"]),
+            *(group["behind"].get(name) for name in names),
+        )
+        for group in told["groups"]
+    ]
+    output.table(("group", "on", "leader", "term", "commit", *(f"behind on {name}" for name in names)), rows)
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(nodes)))
+
+
+def _look(client: Client) -> dict[str, Any]:
+    told: dict[str, Any] = client.call("GET", "/v1/cluster").json()
+    if not told["nodes"]:
+        raise _outside(client, told)
+    return told
+
+
+def _outside(client: Client, told: dict[str, Any]) -> exits.Refused:
+    """A node that knows no nodes: one that its cluster has not let in, or one by itself."""
+    if told.get("problems"):
+        hint = "On a node of the cluster: 'polynya cluster add'; the log of this one says whom it cannot reach, and why."
+        return exits.Refused(told["problems"][0], hint=hint)
+    return exits.Refused(
+        f"{client.server} is a node by itself, in no cluster",
+        hint="'polynya cluster dev' starts a cluster here; docs/cluster.md says how to run one.",
+    )
+
+
+def _health(client: Client, *, patient: bool) -> tuple[list[str], list[str]]:
+    """Problems and notes. `patient`: a server that does not answer is a problem like others."""
+    import httpx
+
+    try:
+        answer = client.send("GET", "/v1/cluster/health")  # without an admin's token, too
+        if answer.status_code == 404:  # a node of a release before that route, while a cluster is upgraded
+            answer = client.send("GET", "/v1/cluster")
+        if answer.status_code not in (200, 503):
+            raise client.refused(answer)
+        told = answer.json()
+        if "nodes" not in told:  # a server with access control, which was asked without a token that it takes
+            return ([] if told["healthy"] else [UNTOLD]), []
+        if not told["nodes"]:
+            raise _outside(client, told)
+        return list(told["problems"]), list(told.get("notes", ()))
+    except (exits.Unreachable, httpx.TransportError) as error:
+        if not patient:
+            raise
+        return [f"{client.server} does not answer: {error}"], []

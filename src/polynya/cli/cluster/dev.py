@@ -1,0 +1,518 @@
+"""`polynya cluster dev`: a cluster on this machine, each node as real as elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from polynya.admin.lake_worker import check_lake
+from polynya.base.errors import ConfigError
+from polynya.cli.cluster.dev_folder import (
+    LAID,
+    SETTINGS_FILE,
+    Laid,
+    cluster_id,
+    joins,
+    numbers,
+    read_laid,
+    reads,
+    settings_of,
+)
+from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.values import toml_text
+from polynya.config.model import Config
+from polynya.config.node_identity import REMOVED
+from polynya.config.settings import SETTINGS
+from polynya.files import make_folder, write_whole
+
+STEP = 10  # ports from one node to the next: each takes three
+NODES_MAX = 15  # of a start
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+LEAVE_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+SAID_OF_WAITING = 2  # problems: what else is wrong follows from them
+OWN = ("listen", "data", "cores")  # of each node's file, as is all of `cluster.`
+PORT_TRIES = 200
+PORT_LOW = 10_000
+REPLICAS_DEFAULT = 3
+
+
+@dataclass
+class DevNode:
+    """One node of it. `process` is that of the first start."""
+
+    number: int
+    folder: Path
+    host: str
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    down: bool = field(default=False)
+    joins: bool = False
+    reader: bool = False
+    log_start: int = 0  # in its log: of this start
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def peer(self) -> str:
+        return f"{self.host}:{self.port + 2}"
+
+    @property
+    def entry(self) -> str:
+        """Of `[[cluster.nodes]]`."""
+        role = 'role = "reader"\n' if self.reader else ""
+        return f'[[cluster.nodes]]\nid = {self.number}\npeer = "{self.peer}"\nhttp = "{self.url}"\n{role}'
+
+    @property
+    def was_removed(self) -> bool:
+        """From the cluster: it does not start any more."""
+        return (self.folder / REMOVED).exists()
+
+
+@click.command("dev")
+@click.option("--nodes", "count", type=click.IntRange(1, NODES_MAX), help="How many.  [default: those that the folder has, else 3]")
+@click.option(
+    "--readers", type=click.IntRange(0, NODES_MAX), help="Read replicas beside them: nodes with all groups and no vote.  [default: 0]"
+)
+@click.option(
+    "--replicas", type=click.Choice(["1", "3", "5"]), help="How many nodes have each group: as many nodes must vote.  [default: 3]"
+)
+@click.option("--restore", "place", metavar="PLACE", help="Begin with the newest backup in PLACE; see 'polynya restore'.")
+@with_hidden_settings
+def dev_command(count: int | None, readers: int | None, replicas: str | None, place: str | None, **values: str | None) -> None:
+    """Start a cluster on this machine, and stop it with Ctrl-C. All flags of 'polynya serve' are taken, for every node.
+
+    Node N listens ten ports after the one before it. --data (./polynya-cluster) gets a folder for each, node-N, with its log, the pid of its
+    supervisor in node.pid, and start.sh, which starts just that node again: one that is killed stays down until then. 'polynya cluster add
+    --dev FOLDER' starts one more while it runs.
+
+    \b
+    polynya cluster dev
+    polynya cluster dev --readers 1
+    polynya cluster dev --nodes 5 --replicas 3 --cores 1 --data /tmp/cluster --listen 127.0.0.1:5000
+    polynya cluster dev --restore /backups/polynya --data /tmp/restored
+    kill -9 $(cat polynya-cluster/node-2/node.pid)      # lose a node
+    polynya-cluster/node-2/start.sh                     # and have it again
+    """
+    folder = Path(values["data"] or "./polynya-cluster").absolute()
+    nodes = _laid_out(folder, (count, readers), values)
+    _refuse_replicas(replicas, nodes)
+    _refuse_running(nodes, folder)
+    _refuse_taken(nodes)
+    laid = Laid(int(values["cores"] or 2), _flags(values), int(replicas or REPLICAS_DEFAULT), _has_objects(values))
+    _lay_out(nodes, folder, laid, values)
+    if place is not None:
+        _restore(place, nodes, values)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)  # a shell that starts this in the background has had SIGINT ignored
+    output.notice(f"starting {output.counted(len(nodes), 'node')} in {folder}")
+    try:
+        for node in nodes:
+            _start(node)
+        _wait_until_healthy(nodes)
+        _say(nodes, folder)
+        _watch(nodes, folder)
+    except KeyboardInterrupt:
+        output.notice("stopping")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not leave nodes behind
+        _stop(nodes)
+
+
+_HELP = {
+    "listen": "Where the first node listens; port 0 finds free ones.  [default: 127.0.0.1:4437]",
+    "data": "The folder of the folders of all nodes.  [default: ./polynya-cluster]",
+    "cores": "Processes of each node.  [default: 2]",
+}
+for _option in dev_command.params:
+    if isinstance(_option, click.Option) and _option.name in _HELP:
+        _option.hidden, _option.help = False, _HELP[_option.name]
+
+
+# --- before the start ------------------------------------------------------------------------------------------------------------
+
+
+def _laid_out(folder: Path, wanted: tuple[int | None, int | None], values: Mapping[str, str | None]) -> list[DevNode]:
+    """The nodes with their places, read replicas last. `wanted`: how many, and how many of those. Raises `exits.Misused`."""
+    from polynya.config.model import split_listen
+
+    odd = [setting.flag for setting in SETTINGS if setting.key.startswith("cluster.") and values[_variable(setting.key)] is not None]
+    if odd:
+        raise exits.Misused(f"{odd[0]} is chosen here for each node; leave it out")
+    known = numbers(folder)
+    reading = {number for number in known if reads(folder / f"node-{number}")}
+    for flag, some, before in (("--nodes", wanted[0], len(known) - len(reading)), ("--readers", wanted[1], len(reading))):
+        if known and some not in (None, before):
+            held = output.counted(before, "node" if flag == "--nodes" else "read replica")
+            raise exits.Misused(f"{folder} holds a cluster of {held}; give {flag} {before}, or another --data")
+    if not known:
+        count, readers = wanted[0] or 3, wanted[1] or 0
+        known = list(range(1, count + readers + 1))
+        reading = set(known[count:])
+    try:
+        host, port = split_listen(values["listen"] or "127.0.0.1:4437")
+    except ValueError as error:
+        raise exits.Misused(f"--listen: {error}") from None
+    port = port or _free_ports(host, max(known))
+    if port + STEP * (max(known) - 1) + 2 > 65535:
+        raise exits.Misused(f"--listen: {len(known)} nodes need ports up to {port + STEP * (max(known) - 1) + 2}; choose a lower one")
+    spelled = f"[{host}]" if ":" in host else host
+    return [
+        DevNode(
+            *(number, folder / f"node-{number}", spelled, port + STEP * (number - 1)),
+            joins=joins(folder / f"node-{number}"),
+            reader=number in reading,
+        )
+        for number in known
+    ]
+
+
+def _refuse_replicas(wanted: str | None, nodes: list[DevNode]) -> None:
+    """Each replica needs a node of its own. Without the flag a small cluster has as many replicas as nodes. Raises `exits.Misused`."""
+    voting = sum(not node.reader for node in nodes)
+    if int(wanted or 0) > voting:
+        raise exits.Misused(
+            f"--replicas {wanted}: each group needs {wanted} nodes that vote, and this cluster has {voting}",
+            hint=f"Give --nodes {wanted} for a new cluster, fewer replicas, or leave --replicas out.",
+        )
+
+
+def _refuse_running(nodes: list[DevNode], folder: Path) -> None:
+    """Two of this command in one folder would each take the other's nodes for their own. Those of one that was killed need a moment to stop."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while running := [node for node in nodes if is_running(node.folder)]:
+        if time.monotonic() > deadline:
+            said = ", ".join(f"{node.number} (pid {running_pid(node.folder)})" for node in running)
+            raise exits.Refused(f"the cluster in {folder} runs already: node {said}", hint="Stop it first, or give another --data.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _refuse_taken(nodes: list[DevNode]) -> None:
+    """Another cluster on these ports would answer for this one."""
+    for node in nodes:
+        taken = [port for port in range(node.port, node.port + 3) if _has_a_listener(node.host.strip("[]"), port)]
+        if taken:
+            hint = "Stop it, or choose another port for the first node with --listen; port 0 finds free ones."
+            raise exits.Refused(f"port {taken[0]} of {node.host}, for node {node.number}, is in use by another process", hint=hint)
+
+
+def _lay_out(nodes: list[DevNode], folder: Path, laid: Laid, values: Mapping[str, str | None]) -> None:
+    """The folders of all nodes. What a node would refuse is refused here, and leaves no half of a cluster behind. Raises `exits.Ended`."""
+    new = [node.folder for node in nodes if not node.folder.exists()]
+    try:
+        make_folder(folder)
+        for node in nodes:
+            _prepare(node, nodes, folder, laid)
+        for node in nodes:
+            _config(node, values)
+        write_whole(folder / LAID, msgspec.json.encode(laid))
+    except OSError as error:
+        raise exits.Refused(f"--data: {folder} cannot be used: {error.strerror}") from None
+    except exits.Misused:
+        for each in new:
+            shutil.rmtree(each)
+        raise
+
+
+def _has_objects(values: Mapping[str, str | None]) -> bool:
+    """Whether the nodes share the folder `objects`: neither the flags nor the environment name another store. Raises `exits.Misused` when each node would
+    have one of its own."""
+    environment = _environment()
+    backend = values["cold_backend"] or environment.get("POLYNYA_COLD_BACKEND") or "local"
+    root = values["cold_root"] or environment.get("POLYNYA_COLD_ROOT") or ""
+    if backend == "local" and root and not os.path.isabs(root):
+        raise exits.Misused(f"cold.root: all nodes share one folder of objects, and {root!r} is another one for each; give its whole path")
+    return backend == "local" and not root
+
+
+def _config(node: DevNode, values: Mapping[str, str | None]) -> Config:
+    """What its start will read. Raises `exits.Misused`."""
+    config = loaded_config(str(node.folder / "polynya.toml"), {**values, **dict.fromkeys(OWN)}, _environment()).config
+    try:
+        check_lake(config)
+    except ConfigError as wrong:
+        raise exits.Misused(str(wrong)) from None
+    return config
+
+
+def _free_ports(host: str, count: int) -> int:
+    """A port for the first node, so that all others are free as well."""
+    end = _connections_from() - STEP * count
+    for _ in range(PORT_TRIES):
+        base = PORT_LOW + secrets.randbelow(end - PORT_LOW)
+        if all(_is_free(host, base + STEP * number + place) for number in range(count) for place in range(3)):
+            return base
+    raise exits.Refused(f"found no free ports on {host}")
+
+
+def _connections_from() -> int:
+    """Above, the kernel gives ports to connections: one would take that of a node which is down. Where it says nothing, as Linux has it."""
+    with contextlib.suppress(OSError, ValueError):
+        begin = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        if begin > 2 * PORT_LOW:
+            return begin
+    return 32_768
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _has_a_listener(host: str, port: int) -> bool:
+    """Connections that have just ended there are no hindrance. What else the address lacks a node says itself."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _flags(values: Mapping[str, str | None]) -> list[str]:
+    """Those of `polynya serve` that every node gets."""
+    found: list[str] = []
+    for setting in SETTINGS:
+        text = values[_variable(setting.key)] if setting.flag else None
+        if text is not None and setting.key not in OWN:
+            found.append(f"{setting.flag}" if setting.kind.startswith("true") else f"{setting.flag}={text}")
+    return found
+
+
+def _prepare(node: DevNode, nodes: list[DevNode], folder: Path, laid: Laid) -> None:
+    """The node's folder, its file of settings, and its start.sh."""
+    make_folder(node.folder)
+    lines = [f'listen = "{node.host}:{node.port}"', f"data = {toml_text(str(node.folder))}", f"cores = {laid.cores}", ""]
+    if laid.objects:
+        lines += ["[cold]", f"root = {toml_text(str(folder / 'objects'))}  # all nodes share it", ""]
+    lines += ["[cluster]", f'id = "{cluster_id(folder)}"', f"node = {node.number}", f"replicas = {laid.replicas}"]
+    lines += ["join = true", ""] if node.joins else [""]
+    lines += [each.entry for each in nodes]
+    write_whole(node.folder / SETTINGS_FILE, "\n".join(lines).encode())
+    command = [sys.executable, "-m", "polynya", "serve", "--config", str(node.folder / "polynya.toml"), *laid.flags]
+    script = f'#!/bin/sh\n# Starts node {node.number} of this cluster, until SIGTERM or Ctrl-C.\nexec {shlex.join(command)} "$@"\n'
+    write_whole(node.folder / "start.sh", script.encode(), mode=0o700)  # last: whoever finds it finds a node that is ready to be started
+
+
+# --- one more --------------------------------------------------------------------------------------------------------------------
+
+
+def next_place(folder: Path, number: int | None) -> DevNode:
+    """Where a node more of a running cluster goes. Raises `exits.Misused`."""
+    folder = folder.absolute()
+    nodes = _nodes_of(folder)
+    if not nodes or not (folder / LAID).exists():
+        raise exits.Misused(f"{folder} holds no cluster of 'polynya cluster dev'")
+    known = [int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()]
+    number = number or max(known) + 1
+    if number in known:
+        raise exits.Misused(f"{folder} has a node {number}; give another --id, or none")
+    last = max(nodes, key=lambda node: node.port)
+    host = last.host.strip("[]")
+    port = last.port + STEP * (number - last.number)
+    if not 0 < port <= 65533 or any(_has_a_listener(host, port + place) for place in range(3)):
+        port = _free_ports(host, 1)
+    return DevNode(number, folder / f"node-{number}", last.host, port, joins=True)
+
+
+def lay_out_joining(folder: Path, node: DevNode) -> None:
+    """The node's folder: the process that runs the cluster starts it when it is there."""
+    folder = folder.absolute()
+    laid = read_laid(folder)
+    _prepare(node, [*_nodes_of(folder), node], folder, laid)
+
+
+def _nodes_of(folder: Path) -> list[DevNode]:
+    """As their files of settings have them."""
+    found = []
+    for number in numbers(folder):
+        node = folder / f"node-{number}"
+        settings = settings_of(node)
+        if settings is not None:
+            host, _, port = settings["listen"].rpartition(":")
+            found.append(DevNode(number, node, host, int(port), joins=joins(node), reader=reads(node)))
+    return found
+
+
+def _restore(place: str, nodes: list[DevNode], values: Mapping[str, str | None]) -> None:
+    """Every node's folder from the same backup. Raises `exits.Ended`."""
+    from polynya.cli.storage.backup import restore_into
+
+    restore_into(place, [_config(node, values) for node in nodes])
+
+
+# --- while it runs ---------------------------------------------------------------------------------------------------------------
+
+
+def _start(node: DevNode) -> None:
+    """In a session of its own, so that Ctrl-C is ours to hand on; it goes when this process does."""
+    with (node.folder / "node.log").open("ab") as log:
+        node.log_start = log.tell()
+        node.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "polynya.config.core_start", str(os.getpid()), str(node.folder / "start.sh")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            start_new_session=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Of every node: without what its own file says."""
+    own = {f"POLYNYA_{name.upper()}" for name in OWN}
+    return {name: text for name, text in os.environ.items() if name not in own and not name.startswith("POLYNYA_CLUSTER_")}
+
+
+def _wait_until_healthy(nodes: list[DevNode]) -> None:
+    """Says what it waits for when that changes. Raises `exits.Refused` when a node ends, or the time is over."""
+    deadline = time.monotonic() + START_SECONDS
+    said: list[str] = []
+    with Client(nodes[0].url) as client:
+        while True:
+            for node in nodes:
+                assert node.process is not None
+                if node.process.poll() is not None:
+                    raise exits.Refused(f"node {node.number} ended:\n{_last_lines(node)}", hint=f"Its log: {node.folder / 'node.log'}")
+            problems = _problems(client)
+            if not problems:
+                return
+            if time.monotonic() > deadline:
+                raise exits.Refused(f"the cluster is not well after {START_SECONDS:g} s: {'; '.join(problems)}")
+            if problems[:SAID_OF_WAITING] != said:
+                said = problems[:SAID_OF_WAITING]
+                output.notice(f"  waiting: {'; '.join(said)}")
+            time.sleep(LOOK_SECONDS)
+
+
+def _problems(client: Client) -> list[str]:
+    import httpx
+
+    try:
+        told = client.send("GET", "/v1/cluster/health").json()
+        return [*told["problems"], *(note for note in told["notes"] if note.startswith("read replica"))]
+    except (httpx.TransportError, ValueError, KeyError):
+        return ["node 1 does not answer yet"]
+
+
+def _say(nodes: list[DevNode], folder: Path) -> None:
+    click.echo(f"a cluster of {output.counted(len(nodes), 'node')}, any of which answers everything:")
+    for node in nodes:
+        click.echo(f"  node {node.number}  {node.url}  {node.folder}" + ("  (a read replica)" if node.reader else ""))
+    click.echo(f"\n  look    polynya cluster status --server {nodes[0].url}")
+    last = [node for node in nodes if not node.reader][-1]
+    click.echo(f"  lose    kill -9 $(cat {shlex.quote(f'{folder}/node-{last.number}/node.pid')})")
+    click.echo(f"  regain  {shlex.quote(f'{folder}/node-{last.number}/start.sh')}")
+    click.echo("  stop    Ctrl-C", nl=True)
+    sys.stdout.flush()
+
+
+def _interrupted(number: int, _: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(nodes: list[DevNode], folder: Path) -> None:
+    """Until a signal. A node that ends stays down; one that was started again, by whomever, is named; one that was added is started."""
+    while True:
+        for node in _nodes_of(folder):
+            if node.number not in [each.number for each in nodes] and (node.folder / "start.sh").exists():
+                output.notice(f"node {node.number} is new: {node.url}")
+                nodes.append(node)
+                _start(node)
+        for node in nodes:
+            alive = is_running(node.folder)
+            if node.process is not None and node.process.poll() is None:
+                alive = True
+            if alive == node.down:
+                node.down = not alive
+                start = "" if not node.down or node.was_removed else f"; start it again: {node.folder / 'start.sh'}"
+                word = "up" if alive else "gone: it was removed from the cluster" if node.was_removed else "down"
+                output.notice(f"node {node.number} is {word}{start}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _stop(nodes: list[DevNode]) -> None:
+    """All of them, those that were started again as well."""
+    for node in nodes:
+        if (pid := running_pid(node.folder)) is not None:
+            _send(pid, signal.SIGTERM)
+        elif node.process is not None and node.process.poll() is None:
+            _send(node.process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for node in nodes:
+        while is_running(node.folder) or (node.process is not None and node.process.poll() is None):
+            if time.monotonic() > deadline:
+                output.notice(f"node {node.number} does not stop: killed, which loses nothing that was acknowledged")
+                _send(running_pid(node.folder) or (node.process.pid if node.process else 0), signal.SIGKILL)
+                break
+            time.sleep(0.02)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a node has this data folder."""
+    try:
+        with (folder / "node.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def running_pid(folder: Path) -> int | None:
+    """Of the supervisor, if the node runs: a file that a killed one left says nothing."""
+    if not is_running(folder):
+        return None
+    try:
+        return int((folder / "node.pid").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        if pid:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _last_lines(node: DevNode) -> str:
+    """Of its log, since this start."""
+    with (node.folder / "node.log").open("rb") as log:
+        log.seek(node.log_start)
+        return "\n".join(log.read().decode(errors="replace").splitlines()[-5:])
+
+
+def _variable(key: str) -> Any:
+    return key.replace(".", "_")

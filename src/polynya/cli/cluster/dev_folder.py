@@ -1,0 +1,119 @@
+"""The folder of `polynya cluster dev`: what its files say of the cluster and its nodes, also where an earlier release left empty or torn ones."""
+
+from __future__ import annotations
+
+import secrets
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polynya.cli.terminal import exits, output
+from polynya.config.cluster_settings import parse_cluster_id
+from polynya.config.node_identity import FILE as BIRTH
+from polynya.config.node_identity import REMOVED, Birth
+from polynya.files import write_whole
+
+ID = "cluster.id"
+LAID = "cluster.json"
+SETTINGS_FILE = "polynya.toml"
+
+
+class Laid(msgspec.Struct):
+    """How the nodes of a folder are started: what one that is added later takes over."""
+
+    cores: int
+    flags: list[str]
+    replicas: int
+    objects: bool
+
+
+def numbers(folder: Path) -> list[int]:
+    """Numbers of the folder's nodes, without those that were removed from the cluster.
+
+    Before any node has data an interrupted start is completed: the nodes are those that a file of settings names, none where all are damaged."""
+    there = {int(path.name[5:]) for path in folder.glob("node-*") if path.name[5:].isdigit()}
+    removed = {number for number in there if (folder / f"node-{number}" / REMOVED).exists()}
+    found = {number: settings for number in there if (settings := settings_of(folder / f"node-{number}")) is not None}
+    born = {number for number in there if birth_of(folder / f"node-{number}") is not None}
+    named = set() if born else {int(node["id"]) for settings in found.values() for node in settings["cluster"]["nodes"]}
+    return sorted((born | set(found) | named) - removed)
+
+
+def settings_of(node: Path) -> dict[str, Any] | None:
+    """A node's file of settings, or None where it is missing, empty or torn."""
+    try:
+        settings = tomllib.loads((node / SETTINGS_FILE).read_text())
+        return settings if settings["listen"] and settings["cluster"]["node"] and settings["cluster"]["nodes"] else None
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def birth_of(node: Path) -> Birth | None:
+    """The identity of a node's data, or None where there is none that can be read."""
+    try:
+        return msgspec.json.decode((node / BIRTH).read_bytes(), type=Birth)
+    except (OSError, ValueError):
+        return None
+
+
+def joins(node: Path) -> bool:
+    """Whether the node joined a cluster that was there, by its settings, else by its data."""
+    settings = settings_of(node)
+    if settings is not None:
+        return bool(settings["cluster"].get("join", False))
+    birth = birth_of(node)
+    return birth is not None and birth.node > 0 and not birth.nodes and birth.node not in _first_readers(node.parent)
+
+
+def reads(node: Path) -> bool:
+    """Whether the node is a read replica, by its settings, else by those of the other nodes, else by the data of the first nodes."""
+    for folder in (node, *sorted(node.parent.glob("node-*"))):
+        settings = settings_of(folder)
+        for entry in settings["cluster"]["nodes"] if settings is not None else ():
+            if f"node-{entry.get('id')}" == node.name:
+                return bool(entry.get("role") == "reader")
+    return node.name in {f"node-{number}" for number in _first_readers(node.parent)}
+
+
+def _first_readers(folder: Path) -> set[int]:
+    """Numbers of the read replicas that the cluster was born with."""
+    births = [birth_of(node) for node in folder.glob("node-*")]
+    return {number for birth in births if birth is not None for number in birth.readers}
+
+
+def cluster_id(folder: Path) -> str:
+    """The id of the folder's cluster: that of its file, else that of the nodes' data, else a new one. Raises `exits.Refused`."""
+    path = folder / ID
+    try:
+        return str(parse_cluster_id(path.read_text(errors="replace").strip()))
+    except FileNotFoundError:
+        what = "is missing"
+    except ValueError:
+        what = "is empty or damaged"
+    with_data = sorted(each.parent for each in folder.glob(f"node-*/{BIRTH}"))
+    known = {birth.cluster_id for node in with_data if (birth := birth_of(node)) is not None}
+    if len(known) > 1 or (with_data and not known):
+        why = "belongs to different clusters" if known else f"does not say it either ({BIRTH} cannot be read)"
+        raise exits.Refused(
+            f"{path} {what}, and the data of the nodes {why}. Nothing was changed",
+            hint=f"Put the cluster's own id back into {path}, from a copy. A new id would not fit the data.",
+        )
+    found = known.pop() if known else secrets.token_hex(16)
+    write_whole(path, f"{found}\n".encode())
+    if with_data:
+        output.notice(f"{path} {what}, as after a power cut: written again with the id of the nodes' data, {found}")
+    return found
+
+
+def read_laid(folder: Path) -> Laid:
+    """How the folder's nodes are started. Raises `exits.Refused` when the file is empty or torn."""
+    path = folder / LAID
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Laid)
+    except ValueError:
+        raise exits.Refused(
+            f"{path} is empty or damaged, as after a power cut",
+            hint=f"Stop the cluster with Ctrl-C and start it again with 'polynya cluster dev --data {folder}': that writes the file again.",
+        ) from None

@@ -1,0 +1,320 @@
+"""`polynya cluster add`, `cordon`, `drain` and the others: what is done to a cluster while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from polynya.cli.cluster import dev as cluster_dev
+from polynya.cli.cluster.wait import (
+    Left,
+    View,
+    arrival_left,
+    balance_left,
+    drain_left,
+    lead_left,
+    move_left,
+    reading_left,
+    removal_left,
+    wait_until,
+)
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.values import Seconds
+
+_number = click.IntRange(1, 250)
+_group = click.IntRange(0)
+_wait = click.option("--wait", is_flag=True, help="Until it is done; what is left is shown meanwhile.")
+_timeout = click.option(
+    "--timeout", type=Seconds(), default="10min", show_default=True, help="With --wait: for so long; then the exit code is 3."
+)
+
+
+class Ending(NamedTuple):
+    """How a command ends: waiting for what it asked for, at most `timeout` seconds, or not."""
+
+    wait: bool = False
+    timeout: float = 0.0
+    as_json: bool = False
+
+
+def waiting(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--wait`, `--timeout` and `--json`, as its `ending`."""
+
+    @wraps(command)
+    def ended(*args: Any, wait: bool, timeout: float, as_json: bool, **options: Any) -> None:
+        command(*args, ending=Ending(wait, timeout, as_json), **options)
+
+    return _wait(_timeout(output.as_json(ended)))
+
+
+_id = click.option("--id", "number", type=_number, default=None, help="Its number; the next free one if left out.")
+_dev = click.option(
+    "--dev",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="The folder of a running 'polynya cluster dev', which then starts the new node, too.",
+)
+
+
+@click.command("add")
+@server_option
+@_id
+@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it.")
+@click.option("--http", metavar="URL", default="", help="Where clients find it.")
+@click.option("--zone", default="", help="What fails together with it, such as a rack: replicas of a group are kept in different ones.")
+@click.option("--reader", is_flag=True, help="A read replica: it follows every group, answers reads, and has no vote.")
+@click.option("--no-rebalance", is_flag=True, help="Leave it empty: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@_dev
+@waiting
+def add_command(  # noqa: PLR0913
+    client: Client,
+    number: int | None,
+    peer: str,
+    http: str,
+    zone: str,
+    reader: bool,
+    no_rebalance: bool,
+    dev: Path | None,
+    ending: Ending,
+) -> None:
+    """Let a node into the cluster, and print the settings to start it with. It gets its share of the groups once it is there.
+
+    \b
+    polynya cluster add --peer 10.0.0.4:4439 --http https://10.0.0.4:4437 --zone c > cluster.toml
+    polynya cluster add --reader --peer 10.9.0.1:4439 --http https://10.9.0.1:4437 --zone far > cluster.toml
+    polynya cluster add --dev ./polynya-cluster --wait       # of a development cluster: starts it, too
+    """
+    wanted = {"peer": peer, "http": http, "zone": zone, "rebalance": not (no_rebalance or reader)}
+    told, place = _new_node(client, number, wanted | ({"reader": True} if reader else {}), dev)
+    node = int(told["node"]["id"])
+    said = f"node {node} belongs to the cluster{' as a read replica' if reader else ''}{_start_of(place)}"
+    left = reading_left(node) if reader else arrival_left(node, balanced=not no_rebalance)
+    _finish(client, told, said, left, ending, settings=place is None)
+
+
+@click.command("promote")
+@server_option
+@click.argument("node", type=_number)
+@click.option("--no-rebalance", is_flag=True, help="It votes in nothing yet: 'polynya cluster rebalance' or 'move' gives it groups later.")
+@waiting
+def promote_command(client: Client, node: int, no_rebalance: bool, ending: Ending) -> None:
+    """Make a read replica a node like the others: it gets its share of the groups, with votes and leads, and drops the rest.
+
+    \b
+    polynya cluster promote 4 --wait
+    """
+    told = _act(client, f"nodes/{node}/promote", {"rebalance": not no_rebalance})
+    left = arrival_left(node, balanced=not no_rebalance)
+    _finish(client, told, f"node {node} is to vote like the others", left, ending)
+
+
+@click.command("replace-disk")
+@server_option
+@click.argument("node", type=_number)
+@_id
+@click.option("--peer", metavar="HOST:PORT", default="", help="Where the other nodes find it, if not where the old one was.")
+@click.option("--http", metavar="URL", default="", help="Where clients find it, if not where the old one was.")
+@_dev
+@waiting
+def replace_disk_command(  # noqa: PLR0913
+    client: Client, node: int, number: int | None, peer: str, http: str, dev: Path | None, ending: Ending
+) -> None:
+    """Have a node with an empty disk take over from NODE, whose disk is gone. Prints the settings to start it with.
+
+    A node that lost its data is not who it was: it gets a new number, and just the replicas that NODE had, from the others that have them. NODE is
+    removed when all are made. Refused when the others alone are no majority.
+
+    \b
+    polynya cluster replace-disk 2 > cluster.toml
+    """
+    wanted = {"peer": peer, "http": http, "replaces": node, "rebalance": False}
+    told, place = _new_node(client, number, wanted, dev)
+    new = int(told["node"]["id"])
+    gone, there = removal_left(node), arrival_left(new, balanced=False)
+
+    def left(view: View) -> str:
+        return there(view) or gone(view)
+
+    said = f"node {new} takes over from node {node}{_start_of(place)}"
+    _finish(client, told, said, left, ending, settings=place is None)
+
+
+def _state_command(verb: str, said: str, about: str) -> click.Command:
+    """Sets how a node is looked at, and nothing moves."""
+
+    @click.command(verb, help=f"{about}\n\n\b\npolynya cluster {verb} 3")
+    @server_option
+    @click.argument("node", type=_number)
+    @output.as_json
+    def command(client: Client, node: int, as_json: bool) -> None:
+        told = _act(client, f"nodes/{node}/{verb}", {})
+        _finish(client, told, f"node {node} {said}", lambda view: "", Ending(as_json=as_json))
+
+    return command
+
+
+cordon_command = _state_command("cordon", "gets nothing new", "Give a node nothing new: it keeps what it has.")
+uncordon_command = _state_command("uncordon", "is active", "Take back 'cordon', 'drain' and, while it is under way, 'remove'.")
+
+
+@click.command("drain")
+@server_option
+@click.argument("node", type=_number)
+@click.option("--replicas", is_flag=True, help="Of replicas, too: it is to hold nothing, and stays in the cluster.")
+@waiting
+def drain_command(client: Client, node: int, replicas: bool, ending: Ending) -> None:
+    """Have others lead what a node leads, and give it nothing new; as before work on its machine.
+
+    \b
+    polynya cluster drain 3 --wait
+    polynya cluster drain 3 --replicas --wait
+    polynya cluster uncordon 3                   # when it is back
+    """
+    told = _act(client, f"nodes/{node}/drain", {"replicas": replicas})
+    said = f"node {node} is emptied" if replicas else f"node {node} hands over what it leads"
+    _finish(client, told, said, drain_left(node, replicas=replicas), ending)
+
+
+@click.command("remove")
+@server_option
+@click.argument("node", type=_number)
+@waiting
+def remove_command(client: Client, node: int, ending: Ending) -> None:
+    """Take a node out of the cluster: others get what it holds, then it is let go, and its number is never given again.
+
+    Works on a node that is lost, too, as long as the others have a majority of each of its groups. The cluster shrinks no further than
+    its number of replicas.
+
+    \b
+    polynya cluster remove 3 --wait
+    """
+    told = _act(client, f"nodes/{node}/remove", {})
+    _finish(client, told, f"node {node} leaves the cluster", removal_left(node), ending)
+
+
+@click.command("move")
+@server_option
+@click.argument("group", type=_group)
+@click.option("--from", "source", type=_number, required=True, help="The node that has a replica now.")
+@click.option("--to", "target", type=_number, required=True, help="The node that gets it.")
+@waiting
+def move_command(client: Client, group: int, source: int, target: int, ending: Ending) -> None:
+    """Move a replica of a group from one node to another, while it works.
+
+    \b
+    polynya cluster move 7 --from 1 --to 4 --wait
+    """
+    told = _act(client, f"groups/{group}/move", {"from": source, "to": target})
+    said = f"group {group} goes from node {source} to node {target}"
+    _finish(client, told, said, move_left(group, target, source), ending)
+
+
+@click.command("transfer")
+@server_option
+@click.argument("group", type=_group)
+@click.option("--to", "target", type=_number, required=True, help="The node that is to lead it.")
+@waiting
+def transfer_command(client: Client, group: int, target: int, ending: Ending) -> None:
+    """Have another node lead a group, from now on.
+
+    \b
+    polynya cluster transfer 7 --to 2
+    """
+    told = _act(client, f"groups/{group}/transfer", {"to": target})
+    pending = f" ({told['pending']}; the lead follows by itself)" if told.get("pending") else ""
+    _finish(client, told, f"group {group} is to be led by node {target}{pending}", lead_left(group, target), ending)
+
+
+@click.command("rebalance")
+@server_option
+@click.option("--replicas", type=int, default=0, help="And have so many replicas of each group from now on: 1, 3 or 5.")
+@waiting
+def rebalance_command(client: Client, replicas: int, ending: Ending) -> None:
+    """Spread replicas and leads evenly over the nodes, by their cores, and over zones; a few groups at a time.
+
+    \b
+    polynya cluster rebalance --wait
+    polynya cluster rebalance --replicas 5
+    """
+    told = _act(client, "rebalance", {"replicas": replicas})
+    _finish(client, told, "replicas and leads are being spread", balance_left, ending)
+
+
+COMMANDS = (
+    add_command,
+    promote_command,
+    cordon_command,
+    uncordon_command,
+    drain_command,
+    remove_command,
+    move_command,
+    transfer_command,
+    rebalance_command,
+    replace_disk_command,
+)
+
+
+def _new_node(
+    client: Client, number: int | None, wanted: dict[str, Any], dev: Path | None
+) -> tuple[dict[str, Any], cluster_dev.DevNode | None]:
+    """What the cluster says to it, and where it is started when it is one of a development cluster."""
+    place = None
+    if dev is not None:
+        if wanted["peer"] or wanted["http"]:
+            raise exits.Misused("--dev chooses where the node is found: leave out --peer and --http")
+        place = cluster_dev.next_place(dev, number)
+        place.reader = wanted.get("reader", False)
+        number, wanted = place.number, {**wanted, "peer": place.peer, "http": place.url}
+    told = _act(client, "nodes", {"id": number or 0, **wanted})
+    if place is not None and dev is not None:
+        cluster_dev.lay_out_joining(dev, place)
+    return told, place
+
+
+def _start_of(place: cluster_dev.DevNode | None) -> str:
+    return f", and starts in {place.folder}" if place is not None else "; start it with the settings below"
+
+
+def settings_of(told: dict[str, Any]) -> str:
+    """TOML for the node that was added."""
+    lines = ["# here: listen, data and cores of this node", f"groups = {told['groups']}", ""]
+    lines += ["[cluster]  # and below it: ca, cert and key of this node, where the others have them"]
+    lines += [f'id = "{told["cluster"]}"', f"node = {told['node']['id']}", "join = true", ""]
+    for node in (told["node"], *told["peers"]):
+        lines += ["[[cluster.nodes]]", f"id = {node['id']}", f'peer = "{node["peer"]}"', f'http = "{node["http"]}"']
+        lines += [f'zone = "{node["zone"]}"'] if node["zone"] else []
+        lines += ['role = "reader"', ""] if node.get("role") == "reader" else [""]
+    return "\n".join([*lines, "# here: [cold], as the others have it", ""])
+
+
+def _act(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        told: dict[str, Any] = client.act(
+            f"/v1/cluster/{path}", headers={"content-type": "application/json"}, content=msgspec.json.encode(body)
+        ).json()
+    except KeyboardInterrupt:
+        output.notice("whether the cluster has taken this up is not known: 'polynya cluster status' shows it")
+        raise
+    return told
+
+
+def _finish(  # noqa: PLR0913
+    client: Client, told: dict[str, Any], said: str, left: Left, ending: Ending, *, settings: bool = False
+) -> None:
+    """Say it (with the settings of a new node), wait for it if that is wanted, and say that it is done."""
+    if not ending.as_json:
+        output.notice(said)
+    if settings and not ending.as_json:
+        click.echo(settings_of(told), nl=False)
+    if ending.wait:
+        wait_until(client, told["epoch"], left, seconds=ending.timeout)
+    if ending.as_json:
+        output.json_line({**told, "done": ending.wait})
+    elif ending.wait:
+        output.notice("done")

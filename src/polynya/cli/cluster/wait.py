@@ -1,0 +1,166 @@
+"""Waiting until a cluster is as it was asked to be: what is left is shown while it shrinks, and a node that goes does not end the waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.progress import Live, is_terminal
+
+LOOK_SECONDS = 0.3
+GOES_ON = "It goes on by itself; 'polynya cluster status' and 'health' show how far it is."
+View = dict[str, Any]
+Left = Callable[[View], str]
+"""What is not yet as it should be, for people; empty when all is."""
+
+
+def wait_until(client: Client, epoch: int, left: Left, *, seconds: float) -> View:
+    """The view in which nothing is left. Raises `exits.Busy` when the time is over."""
+    deadline = time.monotonic() + seconds
+    looked = _Looking(client)
+    said = "asked for"
+
+    def describe(passed: float) -> str:
+        return f"{said}  {passed:.0f} s"
+
+    try:
+        with Live(describe):
+            while True:
+                view = looked.look()
+                now = left(view) if view is not None and view["epoch"] >= epoch else said
+                if view is not None and not now:
+                    return view
+                if now != said:
+                    said = now
+                    if not is_terminal():
+                        output.notice(f"  {said}")
+                if time.monotonic() > deadline:
+                    raise exits.Busy(f"not done after {seconds:g} s: {said}", hint=GOES_ON)
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        output.notice(f"not waited for any longer: {said}. {GOES_ON}")
+        raise
+
+
+class _Looking:
+    """Asks the node it was given, and while that does not answer the others that it named."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._others: list[str] = []
+
+    def look(self) -> View | None:
+        try:
+            view: View = self._client.call("GET", "/v1/cluster", seconds=10.0).json()
+        except exits.Unreachable:
+            return self._elsewhere()
+        self._others = [node["http"] for node in view["nodes"] if node["there"] and node["http"] != self._client.server]
+        return view
+
+    def _elsewhere(self) -> View | None:
+        for url in self._others:
+            try:
+                with Client(url, token=self._client.token, ca_file=self._client.ca_file) as client:
+                    view: View = client.call("GET", "/v1/cluster", seconds=10.0).json()
+                    return view
+            except exits.Ended:
+                continue
+        return None
+
+
+def moves(view: View) -> list[dict[str, Any]]:
+    """The groups on their way."""
+    return [group for group in view["groups"] if group["voters"] != group["goal"]]
+
+
+def balance_left(view: View) -> str:
+    """Until replicas and leads are even."""
+    on_way = moves(view)
+    if on_way:
+        return f"{output.counted(len(on_way), 'group')} on the way to other nodes"
+    return "replicas and leads are being spread" if view["balancing"] else ""
+
+
+def arrival_left(node: int, *, balanced: bool) -> Left:
+    """Until a new node is there, and has its share."""
+
+    def left(view: View) -> str:
+        found = node_of(view, node)
+        if found is None or not found["there"]:
+            return f"node {node} is not there yet: start it"
+        return balance_left(view) if balanced else ""
+
+    return left
+
+
+def reading_left(node: int) -> Left:
+    """Until a read replica is there, and has every group."""
+
+    def left(view: View) -> str:
+        found = node_of(view, node)
+        if found is None or not found["there"]:
+            return f"node {node} is not there yet: start it"
+        if found["replicas"] < len(view["groups"]):
+            return f"node {node} has {found['replicas']} of {len(view['groups'])} groups"
+        return f"node {node}: {output.counted(found['behind_entries'], 'entry', 'entries')} behind" if found["behind_entries"] else ""
+
+    return left
+
+
+def drain_left(node: int, *, replicas: bool) -> Left:
+    """Until a node leads nothing (and holds nothing)."""
+
+    def left(view: View) -> str:
+        found = node_of(view, node)
+        if found is None:
+            return ""
+        leaderless = sum(not group["leader"] for group in view["groups"])
+        if leaderless and not found["there"]:  # it may lead them: it only did not answer
+            return f"node {node} does not answer, and {output.counted(leaderless, 'group')} may be led by it"
+        votes = found["votes"] if replicas else 0
+        parts = [output.counted(found["leads"], "group") + " led"] if found["leads"] else []
+        parts += [output.counted(votes, "replica") + " held"] if votes else []
+        return f"node {node}: {', '.join(parts)}" if parts else ""
+
+    return left
+
+
+def removal_left(node: int) -> Left:
+    """Until the cluster knows the node no more."""
+
+    def left(view: View) -> str:
+        found = node_of(view, node)
+        return "" if found is None else f"node {node}: {output.counted(found['votes'], 'replica')} held"
+
+    return left
+
+
+def move_left(group: int, target: int, source: int) -> Left:
+    """Until the group has arrived."""
+
+    def left(view: View) -> str:
+        placed = view["groups"][group]
+        arrived = target in placed["voters"] and source not in placed["voters"] and placed["voters"] == placed["goal"]
+        lag = placed["behind"].get(str(target))
+        copied = "" if lag is None else f", {output.counted(lag, 'entry', 'entries')} to catch up"
+        return "" if arrived else f"group {group}: from node {source} to node {target}{copied}"
+
+    return left
+
+
+def lead_left(group: int, target: int) -> Left:
+    """Until the node leads."""
+
+    def left(view: View) -> str:
+        leader = view["groups"][group]["leader"]
+        return "" if leader == target else f"group {group}: led by {'nobody' if not leader else f'node {leader}'}"
+
+    return left
+
+
+def node_of(view: View, node: int) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = next((each for each in view["nodes"] if each["id"] == node), None)
+    return found

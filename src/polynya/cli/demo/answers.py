@@ -1,0 +1,67 @@
+"""The demo's question, asked in four ways that share no code: of the original file, the streams, the Iceberg table and the Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from polynya.cli.demo import flights
+from polynya.cli.demo.flights import Sums, Tally
+from polynya.cli.remote.client import Client, stream_path
+
+QUESTION = "select carrier, count(*) as flights, count(arr_delay) as landed, sum(arr_delay) as delay from {table} group by carrier"
+Answer = Callable[[], list[Sums]]
+
+
+class _Flight(msgspec.Struct):
+    carrier: str
+    arr_delay: int | None
+
+
+def from_file() -> list[Sums]:
+    """Of the CSV file that the package ships."""
+    tally = Tally()
+    for row in flights.rows():
+        delay = row["arr_delay"]
+        tally.add(row["carrier"], None if delay == flights.MISSING else int(delay))
+    return tally.sums()
+
+
+def from_streams(client: Client, streams: Iterable[str]) -> list[Sums]:
+    """Of the streams, read page by page over HTTP."""
+    tally = Tally()
+    decoder = msgspec.json.Decoder(list[_Flight])
+    for stream in streams:
+        offset, ended = "-1", False
+        while not ended:
+            page = client.call("GET", stream_path(stream), params={"offset": offset})
+            for flight in decoder.decode(page.content):
+                tally.add(flight.carrier, flight.arr_delay)
+            offset = page.headers["stream-next-offset"]
+            ended = page.headers.get("stream-up-to-date", "").lower() == "true"
+    return tally.sums()
+
+
+def from_iceberg(server: str, table: str) -> list[Sums]:
+    """Of the Iceberg table, by DuckDB."""
+    from polynya.lakehouse.coordinator import HttpCoordinator
+    from polynya.lakehouse.sql import query
+
+    return _sums(query(HttpCoordinator("", server).tables(), QUESTION.format(table=table)).rows)
+
+
+def from_delta(location: str) -> list[Sums]:
+    """Of the Delta table at a URI, found through its log by deltalake."""
+    import duckdb
+    from deltalake import DeltaTable
+
+    found = DeltaTable(location).to_pyarrow_table(columns=["carrier", "arr_delay"])
+    connection = duckdb.connect()
+    connection.register("found", found)
+    return _sums(connection.execute(QUESTION.format(table="found")).fetchall())
+
+
+def _sums(rows: Iterable[tuple[Any, ...]]) -> list[Sums]:
+    return sorted(Sums(carrier, int(count), int(landed), int(delay)) for carrier, count, landed, delay in rows)

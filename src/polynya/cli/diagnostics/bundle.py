@@ -1,0 +1,261 @@
+"""`polynya debug bundle`: all that somebody who helps needs to see, and nothing of what is in the streams, in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.cli.node.setting_flags import config_option, loaded_config, with_hidden_settings
+from polynya.cli.remote.client import Client
+from polynya.cli.remote.targets import SERVER_DEFAULT, find_target
+from polynya.cli.remote.urls import is_loopback
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal.redact import scrubber
+
+LOG_BYTES = 4 << 20  # of the end of each log
+LISTED_MAX = 50_000
+ANSWER_SECONDS = 10.0
+_ABOUT = """What 'polynya debug bundle' of {moment} (release {version}) gathered on this machine:
+
+{members}
+It holds no record of any stream and no secret: secret settings, tokens and passwords are masked, of the environment there are only names, of
+data files only names, sizes and times. It does hold names: of this machine's folders, of tables and buckets, and, in logs, of streams and
+peers. Look before you pass it on: tar -xzf {file}
+"""
+_MEANING = {
+    "config.json": "every setting of the node, with its origin",
+    "environment.txt": "names of the variables that matter here, without values",
+    "doctor.jsonl": "what 'polynya doctor' found",
+    "node.json": "what the server says of itself",
+    "health.json": "its health",
+    "readyz.txt": "each of its checks",
+    "metrics.txt": "its metrics",
+    "tables.json": "its tables, where they are and how far behind",
+    "files.txt": "names, sizes and times of the journal, the snapshots and the embedded object store",
+}
+
+
+@click.group("debug", cls=CommandGroup)
+def debug_command() -> None:
+    """Help those who help."""
+
+
+@debug_command.command("bundle")
+@click.option("--output", "-o", "target", metavar="FILE", help="Where to write it. Default: ./polynya-debug-DATE.tar.gz.")
+@click.option(
+    "--log", "logs", metavar="FILE", multiple=True, help="A log file whose end goes in; may be repeated. Default: the node's own."
+)
+@click.option("--server", metavar="URL", help=f"The node. Default: that of the context in use, else {SERVER_DEFAULT}.")
+@click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the name of the file, and what is in it, as JSON.")
+@with_hidden_settings
+def debug_bundle_command(
+    target: str | None,
+    logs: tuple[str, ...],
+    server: str | None,
+    context: str | None,
+    file: str | None,
+    as_json: bool,
+    **values: str | None,
+) -> None:
+    """Write what is needed to look into a problem into one tar.gz: settings (secrets masked), versions, checks, health, metrics, the ends of
+    logs, and a list of the data files. Nothing of what is in the streams, and no secrets.
+
+    It is to be run on the node's machine, with the flags or the file of 'polynya serve'. What cannot be had is left out, and said. The
+    node's log is found when it goes to a file or to journald.
+
+    \b
+    polynya debug bundle
+    polynya debug bundle --config /etc/polynya.toml --log /var/log/polynya.log -o /tmp/polynya.tar.gz
+    """
+    moment = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
+    path = Path(target or f"polynya-debug-{moment}.tar.gz")
+    gathered = _Gathered(server, context, file, values)
+    members = dict(gathered.members(logs))
+    members = {"README.txt": _about(members, moment, path.name), **members}
+    try:
+        size = _write(path, members)
+    except OSError as error:
+        raise exits.Refused(f"{path} cannot be written: {error.strerror}", hint="Name another file with --output.") from None
+    if as_json:
+        output.json_line({"file": str(path), "bytes": size, "members": list(members), "missing": gathered.missing})
+        return
+    for name, text in members.items():
+        output.notice(f"  {name:<24}{output.size(len(text.encode()))}")
+    for line in gathered.missing:
+        output.notice(f"  left out: {line}")
+    output.notice(f"wrote {path} ({output.size(size)}); no records and no secrets are in it, but look before you pass it on")
+
+
+class _Gathered:
+    """Looks everywhere; `missing` says what could not be had."""
+
+    def __init__(self, server: str | None, context: str | None, file: str | None, values: Mapping[str, str | None]) -> None:
+        self.missing: list[str] = []
+        self._where = (server, context)
+        self._flags = (file, values)
+        self._secrets = [text for name, text in os.environ.items() if any(part in name for part in ("SECRET", "TOKEN", "PASSWORD"))]
+
+    def members(self, logs: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        """(name, text) of each file, scrubbed."""
+        found = [*self._settings(), *self._server(), *self._doctor(), *self._logs(logs)]
+        scrub = scrubber(self._secrets)
+        for name, text in found:
+            yield name, scrub(text)
+
+    def _settings(self) -> Iterator[tuple[str, str]]:
+        from polynya.config.model import show, value_of
+        from polynya.config.settings import PREFIX, SETTINGS
+
+        names = sorted(name for name in os.environ if name.startswith((PREFIX, "AWS_", "PYTHON", "JAVA_", "SPARK_", "UV_", "SSL_")))
+        yield "environment.txt", "".join(f"{name}\n" for name in names)
+        self._data: Path | None = None
+        try:
+            loaded = loaded_config(*self._flags)
+        except exits.Misused as wrong:
+            yield "config.json", _json({"problems": wrong.message.splitlines()})
+            return
+        self._secrets += [str(value_of(loaded.config, setting.key) or "") for setting in SETTINGS if setting.secret]
+        yield "config.json", _json({key: {"value": value, "origin": origin} for key, value, origin in show(loaded)})
+        self._data = Path(loaded.config.data)
+        if self._data.is_dir():
+            yield "files.txt", "".join(_listed([self._data, loaded.config.objects_path]))
+        else:
+            self.missing.append(f"files.txt: there is no data folder {self._data}; name it with --data")
+
+    def _doctor(self) -> Iterator[tuple[str, str]]:
+        from polynya.cli.diagnostics.doctor import findings
+
+        yield "doctor.jsonl", "".join(_json(asdict(finding), indent=0) for finding in findings(*self._where, *self._flags))
+
+    def _server(self) -> Iterator[tuple[str, str]]:
+        import httpx
+
+        try:
+            target = find_target(*self._where, os.environ)
+            self._secrets.append(target.token)
+            with Client.of(target) as client:
+                for name, path in (("health.json", "/health"), ("readyz.txt", "/readyz?verbose"), ("tables.json", "/v1/tables")):
+                    yield name, client.send("GET", path).text
+                node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
+                yield "node.json", node.text
+                yield from self._metrics(client, int(node.json()["ports"]["admin"]))
+        except (click.ClickException, httpx.TransportError, ValueError, KeyError, TypeError) as error:
+            self.missing.append(f"what the server says: {getattr(error, 'message', error)}")
+
+    def _metrics(self, client: Client, admin_port: int) -> Iterator[tuple[str, str]]:
+        """From the port that has them: the admin port where it can be reached, else the base port."""
+        import httpx
+
+        admin = [f"http://127.0.0.1:{admin_port}/metrics"] if is_loopback(client.server) else []
+        for url in (*admin, f"{client.server}/metrics"):
+            with contextlib.suppress(httpx.TransportError):
+                answer = client.get(url)
+                if answer.is_success:
+                    yield "metrics.txt", answer.text
+                    return
+        self.missing.append("metrics.txt: the admin port cannot be reached from here")
+
+    def _logs(self, named: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        for number, name in enumerate(named):
+            try:
+                yield f"logs/{number}-{Path(name).name}", _end_of(Path(name))
+            except OSError as error:
+                self.missing.append(f"the log {name}: {error.strerror}")
+        if not named:
+            text = _own_log(self._data) if self._data is not None else ""
+            if text:
+                yield "logs/node.log", text
+            else:
+                self.missing.append("logs: the node's is not known here; name it with --log")
+
+
+def _own_log(data: Path) -> str:
+    """The end of what the running node writes to stderr: when that is a file, or journald's."""
+    import subprocess
+
+    try:
+        pid = int((data / "node.pid").read_text())
+        if b"polynya" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return ""
+        told = Path(os.readlink(f"/proc/{pid}/fd/2"))
+        if told.is_file():
+            return _end_of(told)
+        units = [
+            part for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() for part in line.split("/") if part.endswith(".service")
+        ]
+        if not units:
+            return ""
+        command = ["journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=20000", f"--unit={units[-1]}"]
+        ran = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=False)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return ran.stdout[-LOG_BYTES:].decode(errors="replace")
+
+
+def _end_of(path: Path) -> str:
+    """The last lines of a file. Raises OSError."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        raw = file.read(LOG_BYTES)
+    if size > LOG_BYTES:
+        raw = raw.partition(b"\n")[2]
+    return raw.decode(errors="replace")
+
+
+def _listed(folders: list[Path]) -> Iterator[str]:
+    """Lines of size, time and path of the files below folders, each once; links are not followed."""
+    seen: set[str] = set()
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in sorted(names):
+                path = os.path.join(place, name)
+                if path in seen:
+                    continue
+                if len(seen) >= LISTED_MAX:
+                    yield f"… and more than these {LISTED_MAX:,}\n"
+                    return
+                seen.add(path)
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path)
+                    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+                    yield f"{status.st_size:>14} {moment} {path}\n"
+
+
+def _about(members: Mapping[str, str], moment: str, file: str) -> str:
+    import polynya
+
+    lines = "".join(f"  {name:<24}{_MEANING.get(name, 'the end of a log')}\n" for name in members)
+    return _ABOUT.format(moment=moment, version=polynya.__version__, members=lines, file=file)
+
+
+def _write(path: Path, members: Mapping[str, str]) -> int:
+    """The size of the file, which only its owner may read. Raises OSError, also when it is there already."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in members.items():
+            raw = text.encode(errors="replace")
+            info = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+            info.size, info.mtime = len(raw), int(time.time())
+            archive.addfile(info, io.BytesIO(raw))
+    return path.stat().st_size
+
+
+def _json(value: Any, *, indent: int = 2) -> str:
+    import msgspec
+
+    raw = msgspec.json.encode(value)
+    return (msgspec.json.format(raw, indent=indent) if indent else raw).decode() + "\n"

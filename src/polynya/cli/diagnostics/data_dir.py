@@ -1,0 +1,170 @@
+"""Checks of where a node's data lives and where it listens: the folder, its disk, the ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from polynya.base.errors import ConfigError
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
+from polynya.cli.terminal import output
+from polynya.config.model import Config, resolve, split_listen
+
+FREE_BYTES_LEAST = 256 << 20
+FREE_BYTES_GOOD = 4 << 30
+FILES_GOOD = 100  # more that fit into the file system
+SYNCS = 30
+SYNC_SECONDS_MAX = 3.0  # for all of them
+SYNC_SLOW = 0.010  # seconds: an append waits for one
+SYNC_TOO_FAST = 0.000_02  # no disk answers so soon
+VOLATILE = frozenset(["tmpfs", "ramfs"])
+REMOTE = frozenset(
+    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "vboxsf", "virtiofs"]
+)
+
+
+def check_data(config: Config) -> Iterator[Finding]:
+    """The folder, its file system, free space, and how long an fsync takes."""
+    folder = Path(config.data)
+    place = folder
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        yield Finding("data folder", FAIL, f"{place} is no folder", "Name another with --data.")
+        return
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        yield Finding(
+            "data folder", FAIL, f"{place} is on a file system that is mounted read-only", "Mount it for writing, or another --data."
+        )
+        return
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield Finding("data folder", FAIL, f"{place} may not be written by this user", f"chown {_user()} {place}, or another --data.")
+        return
+    yield _folder(folder)
+    yield _file_system(place)
+    yield _space(place)
+    yield _syncs(place)
+
+
+def check_ports(config: Config, *, running: bool) -> Iterator[Finding]:
+    """The base port, the admin port, and that for the other nodes of a cluster. `running`: a node of ours is known to have them."""
+    from polynya.system.ports import take_port
+
+    host, port = split_listen(config.listen)
+    wanted = [("port", resolve(host)[0], port, "--listen"), ("admin port", "127.0.0.1", port + 1 if port else 0, "--listen")]
+    if config.cluster.is_on:
+        host, port = config.cluster.listen_place
+        wanted.append(("peer port", resolve(host)[0], port, "cluster.nodes"))
+    for name, address, number, change in wanted:
+        if running:
+            yield Finding(name, OK, f"{number} is held by the node that answers there")
+            continue
+        try:
+            with take_port(address, number, name="listen") as taken:
+                yield Finding(name, OK, f"{taken.getsockname()[1]} is free" if number else "any free one")
+        except ConfigError as error:
+            yield Finding(
+                name,
+                FAIL,
+                str(error).removeprefix("listen: ").partition(";")[0],
+                f"Stop that process, or choose another port with {change}.",
+            )
+
+
+def _folder(folder: Path) -> Finding:
+    if not folder.exists():
+        return Finding("data folder", OK, f"{folder} will be made by the first start")
+    if (folder / "node.json").exists():
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((folder / "node.pid").read_text())
+            return Finding("data folder", OK, f"{folder}, in use by the node with pid {pid}")
+        return Finding("data folder", OK, f"{folder} has a node's data")
+    strangers = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".")
+    if strangers:
+        step = "Name an empty or a new folder with --data; if this is a node's data, restore node.json from a copy."
+        return Finding("data folder", FAIL, f"{folder} holds other things: {', '.join(strangers[:3])}", step)
+    return Finding("data folder", OK, f"{folder} is empty")
+
+
+def _file_system(place: Path) -> Finding:
+    kind = file_system_of(place)
+    if kind in VOLATILE:
+        return Finding(
+            "file system", WARN, f"{kind}: what is acknowledged is lost when the machine stops", "Name a folder on a disk with --data."
+        )
+    if kind in REMOTE:
+        step = "Use a local disk: locks and fsync over a network are not what durability needs."
+        return Finding("file system", WARN, f"{kind}, over a network", step)
+    return Finding("file system", OK, kind or "not looked at: this system does not tell")
+
+
+def file_system_of(place: Path, mounts: str = "/proc/self/mounts") -> str:
+    """The type of the file system that holds an existing folder; empty where it cannot be told."""
+    wanted = os.path.realpath(place)
+    best, kind = -1, ""
+    with contextlib.suppress(OSError), open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            point, found = line.split()[1:3]
+            point = point.replace("\\040", " ")
+            inside = wanted == point or wanted.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= best:
+                best, kind = len(point), found
+    return kind
+
+
+def _space(place: Path) -> Finding:
+    usage = shutil.disk_usage(place)
+    said = f"{output.size(usage.free)} free of {output.size(usage.total)}"
+    if usage.free < FREE_BYTES_LEAST:
+        return Finding("free space", FAIL, said, "Make room: appends are refused when the disk is full.")
+    if usage.free < FREE_BYTES_GOOD:
+        return Finding("free space", WARN, said, "Make room, or watch it: appends are refused when the disk is full.")
+    found = os.statvfs(place)
+    if found.f_files and found.f_favail < FILES_GOOD:  # file systems without a bound of their own say 0
+        return Finding("free space", WARN, f"{said}, but only {found.f_favail} more files fit", "Remove files: the inodes are used up.")
+    return Finding("free space", OK, said)
+
+
+def _syncs(place: Path) -> Finding:
+    try:
+        taken = sync_seconds(place)
+    except OSError as error:
+        return Finding(
+            "fsync", FAIL, f"cannot write to {place}: {error.strerror}", "Look at the disk (dmesg), or name another folder with --data."
+        )
+    median, worst = statistics.median(taken), max(taken)
+    said = f"{_spelled(median)} in the middle, {_spelled(worst)} at worst, of {len(taken)}"
+    if median > SYNC_SLOW:
+        return Finding("fsync", WARN, said, "Each append waits for one: use an SSD, and no network volume.")
+    if median < SYNC_TOO_FAST:
+        step = "No disk is so fast: a RAM disk, or one that answers before the data is safe, loses acknowledged records in a power cut."
+        return Finding("fsync", WARN, said, step)
+    return Finding("fsync", OK, said)
+
+
+def sync_seconds(folder: Path) -> list[float]:
+    """How long writing and syncing 4 KiB took, several times. Raises OSError."""
+    taken: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".polynya-doctor-") as file:
+        began = time.monotonic()
+        while len(taken) < SYNCS and time.monotonic() - began < SYNC_SECONDS_MAX:
+            start = time.perf_counter()
+            file.write(b"\x5a" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - start)
+    return taken
+
+
+def _spelled(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
+
+
+def _user() -> str:
+    return os.environ.get("USER", str(os.getuid()))

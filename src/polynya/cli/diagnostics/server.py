@@ -1,0 +1,101 @@
+"""Checks of the server that commands talk to: whether it answers, which release it is, how it feels, what its clock says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from polynya import __version__
+from polynya.cli.cluster.commands import UNTOLD
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
+from polynya.cli.remote.client import Client
+from polynya.cli.terminal import exits, output
+
+SLOW_SECONDS = 1.0
+SKEW_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+
+
+def check_server(client: Client) -> Iterator[Finding]:
+    """No server at the default address is no failure: perhaps none was started yet."""
+    began = time.monotonic()
+    try:
+        node = client.call("GET", "/v1/node", seconds=ANSWER_SECONDS)
+        told = node.json()
+        version = str(told["version"])
+    except exits.Ended as failure:
+        status = WARN if client.origin == "default" else FAIL
+        yield Finding("server", status, failure.message, failure.hint)
+        return
+    except (ValueError, KeyError, TypeError):
+        yield Finding("server", FAIL, f"{client.server} is no Polynya node", "Name the node with --server, POLYNYA_SERVER or --context.")
+        return
+    taken = time.monotonic() - began
+    said = f"{client.server} ({client.origin}) answered in {taken * 1000:.0f} ms: {output.counted(told.get('cores', 1), 'core')}"
+    yield Finding(
+        "server", OK if taken < SLOW_SECONDS else WARN, said, "" if taken < SLOW_SECONDS else "It is slow: is it busy, or far away?"
+    )
+    yield _version(version)
+    yield from _health(client)
+    if told.get("nodes"):
+        yield from _cluster(client)
+    yield from _clock(node)
+
+
+def _version(version: str) -> Finding:
+    if version == __version__:
+        return Finding("versions", OK, f"{version}, both")
+    return Finding("versions", WARN, f"the server is {version}, this command {__version__}", "Bring the older one up to date.")
+
+
+def _health(client: Client) -> Iterator[Finding]:
+    try:
+        answer = client.send("GET", "/health")
+        told = answer.json()
+        failed = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told["failed"]]
+        warned = [f"core {row['core']} {row['check']}: {row['reason']}" for row in told.get("warnings", ())]
+        unsafe = list(told["unsafe"])
+    except (httpx.TransportError, ValueError, KeyError, TypeError):
+        yield Finding("health", FAIL, "the server does not say", "Look at its log.")
+        return
+    step = "Look at its log, and at /readyz?verbose."
+    yield Finding("health", FAIL, "; ".join(failed), step) if failed else Finding("health", OK, "every check passes")
+    for line in warned:
+        yield Finding("health", WARN, line, step)
+    for line in unsafe:
+        yield Finding("access", WARN, line, "Do not leave it so.")
+
+
+def _cluster(client: Client) -> Iterator[Finding]:
+    """What the nodes say of each other. One that is away is no failure: the others go on."""
+    try:
+        told = client.send("GET", "/v1/cluster/health").json()
+        if "nodes" not in told:  # it shows more to those with a token
+            yield Finding("cluster", OK, "all is well") if told["healthy"] else Finding("cluster", WARN, UNTOLD)
+            return
+        problems, notes, nodes = list(told["problems"]), list(told["notes"]), int(told["nodes"])
+    except (httpx.TransportError, exits.Ended, ValueError, KeyError, TypeError):
+        yield Finding("cluster", WARN, "the server does not say", "Look at its log.")
+        return
+    if not problems and not notes:
+        yield Finding("cluster", OK, f"all is well with its {output.counted(nodes, 'node')}")
+    for line in (*problems, *notes):
+        yield Finding("cluster", WARN, line, "See 'polynya cluster status', and the logs of the nodes that it names.")
+
+
+def _clock(answer: httpx.Response) -> Iterator[Finding]:
+    """Only where the server, or the proxy before it, says what time it is."""
+    told = answer.headers.get("date")
+    if told is None:
+        return
+    try:
+        skew = time.time() - parsedate_to_datetime(told).timestamp()
+    except ValueError:
+        return
+    if abs(skew) > SKEW_SECONDS:
+        ahead = "ahead of" if skew > 0 else "behind"
+        step = "Set the clock: '--from 10m' counts from this machine's."
+        yield Finding("time", WARN, f"this machine is {abs(skew):.0f} s {ahead} the server", step)

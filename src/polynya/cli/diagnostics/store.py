@@ -1,0 +1,107 @@
+"""Checks of the object store: what a node does with it at start, tried on keys of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.cli.diagnostics.findings import FAIL, OK, WARN, Finding
+from polynya.config.model import Config
+from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, prove_conditional_writes
+from polynya.objectstore.root import MARKER_KEY
+
+SECONDS = 30.0
+_S3_STEP = "Check cold.s3_bucket, the credentials, their rights (get, put, delete, list) and cold.s3_endpoint."
+
+
+def check_store(config: Config) -> Iterator[Finding]:
+    """Conditional writes, ranges, listing and deletion; and whose root it is."""
+    backend = config.cold.backend
+    if backend in ("none", "memory"):
+        said = "nothing leaves the journal" if backend == "none" else "in memory: lost when the node stops"
+        yield Finding("object store", WARN, f"{backend}: {said}", 'cold.backend = "local" or "s3" keeps what is flushed.')
+        return
+    yield from asyncio.run(_checked(config))
+
+
+async def _checked(config: Config) -> list[Finding]:
+    try:
+        async with asyncio.timeout(SECONDS):
+            if config.cold.backend == "local":
+                return [await _local(config)]
+            return await _remote(config)
+    except TimeoutError:
+        return [Finding("object store", FAIL, f"no answer within {SECONDS:g} s", _S3_STEP)]
+    except (PolynyaError, ValueError, OSError) as error:
+        return [Finding("object store", FAIL, str(error), _S3_STEP if config.cold.backend == "s3" else "Check the folder and its disk.")]
+
+
+async def _local(config: Config) -> Finding:
+    """In a folder beside the real one: a start finds nothing of it, and nothing is made that is not there yet."""
+    place = config.objects_path
+    while not place.is_dir():
+        place = place.parent
+    with tempfile.TemporaryDirectory(dir=place, prefix=".polynya-doctor-") as folder:
+        await _proven(StoreSettings(backend="local", root=str(Path(folder) / "objects")))
+    return Finding("object store", OK, f"local, in {config.objects_path}")
+
+
+async def _remote(config: Config) -> list[Finding]:
+    cold = config.cold
+    where = f"s3://{cold.s3_bucket}/{cold.root.strip('/')}".rstrip("/")
+    marker = await _proven(config.store)
+    found = [Finding("object store", OK, f"{where}: conditional writes, ranges, listing and deletion work")]
+    found.append(_owner(config, marker))
+    return found
+
+
+async def _proven(settings: StoreSettings) -> bytes | None:
+    """The root's marker, if there is one."""
+    store = open_store(settings)
+    assert store is not None
+    try:
+        await prove_conditional_writes(store)
+        await _listed(store)
+        try:
+            return await store.get(MARKER_KEY)
+        except NotFound:
+            return None
+    finally:
+        await store.close()
+
+
+async def _listed(store: ObjectStore) -> None:
+    """Raises StoreUnavailable where listing is not allowed."""
+    async for _ in store.list(""):
+        return
+
+
+def _owner(config: Config, marker: bytes | None) -> Finding:
+    """Whose root it is; a node does not start on another's."""
+    if marker is None:
+        return Finding("object root", OK, "nobody's yet")
+    try:
+        owner = str(json.loads(marker)["cluster_id"])
+    except (ValueError, KeyError, TypeError):
+        return Finding("object root", FAIL, f"its {MARKER_KEY} is none", "Choose another cold.root.")
+    mine = _cluster(config)
+    if mine == owner:
+        return Finding("object root", OK, "this node's")
+    step = "Choose another cold.root or bucket, or start on that cluster's data folder."
+    return Finding(
+        "object root", FAIL, f"it belongs to the cluster {owner}" + (f", this is {mine}" if mine else ", the data folder is new"), step
+    )
+
+
+def _cluster(config: Config) -> str:
+    """The id in the data folder, or nothing."""
+    try:
+        return str(msgspec.json.decode((Path(config.data) / "node.json").read_bytes())["cluster_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,1 @@
+"""Commands that start a node, and that read its settings and its tokens."""

@@ -1,0 +1,99 @@
+"""`polynya config`: what a node would be started with here, and whether it could be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from polynya.base.errors import ConfigError
+from polynya.cli.node.setting_flags import config_option, inspected_config, loaded_config, with_hidden_settings
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.output import as_json
+
+if TYPE_CHECKING:
+    from polynya.config.model import Config
+
+
+@click.group("config", cls=CommandGroup)
+def config_command() -> None:
+    """Look at the settings with which 'polynya serve' would start here."""
+
+
+@config_command.command("show")
+@click.option("--origin", is_flag=True, help="Also where each value comes from: default, FILE:LINE, a variable, a flag.")
+@click.option("--changed", is_flag=True, help="Only what is not left at its default.")
+@config_option
+@as_json
+@with_hidden_settings
+def config_show_command(origin: bool, changed: bool, file: str | None, as_json: bool, **values: str | None) -> None:
+    """Print every setting with its value; secrets are masked. The flags of 'polynya serve' are taken too.
+
+    \b
+    polynya config show --origin
+    polynya config show --changed --config /etc/polynya.toml
+    """
+    from polynya.config.model import show
+
+    rows = [row for row in show(loaded_config(file, values)) if row[2] != "default" or not changed]
+    if as_json:
+        output.json_line({key: {"value": value, "origin": where} if origin else value for key, value, where in rows})
+    elif rows:
+        heads = ("setting", "value", "from")
+        output.table(heads if origin else heads[:2], rows if origin else [row[:2] for row in rows])
+    else:
+        output.notice("every setting is at its default")
+
+
+@config_command.command("check")
+@config_option
+@as_json
+@with_hidden_settings
+def config_check_command(file: str | None, as_json: bool, **values: str | None) -> None:
+    """Check the settings and the certificates that they name without starting anything; what is wrong is listed whole, each with its place.
+    Exit code 2 says wrong.
+
+    What only a start can tell (is the port free, does the bucket take writes) is for 'polynya doctor'.
+
+    \b
+    polynya config check
+    polynya config check --config /etc/polynya.toml --json
+    """
+    loaded, problems = inspected_config(file, values)
+    problems += _certificate_problems(loaded.config, problems)
+    if problems and as_json:
+        output.json_line({"problems": problems, "unsafe": []})
+        raise click.exceptions.Exit(exits.USAGE)
+    if problems:
+        shown = "\n".join(f"  {problem}" for problem in problems)
+        raise exits.Misused(f"{output.counted(len(problems), 'problem')} with the settings:\n{shown}")
+    if as_json:
+        output.json_line({"problems": [], "unsafe": loaded.config.unsafe})
+        return
+    for line in loaded.config.unsafe:
+        output.notice(f"unsafe: {line}")
+    changed = sum(origin != "default" for origin in loaded.origins.values())
+    output.notice(f"the settings are right ({output.counted(changed, 'setting')} of {len(loaded.origins)} changed)")
+
+
+def _certificate_problems(config: Config, known: list[str]) -> list[str]:
+    """What a start would say of the certificates, one line each; nothing of those whose settings are among the `known` problems."""
+    from polynya.cluster.certificates import peer_tls_of
+    from polynya.config.tls import prepare
+
+    looks: dict[str, Callable[[], object]] = {
+        r"tls\.(?:cert|key|self)": lambda: None if config.tls.self else prepare(config),
+        r"cluster\.(?:ca|cert|key)": lambda: peer_tls_of(config.cluster, dates=True) if config.cluster.node else None,
+    }
+    problems = []
+    for settings, look in looks.items():
+        if any(re.search(rf"(?<![\w.]){settings}\b", problem) for problem in known):
+            continue
+        try:
+            look()
+        except ConfigError as error:
+            problems += str(error).splitlines()
+    return problems

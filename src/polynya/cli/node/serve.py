@@ -1,0 +1,39 @@
+"""`polynya serve`: a node from its settings. The flags are those of the settings' table."""
+
+from __future__ import annotations
+
+import click
+
+from polynya.cli.node.setting_flags import config_option, loaded_config, with_settings
+from polynya.cli.terminal import output
+
+
+@click.command("serve")
+@with_settings
+@config_option
+@click.option("--show-config", is_flag=True, help="Print every setting with its value and where that comes from, and leave.")
+@click.option("--json", "as_json", is_flag=True, help="With --show-config: print JSON.")
+def serve_command(file: str | None, show_config: bool, as_json: bool, **values: str | None) -> None:
+    """Start a node here and serve until SIGTERM or Ctrl-C.
+
+    What was acknowledged is on the disk, whenever and however the node ends. Only the common settings are listed below: every one has a
+    flag, a variable and a key in the file, and --show-config prints them all.
+
+    \b
+    polynya serve
+    polynya serve --listen 127.0.0.1:8080 --data /var/lib/polynya
+    POLYNYA_COLD_BACKEND=s3 POLYNYA_COLD_S3_BUCKET=events polynya serve
+    """
+    loaded = loaded_config(file, values)
+    if show_config:
+        from polynya.config.model import show
+
+        rows = show(loaded)
+        if as_json:
+            output.json_line({key: {"value": value, "origin": origin} for key, value, origin in rows})
+        else:
+            output.table(("setting", "value", "from"), rows)
+        return
+    from polynya.node.supervisor import serve
+
+    raise click.exceptions.Exit(serve(loaded.config))

@@ -1,0 +1,68 @@
+"""The settings of a node as flags of the commands that read them, and what they say together with the file and the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from polynya.base.errors import ConfigError
+from polynya.cli.terminal import exits
+from polynya.config.model import Loaded, inspect, load
+from polynya.config.settings import SETTINGS, Setting, parse_seconds, parse_switch
+
+# The settings that --help shows; docs/configuration.md has all of them, and every one has a flag.
+SHOWN = ("listen", "data", "cores", "long_poll_timeout", "lake.interval", "cold.backend", "unsafe_no_auth")
+
+config_option = click.option("--config", "file", metavar="FILE", help="A TOML file of settings. Default: ./polynya.toml if it is there.")
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command one flag for each setting."""
+    for setting in reversed(SETTINGS):
+        if setting.flag is not None:
+            hidden = setting.key not in SHOWN
+            kind: dict[str, Any] = {"is_flag": True, "flag_value": "true"} if setting.parse is parse_switch else {"metavar": "VALUE"}
+            command = click.option(setting.flag, _variable(setting), default=None, help=_help(setting), hidden=hidden, **kind)(command)
+    return command
+
+
+def with_hidden_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for commands whose help is about something else."""
+    command = with_settings(command)
+    for option in getattr(command, "__click_params__", []):
+        option.hidden = option.hidden or option.name in {_variable(setting) for setting in SETTINGS}
+    return command
+
+
+def loaded_config(file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ) -> Loaded:
+    """The configuration; `values` are the flags by variable. Raises `exits.Misused` that lists every problem."""
+    try:
+        return load(_flags(values), environ=environ, path=file)
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+
+
+def inspected_config(
+    file: str | None, values: Mapping[str, str | None], environ: Mapping[str, str] = os.environ
+) -> tuple[Loaded, list[str]]:
+    """The configuration as far as it can be read, and every problem with it."""
+    return inspect(_flags(values), environ=environ, path=file)
+
+
+def _flags(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {setting.flag: text for setting in SETTINGS if setting.flag and (text := values[_variable(setting)]) is not None}
+
+
+def _variable(setting: Setting) -> str:
+    return setting.key.replace(".", "_")
+
+
+def _help(setting: Setting) -> str:
+    plain = setting.doc.replace("`", "")
+    if setting.default in (None, "", False):
+        return plain
+    default = f"{setting.default:g}s" if setting.parse is parse_seconds else setting.default
+    return f"{plain}  [default: {default}]"

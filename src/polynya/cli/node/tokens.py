@@ -1,0 +1,322 @@
+"""`polynya token`: make, list and revoke access tokens, in the data folder of a node or over its admin port."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import click
+
+from polynya.base.errors import ConfigError
+from polynya.cli.node.setting_flags import config_option
+from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.remote.targets import find_target
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.values import SECONDS
+
+_PATH = "/v1/admin/tokens"
+_JWTS = "/v1/admin/jwts"
+_LIMITS = {"requests": "requests_per_second", "bytes": "bytes_per_second", "streams": "streams", "connections": "connections"}
+
+
+class Tokens(Protocol):
+    """Where the tokens are. Tokens are as the admin port shows them."""
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The token, with `secret`."""
+        ...
+
+    def all(self) -> list[dict[str, Any]]: ...
+
+    def revoke(self, which: str) -> dict[str, Any]: ...
+
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        """`unwanted` is a `jti` or a `sub`, and how long to remember it; gives the entry."""
+        ...
+
+    def revoked_jwts(self) -> list[dict[str, Any]]: ...
+
+
+def tokens_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the places to find a node's tokens in, and in their stead a `Tokens` as first argument."""
+
+    @click.option("--data", metavar="FOLDER", help="The node's data folder. Default: that of its settings, as 'polynya serve' finds it.")
+    @config_option
+    @click.option("--server", metavar="URL", help="Ask this node, with a token that has 'admin', instead of writing to its data folder.")
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="Likewise, the node of this context.")
+    @wraps(command)
+    def with_tokens(*args: Any, data: str | None, file: str | None, server: str | None, context: str | None, **options: Any) -> Any:
+        if (server or context) and (data or file):
+            raise click.UsageError("--server and --context ask a node, --data and --config name its folder: give one of them")
+        if not (server or context):
+            return command(_Folder(_data_folder(data, file)), *args, **options)
+        with Client.of(find_target(server, context, os.environ)) as client, client.understood(), client.admin() as admin:
+            return command(_Node(admin), *args, **options)
+
+    return with_tokens
+
+
+@click.group("token", cls=CommandGroup)
+def token_command() -> None:
+    """Make, list and revoke access tokens.
+
+    They are made where the node's data folder is, by whoever may write there, whether the node runs or not; it knows them within a
+    quarter of a second. With --server they are made over its admin port. Access control is on when the node listens beyond loopback, or
+    with auth.required.
+    """
+
+
+@token_command.command("create")
+@click.argument("name")
+@click.option("--allow", "scopes", metavar="SCOPE", multiple=True, required=True, help="VERB[,VERB][:PREFIX]; may be repeated.")
+@click.option("--expires", metavar="DURATION", type=SECONDS, help="When it stops being valid: 12h, 30d.  [default: never]")
+@click.option("--requests", metavar="N", type=click.FloatRange(0), default=0, help="Requests in a second at most.")
+@click.option("--bytes", metavar="N", type=click.IntRange(0), default=0, help="Bytes of bodies in a second at most, both ways.")
+@click.option("--streams", metavar="N", type=click.IntRange(0), default=0, help="Streams under its prefixes at most, for it to create one.")
+@click.option("--connections", metavar="N", type=click.IntRange(0), default=0, help="Open connections at most.")
+@as_json
+@tokens_option
+def token_create_command(tokens: Tokens, name: str, scopes: tuple[str, ...], expires: float | None, as_json: bool, **limits: float) -> None:
+    """Make a token and print it, this once: it is kept as a hash alone.
+
+    Verbs are read, append, create, delete, subscribe, table, metrics and admin; 'all' is those that can be limited to a prefix. A prefix is
+    written as names are: 'orders/' is the bucket, 'orders' every name in the default bucket that begins so; without one it is all streams.
+
+    \b
+    polynya token create shop --allow read,append:orders/ --expires 30d
+    polynya token create root --allow all,admin
+    export POLYNYA_TOKEN=$(polynya token create reader --allow read)
+    """
+    wanted = {
+        "name": name,
+        "scopes": list(scopes),
+        "expires_in_seconds": expires,
+        "limits": {_LIMITS[key]: value for key, value in limits.items() if value},
+    }
+    token = tokens.create(wanted)
+    if as_json:
+        output.json_line(token)
+        return
+    click.echo(token["secret"])
+    until = f"until {_moment(token['expires_ms'])}" if token["expires_ms"] else "until it is revoked"
+    output.notice(f"token {token['id']} ({name}) is valid {until}; keep it now, it is not shown again")
+
+
+@token_command.command("ls")
+@click.option("--all", "everything", is_flag=True, help="Also those that were revoked or have expired in the last 30 days.")
+@click.option("--jwts", is_flag=True, help="The JWTs that are revoked, instead.")
+@as_json
+@tokens_option
+def token_ls_command(tokens: Tokens, everything: bool, jwts: bool, as_json: bool) -> None:
+    """List the tokens, without their secrets.
+
+    \b
+    polynya token ls
+    polynya token ls --all --data /var/lib/polynya
+    polynya token ls --jwts
+    """
+    if jwts:
+        _show_jwts(tokens.revoked_jwts(), as_json=as_json)
+        return
+    found = [token for token in tokens.all() if everything or token["state"] == "active"]
+    if as_json:
+        output.json_line(found)
+        return
+    if not found:
+        output.notice("no tokens yet: 'polynya token create NAME --allow read' makes one")
+    rows = [
+        (token["id"], token["name"], token["state"], " ".join(token["scopes"]), _moment(token["created_ms"]), _moment(token["expires_ms"]))
+        for token in sorted(found, key=lambda token: str(token["name"]))
+    ]
+    output.table(("id", "name", "state", "allowed", "created", "expires"), rows)
+
+
+@token_command.command("revoke")
+@click.argument("token", required=False)
+@click.option("--jti", metavar="ID", help="The JWT with this id, instead.")
+@click.option("--sub", metavar="SUBJECT", help="All JWTs that this subject has been issued so far, instead.")
+@click.option("--keep", metavar="DURATION", type=SECONDS, help="How long JWTs stay revoked: longer than their lives.  [default: 30d]")
+@as_json
+@tokens_option
+def token_revoke_command(tokens: Tokens, token: str | None, jti: str | None, sub: str | None, keep: float | None, as_json: bool) -> None:
+    """Revoke a token, by its id or its name, or JWTs.
+
+    It is refused within a quarter of a second, and what follows a stream with it is cut off. A subject whose JWTs are revoked may come back
+    with a newer one, if the issuer gives it one.
+
+    \b
+    polynya token revoke shop
+    polynya token revoke 21e4a2ea9c2c --server https://streams.example.com:4437
+    polynya token revoke --sub alice@example.com
+    """
+    if sum(value is not None for value in (token, jti, sub)) != 1:
+        raise click.UsageError("name one: a TOKEN by its id or name, or JWTs by --jti or --sub")
+    if token is None:
+        wanted = {"jti": jti, "sub": sub, "expires_in_seconds": keep}
+        entry = tokens.revoke_jwts({key: value for key, value in wanted.items() if value is not None})
+        what = f"the JWT {jti}" if jti is not None else f"every JWT that {sub} had been issued"
+        _told(entry, f"{what} is revoked until {_moment(entry['expires_ms'])}", as_json=as_json)
+        return
+    if keep is not None:
+        raise click.UsageError("--keep goes with --jti and --sub: a token stays revoked")
+    revoked = tokens.revoke(token)
+    _told(revoked, f"token {revoked['id']} ({revoked['name']}) is revoked", as_json=as_json)
+
+
+def _told(found: dict[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(found)
+    else:
+        output.notice(text)
+
+
+def _show_jwts(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        output.json_line(found)
+        return
+    rows = [
+        ("jti" if "jti" in entry else "sub", entry.get("jti") or entry["sub"], _moment(entry["revoked_ms"]), _moment(entry["expires_ms"]))
+        for entry in found
+    ]
+    output.table(("claim", "value", "revoked", "until"), rows)
+
+
+class _Folder:
+    """The file in a data folder."""
+
+    def __init__(self, data: Path) -> None:
+        from polynya.access.token_file import TokenFile
+        from polynya.admin.audit import AuditFile
+
+        self._tokens = TokenFile(data)
+        self._audit = AuditFile(data)
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        import msgspec
+
+        from polynya.access.token_file import Wanted
+        from polynya.front.http.api.tokens import shown
+
+        with self._noted("token.create", str(wanted["name"])):
+            record, text = self._tokens.add(msgspec.convert(wanted, Wanted), int(time.time() * 1000))
+        return {**shown(record), "secret": text}
+
+    def all(self) -> list[dict[str, Any]]:
+        from polynya.front.http.api.tokens import shown
+
+        with _explained():
+            return [shown(record) for record in self._tokens.read()]
+
+    def revoke(self, which: str) -> dict[str, Any]:
+        from polynya.front.http.api.tokens import shown
+
+        with self._noted("token.revoke", which):
+            return shown(self._tokens.revoke(which, int(time.time() * 1000)))
+
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        import msgspec
+
+        from polynya.access.revocations import UnwantedJwt
+
+        with self._noted("jwt.revoke", str(unwanted.get("jti") or unwanted.get("sub"))):
+            entry = self._tokens.revoke_jwt(msgspec.convert(unwanted, UnwantedJwt), int(time.time() * 1000))
+        found: dict[str, Any] = msgspec.to_builtins(entry)
+        return found
+
+    def revoked_jwts(self) -> list[dict[str, Any]]:
+        import msgspec
+
+        from polynya.front.http.api.tokens import shown_jwts
+
+        with _explained():
+            return [msgspec.to_builtins(entry) for entry in shown_jwts(self._tokens.load())]
+
+    @contextlib.contextmanager
+    def _noted(self, act_name: str, target: str) -> Iterator[None]:
+        from polynya.admin.audit import act
+
+        outcome = "failed"
+        try:
+            with _explained():
+                yield
+                outcome = "ok"
+        finally:
+            with contextlib.suppress(OSError):
+                self._audit.write(act(act_name, target, f"{getpass.getuser()} on this machine", outcome=outcome))
+
+
+class _Node:
+    """The admin port of a node."""
+
+    def __init__(self, admin: Client) -> None:
+        self._admin = admin
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        return self._told("POST", _PATH, "token", wanted)
+
+    def all(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._admin.call("GET", _PATH).json()["tokens"]
+        return found
+
+    def revoke(self, which: str) -> dict[str, Any]:
+        return self._told("DELETE", f"{_PATH}/{quote(which, safe='')}", "token")
+
+    def revoke_jwts(self, unwanted: Mapping[str, Any]) -> dict[str, Any]:
+        return self._told("POST", _JWTS, "revoked", unwanted)
+
+    def revoked_jwts(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._admin.call("GET", _JWTS).json()["revoked"]
+        return found
+
+    def _told(self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        import msgspec
+
+        content = None if body is None else msgspec.json.encode(body)
+        found: dict[str, Any] = self._admin.call(method, path, headers={"content-type": JSON_TYPE}, content=content).json()[key]
+        return found
+
+
+def _data_folder(data: str | None, file: str | None) -> Path:
+    """The folder that is meant. Raises `exits.Misused` when it is no node's, unless it is named."""
+    if data:
+        return Path(data).expanduser().absolute()
+    from polynya.config.model import load
+
+    try:
+        folder = Path(load({}, environ=os.environ, path=file).config.data)
+    except ConfigError as error:
+        raise exits.Misused(str(error), hint="With --data the settings are not looked at.") from None
+    if not (folder / "node.json").exists():
+        hint = "Name the folder with --data (it may be one that 'polynya serve' has yet to make), or a node with --server."
+        raise exits.Misused(f"there is no node's data in {folder}", hint=hint)
+    return folder
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    from polynya.access.grants import BadScope
+    from polynya.access.token_file import NoToken
+
+    try:
+        yield
+    except BadScope as bad:
+        raise exits.Misused(str(bad)) from None
+    except NoToken as none:
+        raise exits.Refused(str(none), code="TOKEN_NOT_FOUND", hint="'polynya token ls' lists them.") from None
+    except ConfigError as error:
+        raise exits.Refused(str(error)) from None
+
+
+def _moment(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""Reach a server: addresses, named contexts, and the HTTP client of the commands."""

@@ -1,0 +1,372 @@
+"""The HTTP client of the verbs: one connection pool, and every failure turned into what the user should know."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polynya.cli.remote.targets import SERVER_DEFAULT, Target, find_target
+from polynya.cli.remote.urls import is_loopback, server_urls
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.complete import complete_context
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+    from polynya.client import ClientError
+    from polynya.client.http import Wire
+
+JSON_TYPE = "application/json"
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 60.0  # an append waits for the disk, a read perhaps for the object store
+_ELSEWHERE = "Is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
+NAMES_LOOKED_AT = 1000  # for a suggestion
+
+
+def server_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command `--server`, `--context` and `--token`, and in their place a `Client` as first argument."""
+
+    @click.option(
+        "--server",
+        metavar="URL",
+        help=f"The node to talk to, or several of a cluster: A,B,C. Default: that of the context in use, else {SERVER_DEFAULT}.",
+    )
+    @click.option("--context", metavar="NAME", shell_complete=complete_context, help="The context to take the node from.")
+    @click.option("--token", metavar="TOKEN", help="The access token. Others here can see command lines: better is POLYNYA_TOKEN.")
+    @wraps(command)
+    def with_client(*args: Any, server: str | None, context: str | None, token: str | None, **options: Any) -> Any:
+        import httpx
+
+        with Client.of(find_target(server, context, os.environ, token=token or "")) as client:
+            try:
+                with client.understood():
+                    return command(client, *args, **options)
+            except httpx.TransportError as error:
+                raise client.failed(error, applied=True) from None
+
+    return with_client
+
+
+def never_sent(error: httpx.TransportError) -> bool:
+    """Whether nothing had reached the server yet, so that nothing can have been applied."""
+    import httpx
+
+    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol)
+
+
+def stream_path(name: str) -> str:
+    """The path of a stream's URL; `name` is as it is written in listings."""
+    from polynya.client.calls import stream_target
+
+    return stream_target(name)
+
+
+def is_json(content_type: str) -> bool:
+    """Whether streams of this type hold JSON records."""
+    return content_type.split(";", maxsplit=1)[0].strip().lower() == JSON_TYPE
+
+
+class Client:
+    """One server, or the nodes of a cluster. Calls block; failures are `exits.Ended`."""
+
+    def __init__(self, server: str, *, token: str = "", ca_file: str = "", origin: str = "--server", quiet: bool = False) -> None:
+        """`quiet`: what is to be said of the servers was said."""
+        from polynya.client.routing import Compass
+
+        self.compass = Compass(server_urls(server, origin), with_token=bool(token))
+        self.server = self.compass.servers[0]
+        self.token = token
+        self.ca_file = ca_file
+        self.origin = origin
+        for url in self.compass.servers if token and not quiet else ():
+            if not is_loopback(url) and url.startswith("http://"):
+                output.notice(f"the token goes to {url} unencrypted: whoever is on the way can read and use it")
+        self._http = self.connections()
+        self._wire: Wire | None = None
+
+    def connections(self, seconds: float = ANSWER_SECONDS) -> httpx.Client:
+        """A pool of connections that sends this client's token and trusts what it trusts; relative URLs are those of the server."""
+        import httpx
+
+        try:
+            for server in self.compass.servers:
+                httpx.URL(server)
+        except httpx.InvalidURL as error:
+            raise exits.Misused(f"{self.origin} {server!r} is no URL: {error}") from None
+        return httpx.Client(
+            base_url=self.server,
+            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
+            verify=self.verify,
+            timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
+            # A proxy of the environment cannot reach this machine's loopback.
+            trust_env=not (all(map(is_loopback, self.compass.servers)) or os.environ.get("NO_PROXY") == "*"),
+        )
+
+    def asynchronous(self, seconds: float, connect: float = CONNECT_SECONDS) -> httpx.AsyncClient:
+        """As `connections`, for what runs on a loop, to the first of the servers."""
+        import httpx
+
+        return httpx.AsyncClient(
+            base_url=self.server,
+            headers={"authorization": f"Bearer {self.token}"} if self.token else {},
+            verify=self.verify,
+            timeout=httpx.Timeout(seconds, connect=connect),
+            trust_env=not (is_loopback(self.server) or os.environ.get("NO_PROXY") == "*"),
+        )
+
+    @property
+    def verify(self) -> ssl.SSLContext | bool:
+        """What the server's certificate is checked against."""
+        return _trusted(self.ca_file) if self.ca_file else True
+
+    @classmethod
+    def of(cls, target: Target) -> Client:
+        return cls(target.server, token=target.token, ca_file=target.ca_file, origin=target.origin)
+
+    def another(self) -> Client:
+        """For the same servers, with connections of its own: one for each thread."""
+        return Client(",".join(self.compass.servers), ca_file=self.ca_file, origin=self.origin, token=self.token, quiet=True)
+
+    def admin(self) -> Client:
+        """For the node's admin port, which it tells: on the same host, or on this machine when it is open to nobody else. Raises `exits.Ended`."""
+        from polynya.lakehouse.admin_port import far_refusal, near_admin
+        from polynya.wire.hosts import is_this_machine
+
+        answer = self.call("GET", "/v1/node")
+        told, url = answer.json(), answer.request.url.copy_with(raw_path=b"/")
+        admin = str(url.copy_with(scheme="https" if told.get("admin_tls") else "http", port=told["ports"]["admin"]))
+        if told.get("admin_near") and not is_this_machine(url.host):
+            admin = near_admin(told["ports"]["admin"], told.get("start", ""))
+            if not admin:
+                raise exits.Refused(far_refusal(str(url).rstrip("/")))
+        return Client(admin, token=self.token, ca_file=self.ca_file, origin=self.origin)
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Of answers that are not as a node's are it is said that they are no node's, where that is so. Raises `exits.Ended`."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError):
+            if self.is_node():
+                raise
+            raise exits.Refused(f"what answers at {self.server} is no Polynya node", hint=_ELSEWHERE) from None
+
+    def is_node(self) -> bool:
+        """Whether a Polynya node answers there."""
+        import httpx
+
+        try:
+            told = self._http.request("GET", f"{self.server}/v1/node", timeout=CONNECT_SECONDS).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return isinstance(told, dict) and {"version", "history", "ports"} <= told.keys()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+        if self._wire is not None:
+            self._wire.close()
+
+    def send(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
+        """The answer, whatever its status. Raises httpx.TransportError."""
+        return self._tried(method, path, headers=headers, content=content)
+
+    def get(self, url: str) -> httpx.Response:
+        """The answer of just this address, such as an admin port's. Raises httpx.TransportError."""
+        return self._http.get(url, timeout=ANSWER_SECONDS)
+
+    def _tried(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """By the node that owns the stream or one that answers; by the next as long as nothing could be sent. Raises httpx.TransportError."""
+        import httpx
+
+        from polynya.client.routing import NEXT_SECONDS, OWNER_SECONDS
+
+        wanted = options.pop("seconds", ANSWER_SECONDS)
+        options["timeout"] = httpx.Timeout(wanted, connect=CONNECT_SECONDS)
+        ways = self.compass.ways(path, time.monotonic())
+        for left, server in reversed(list(enumerate(reversed(ways)))):
+            if len(ways) > 1:
+                seconds = OWNER_SECONDS if self.compass.owns(server, path) else ANSWER_SECONDS
+                options = {**options, "timeout": httpx.Timeout(min(seconds, wanted), connect=NEXT_SECONDS)}
+            try:
+                answer = self._http.request(method, server + path, **options)
+            except httpx.TransportError as error:
+                self.compass.heard(server, path, None, time.monotonic())
+                if not left or not never_sent(error):
+                    raise
+                continue
+            if self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic()):
+                self._meet(server)
+                self.compass.heard(server, path, (answer.status_code, answer.headers), time.monotonic())
+            return answer
+        raise AssertionError("there is always a way")
+
+    def _meet(self, server: str) -> None:
+        """Ask a server which nodes there are."""
+        import httpx
+
+        try:
+            told = self._http.request("GET", f"{server}/v1/node", timeout=CONNECT_SECONDS)
+            self.compass.met(told.json().get("nodes", {}).values() if told.is_success else ())
+        except (httpx.TransportError, ValueError):
+            return
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        stream: str = "",
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str | int] | None = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> httpx.Response:
+        """A successful answer; `stream` is the name to look for others like it when there is none. Raises `exits.Ended`."""
+        import httpx
+
+        try:
+            answer = self._tried(method, path, headers=headers, content=content, params=params, seconds=seconds)
+        except httpx.TransportError as error:
+            raise self.failed(error, applied=method not in ("GET", "HEAD")) from None
+        if answer.is_success:
+            return answer
+        raise self.refused(answer, stream=stream)
+
+    def act(self, path: str, *, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+        """Send an act on the cluster: by the port that was named, else by the admin port, where that alone takes it. Raises `exits.Ended`."""
+        try:
+            return self.call("POST", path, headers=headers, content=content)
+        except exits.Refused as refused:
+            if refused.code != "ADMIN_PORT_ONLY":
+                raise
+        with self.admin() as admin:
+            return admin.call("POST", path, headers=headers, content=content)
+
+    @property
+    def wire(self) -> Wire:
+        """The same server for what the client library does."""
+        if self._wire is None:
+            from polynya.client.http import Options, Wire
+
+            self._wire = Wire(Options(servers=self.compass.servers, token=self.token, verify=self.verify))
+        return self._wire
+
+    def ended(self, error: ClientError, what: str, *, stream: str = "") -> exits.Ended:
+        """What the failure of a read by the client library means; `what` begins its message."""
+        import httpx
+
+        said = error.message.removeprefix(f"{what}: ")
+        if not error.status:
+            why = (said.partition(": ")[2] or said).removesuffix(f" ({self.server})")
+            return self.failed(httpx.TransportError(why), applied=False)
+        told = {"code": error.code, "message": said, "request_id": error.request_id}
+        headers = {"retry-after": f"{error.retry_after:.0f}"} if error.retry_after else {}
+        request = httpx.Request("GET", self.server)
+        return self.refused(httpx.Response(error.status, json={"error": told}, headers=headers, request=request), stream=stream)
+
+    def failed(self, error: httpx.TransportError, *, applied: bool) -> exits.Ended:
+        """What no answer means; `applied`: the request changes something, and may have done so."""
+        why = str(error) or type(error).__name__
+        if never_sent(error) or not applied:
+            chosen = "" if self.origin in ("default", "--server") else f" (of {self.origin})"
+            return exits.Unreachable(f"no answer from {self.server}{chosen}: {why}", hint=self._next_step(why))
+        return exits.Unknown(f"the connection to {self.server} broke before the answer came ({why}): it may or may not have been applied")
+
+    def _next_step(self, why: str) -> str:
+        """What to do about no answer."""
+        if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
+            return f"The server speaks no TLS there: try {self.server.replace('https:', 'http:', 1)}."
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            return f"To trust its authority: polynya context add NAME --server {self.server} --ca-file FILE --use"
+        if "Name or service not known" in why or "nodename nor servname" in why or "name resolution" in why:
+            return "The name does not resolve; is it spelled right? --server names another."
+        if self.server.startswith("http:") and ("illegal status line" in why or "disconnected without" in why):
+            return f"Perhaps it speaks TLS: try {self.server.replace('http:', 'https:', 1)}."
+        if is_loopback(self.server):
+            return "Start one with 'polynya serve', or name another with --server or POLYNYA_SERVER."
+        return "Is it running, and is the address right? --server, POLYNYA_SERVER or --context name another; 'polynya doctor' looks closer."
+
+    def refused(self, answer: httpx.Response, *, stream: str = "") -> exits.Ended:
+        """The error that an answer carries."""
+        code, message, request_id = _told(answer)
+        if stream and (answer.request.method == "HEAD" or code == "NOT_FOUND"):  # the server's words do not name it
+            message = {404: f"there is no stream '{stream}'", 410: f"the stream '{stream}' is deleted"}.get(answer.status_code, message)
+        if answer.status_code in (500, 502, 504) and answer.request.method in ("GET", "HEAD"):
+            return exits.Unreachable(message, code=code, request_id=request_id)  # what reads leaves no doubt about what it did
+        if answer.headers.get("stream-outcome") == "unknown" or answer.status_code in (500, 502, 504):
+            return exits.Unknown(message, code=code, request_id=request_id)
+        if answer.status_code in (408, 429, 503, 507):
+            after = answer.headers.get("retry-after")
+            hint = f"Nothing was applied; try again in {after} s." if after else "Nothing was applied; try again."
+            if answer.request.method == "HEAD" and answer.status_code == 503:  # an answer to HEAD has no words of the server
+                message = "the server cannot answer this now (503)"
+                hint += " Of a cluster, 'polynya cluster health' says why."
+            return exits.Busy(message, code=code, hint=hint, request_id=request_id)
+        hint = self._nearest(stream) if answer.status_code == 404 and stream else self._whose(answer, code)
+        return exits.Refused(message, status=answer.status_code, code=code, hint=hint, request_id=request_id)
+
+    def names(self, prefix: str, *, after: str = "", limit: int = NAMES_LOOKED_AT, consistency: str = "leader") -> dict[str, Any]:
+        """One page of the listing, as the server gives it."""
+        params: dict[str, str | int] = {"prefix": prefix, "after": after, "limit": limit}
+        if consistency != "leader":
+            params["consistency"] = consistency
+        page: dict[str, Any] = self.call("GET", "/v1/streams", params=params).json()
+        return page
+
+    def _whose(self, answer: httpx.Response, code: str) -> str:
+        """The next step after a refusal that is about who asks, or where."""
+        if answer.status_code == 401:
+            held = "was not accepted" if self.token else "is needed"
+            return f"A token {held}: POLYNYA_TOKEN, POLYNYA_TOKEN_FILE or 'polynya context add NAME --server URL --token-file FILE'."
+        if answer.status_code == 403:
+            return "The token does not allow this; ask for one that does." if self.token else ""
+        if code == "NO_ROUTE":
+            return "The server may be of an older release than this command, which does not know it yet."
+        if not code and answer.request.method != "HEAD":
+            return f"Is there a Polynya node at {self.server}? 'polynya doctor --server {self.server}' looks."
+        return ""
+
+    def _nearest(self, stream: str) -> str:
+        """Streams whose names are like this one."""
+        try:
+            for prefix in dict.fromkeys((stream.rpartition("/")[0], "")):
+                known = [row["name"] for row in self.names(prefix)["streams"]]
+                if near := difflib.get_close_matches(stream, known, n=3, cutoff=0.6):
+                    return f"Did you mean {' or '.join(near)}?"
+        except exits.Ended as failure:
+            if isinstance(failure, exits.Refused) and not failure.code:
+                return failure.hint  # whatever answers there has no listing either
+        except (ValueError, KeyError, TypeError):
+            return f"Is there a Polynya node at {self.server}?"
+        return "'polynya ls' lists the streams, 'polynya create' makes one."
+
+
+def _trusted(ca_file: str) -> ssl.SSLContext:
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise exits.Misused(f"the CA file {ca_file} cannot be used: {error}") from None
+
+
+def _told(answer: httpx.Response) -> tuple[str, str, str]:
+    """(code, message, request id) of an error's body, whatever it is. The body has been read."""
+    try:
+        error = answer.json()["error"]
+        return str(error.get("code", "")), str(error["message"]), str(error.get("request_id", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = answer.text.strip()[:300]
+        return "", f"the server answered {answer.status_code} {answer.reason_phrase}" + (f": {text}" if text else ""), ""

@@ -1,0 +1,157 @@
+"""`polynya context`: servers under names, so that no command needs to be told twice where to go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polynya.cli.remote.targets import (
+    CONTEXT_VARIABLE,
+    CONTEXTS_MAX,
+    NAME,
+    SERVER_VARIABLE,
+    Context,
+    Contexts,
+    contexts_path,
+    load_contexts,
+    read_token,
+    save_contexts,
+)
+from polynya.cli.remote.urls import server_urls
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_context
+from polynya.cli.terminal.output import as_json
+
+
+@click.group("context", cls=CommandGroup)
+def context_command() -> None:
+    """Give servers names, and choose the one that commands talk to."""
+
+
+@context_command.command("add")
+@click.argument("name")
+@click.option("--server", metavar="URL", required=True, help="The node.")
+@click.option("--token-file", metavar="FILE", help="A file with the access token; its path is kept, not the token.")
+@click.option("--ca-file", metavar="FILE", help="A file (PEM) of the certificate authority to trust for this server alone.")
+@click.option("--use", is_flag=True, help="Use it from now on. The first context is used anyway.")
+@as_json
+def context_add_command(name: str, server: str, token_file: str | None, ca_file: str | None, use: bool, as_json: bool) -> None:
+    """Keep a server under NAME; one that is there already is replaced.
+
+    \b
+    polynya context add prod --server https://streams.example.com --token-file ~/.polynya-token
+    polynya context add dev --server http://127.0.0.1:4437 --use
+    """
+    if not NAME.fullmatch(name):
+        raise exits.Misused(f"'{name}' is no name of a context: letters, digits, '_', '-' and '.', 64 at most")
+    context = Context(",".join(server_urls(server)), _file(token_file), _file(ca_file))
+    if context.token_file:
+        read_token(context.token_file)
+        _warn_of_readers(context.token_file)
+    if context.ca_file and not Path(context.ca_file).is_file():
+        raise exits.Misused(f"--ca-file: there is no file {context.ca_file}")
+    path, contexts = _loaded()
+    if len(contexts.known) >= CONTEXTS_MAX and name not in contexts.known:
+        raise exits.Refused(f"there are {CONTEXTS_MAX} contexts already", hint="'polynya context rm NAME' removes one.")
+    current = name if use or not contexts.known else contexts.current
+    contexts = replace(contexts, current=current, known={**contexts.known, name: context})
+    save_contexts(path, contexts)
+    if as_json:
+        output.json_line(_row(contexts, name))
+    else:
+        used = "is in use now" if current == name else f"is kept; 'polynya context use {name}' uses it"
+        output.notice(f"context {name} {used}: {context.server}")
+        _warn_of_variables()
+
+
+@context_command.command("use")
+@click.argument("name", shell_complete=complete_context)
+def context_use_command(name: str) -> None:
+    """Talk to the server of NAME from now on.
+
+    \b
+    polynya context use prod
+    """
+    path, contexts = _loaded()
+    context = contexts.get(name, str(path))
+    save_contexts(path, replace(contexts, current=name))
+    output.notice(f"context {name} is in use now: {context.server}")
+    _warn_of_variables()
+
+
+@context_command.command("ls")
+@as_json
+def context_ls_command(as_json: bool) -> None:
+    """List the contexts; the one in use has a star.
+
+    \b
+    polynya context ls
+    polynya context ls --json | jq -r '.[] | select(.current) | .server'
+    """
+    _, contexts = _loaded()
+    rows = [_row(contexts, name) for name in sorted(contexts.known)]
+    if as_json:
+        output.json_line(rows)
+    elif rows:
+        columns = ("name", "server", "token_file", "ca_file")
+        heads = ("", "name", "server", "token file", "ca file")
+        output.table(heads, [["*" if row["current"] else "", *(row[column] for column in columns)] for row in rows])
+        _warn_of_variables()
+    else:
+        output.notice("no contexts yet: 'polynya context add NAME --server URL' makes one")
+
+
+@context_command.command("rm")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_context)
+def context_rm_command(names: tuple[str, ...]) -> None:
+    """Forget the contexts NAMES. Token files stay where they are.
+
+    \b
+    polynya context rm old
+    """
+    path, contexts = _loaded()
+    for name in names:
+        contexts.get(name, str(path))
+    known = {name: context for name, context in contexts.known.items() if name not in names}
+    save_contexts(path, Contexts("" if contexts.current in names else contexts.current, known))
+    for name in names:
+        output.notice(f"context {name} is forgotten")
+    if contexts.current in names:
+        output.notice("no context is in use now")
+
+
+def _loaded() -> tuple[Path, Contexts]:
+    path = contexts_path(os.environ)
+    return path, load_contexts(path)
+
+
+def _row(contexts: Contexts, name: str) -> dict[str, Any]:
+    context = contexts.known[name]
+    return {
+        "name": name,
+        "current": name == contexts.current,
+        "server": context.server,
+        "token_file": context.token_file or None,
+        "ca_file": context.ca_file or None,
+    }
+
+
+def _file(path: str | None) -> str:
+    return str(Path(path).expanduser().absolute()) if path else ""
+
+
+def _warn_of_readers(token_file: str) -> None:
+    if Path(token_file).stat().st_mode & 0o077:
+        output.notice(f"others can read {token_file}; 'chmod 600 {token_file}' keeps the token to yourself")
+
+
+def _warn_of_variables() -> None:
+    """A variable that wins over the choice made here is easily forgotten."""
+    for variable in (SERVER_VARIABLE, CONTEXT_VARIABLE):
+        if os.environ.get(variable):
+            output.notice(f"{variable}={os.environ[variable]} is set and goes before the context in use")

@@ -1,0 +1,357 @@
+"""`polynya backup | verify | restore`: a cluster copied while it runs, looked through, and begun again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from polynya.base.errors import ConfigError, CorruptData, PolynyaError
+from polynya.cli.node.setting_flags import loaded_config, with_hidden_settings
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.terminal import exits, output, progress
+from polynya.cli.terminal.output import as_json
+
+if TYPE_CHECKING:
+    from polynya.backup.manifest import Manifest
+    from polynya.backup.verifying import Damage, Verified
+    from polynya.backup.writer import Progress
+    from polynya.config.model import Config
+    from polynya.recovery.restore import Restored, Restorer
+
+NOTES_SHOWN = 20
+T = TypeVar("T")
+config_option = click.option("--config", "file", metavar="FILE", help="The TOML file with the settings of S3. Default: ./polynya.toml.")
+backup_option = click.option("--backup", "backup", metavar="ID", default="", help="Which of those there. Default: the newest.")
+
+
+@click.command("backup")
+@click.argument("place", metavar="PLACE")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Afterwards delete all but the newest N backups there.")
+@click.option("--list", "listing", is_flag=True, help="Take none: list those that are there.")
+@config_option
+@as_json
+@server_option
+def backup_command(client: Client, place: str, keep: int | None, listing: bool, file: str | None, as_json: bool) -> None:
+    """Copy a whole cluster, or a node by itself, to PLACE, while it runs: a folder, s3://BUCKET/PREFIX, or one tar file (- is stdout).
+
+    Everything that was acknowledged before the command is in it. Objects that PLACE has are not copied again, so the next backup to the
+    same folder or prefix is quick, and one that was interrupted goes on. It asks the admin port, on the node's machine or with a token
+    that has admin. Whoever can read PLACE can read all streams.
+
+    \b
+    polynya backup /backups/polynya
+    polynya backup s3://backups/polynya --keep 7
+    polynya backup /backups/polynya --list
+    polynya backup - | ssh elsewhere 'cat > polynya.tar'
+    """
+    if listing:
+        _list(place, file, as_json)
+        return
+    manifest, done = carried_out(place, lambda: _take(client, place, file, keep))
+    if as_json:
+        counts = {"copied": done.objects, "copied_bytes": done.bytes, "kept": done.kept, "damaged": done.damaged}
+        output.json_line({"place": place, **_summary(manifest), **counts})
+    else:
+        output.notice(
+            f"backup {manifest.id}: {output.counted(manifest.groups + 1, 'group')}, {output.counted(_streams(manifest), 'stream')}, "
+            f"{output.counted(manifest.objects.count, 'object')} ({output.size(done.bytes)} copied, {done.kept:,} were there)"
+        )
+        for key in done.damaged:
+            output.notice(f"damaged in the store: {key}; 'polynya store verify' names its streams")
+    if done.damaged:
+        raise click.exceptions.Exit(exits.REFUSED)
+
+
+async def _take(client: Client, place: str, file: str | None, keep: int | None) -> tuple[Manifest, Progress]:
+    from polynya.backup.pruning import prune
+    from polynya.backup.writer import Progress, Taker
+    from polynya.cli.storage import places
+    from polynya.cli.storage.source import HttpSource
+
+    if keep is not None and places.is_file(place):
+        raise exits.Misused("--keep is for places that hold many backups: a tar file holds one")
+    done = Progress()
+    with client.admin() as admin, progress.Live(lambda seconds: _taking(done, seconds)):
+        source = HttpSource(admin)
+        try:
+            async with places.to_write(place, file) as (shelf, before):
+                manifest = await Taker(source, shelf, before, done).take()
+                if keep is not None and before is not None:
+                    done.doing = "deleting old backups"
+                    await prune(before, keep)
+        finally:
+            await source.close()
+    return manifest, done
+
+
+def _taking(done: Progress, seconds: float) -> str:
+    what = f"{done.doing}: {output.size(done.files_bytes)} of state"
+    if done.total:
+        what = f"{done.doing}: {done.objects + done.kept:,} of {done.total:,}, {output.size(done.bytes)} copied"
+    return f"{what}, {progress.spelled_seconds(seconds)}"
+
+
+def _list(place: str, file: str | None, as_json: bool) -> None:
+    async def look() -> list[Manifest]:
+        from polynya.backup.repository import backups_on
+        from polynya.cli.storage import places
+
+        async with places.to_read(place, file) as shelf:
+            return await backups_on(shelf)
+
+    found = carried_out(place, look)
+    if as_json:
+        for manifest in found:
+            output.json_line(_summary(manifest))
+        return
+    rows = [(each.id, each.cluster, each.history, _streams(each), each.objects.count, output.size(_bytes(each))) for each in found]
+    output.table(("backup", "cluster", "history", "streams", "objects", "size"), rows)
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------------------
+
+
+@click.command("verify")
+@click.argument("place", metavar="PLACE")
+@backup_option
+@config_option
+@as_json
+def verify_command(place: str, backup: str, file: str | None, as_json: bool) -> None:
+    """Read a whole backup, compare every checksum, and look up everything that it refers to.
+
+    Names what is damaged or missing, and the streams that need it, and then ends with 1. No server is needed.
+
+    \b
+    polynya verify /backups/polynya
+    polynya verify polynya.tar --json | jq .damages
+    """
+    manifest, found = carried_out(place, lambda: _verify(place, backup, file, as_json), "--backup ID looks through another one there.")
+    if as_json:
+        damages = [{"name": each.name, "what": each.what, "streams": _spelled(each.streams)} for each in found.damages]
+        counts = {"objects": found.objects, "read_bytes": found.bytes}
+        output.json_line({"place": place, **_summary(manifest), **counts, "damages": damages})
+    else:
+        looked = (
+            f"{output.counted(found.groups, 'group')}, {output.counted(found.streams, 'stream')}, {output.counted(found.objects, 'object')}"
+        )
+        judged = output.counted(len(found.damages), "damage") if found.damages else "all is as it was written"
+        output.notice(f"backup {manifest.id}: {looked}, {output.size(found.bytes)}: {judged}")
+    if found.damages:
+        raise click.exceptions.Exit(exits.REFUSED)
+
+
+async def _verify(place: str, backup: str, file: str | None, quiet: bool) -> tuple[Manifest, Verified]:
+    from polynya.backup.repository import chosen
+    from polynya.backup.verifying import Verifier
+    from polynya.cli.storage import places
+
+    def told(damage: Damage) -> None:
+        if not quiet:
+            needed = f", needed by {', '.join(_spelled(damage.streams))}" if damage.streams else ""
+            output.notice(f"{damage.name}: {damage.what}{needed}")
+
+    async with places.to_read(place, file) as shelf:
+        manifest = await chosen(shelf, backup)
+        verifier = Verifier(shelf, manifest, told)
+        total = sum(each.size for each in manifest.files) + manifest.objects.bytes
+        with progress.Live(
+            lambda seconds: f"{output.size(verifier.found.bytes)} of {output.size(total)}, {progress.spelled_seconds(seconds)}"
+        ):
+            return manifest, await verifier.run()
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------------------
+
+
+@click.command("restore")
+@click.argument("place", metavar="[PLACE]", default="")
+@backup_option
+@click.option("--from-store", is_flag=True, help="There is no backup: begin with what is in the object store that the settings name.")
+@click.option(
+    "--config", "files", metavar="FILE", multiple=True, help="The TOML file of the node to be; once for each node that is made here."
+)
+@click.option("--take-over", is_flag=True, help="The object store's root is the lost cluster's own, whose nodes are gone for good.")
+@click.option("--report", is_flag=True, help="Name every stream that has lost records, not only the first.")
+@as_json
+@with_hidden_settings
+def restore_command(
+    place: str, backup: str, from_store: bool, files: tuple[str, ...], take_over: bool, report: bool, as_json: bool, **values: str | None
+) -> None:
+    """Make the data of a node, or of the nodes of a cluster, from a backup in PLACE, or from its object store alone; then start them with
+    'polynya serve'.
+
+    The data folder must be empty or new. All flags of 'polynya serve' are taken; give those that the node is to start with: above all --data, --cores
+    and the object store. A cluster has any number of nodes: give the command on each of them, with its own file and the same
+    --backup, or once with all files.
+
+    Records keep their offsets, streams their lifetimes, producers and subscriptions. It is a new history: what was appended after the backup
+    is gone, and its offsets are never used again.
+
+    \b
+    polynya restore /backups/polynya --data /var/lib/polynya
+    polynya restore s3://backups/polynya --config node-1.toml --config node-2.toml --config node-3.toml
+    polynya restore --from-store --take-over --config node.toml
+    """
+    if bool(place) == from_store:
+        raise click.UsageError("name the PLACE of a backup, or give --from-store")
+    if from_store and backup:
+        raise click.UsageError("--backup goes with the PLACE of a backup")
+    configs = [loaded_config(file, values).config for file in files or (None,)]
+    if from_store:
+        _say_restored(configs, carried_out("the object store", lambda: _recover(configs, take_over)), report=report, as_json=as_json)
+    else:
+        work = lambda: _restore(place, backup, files[0] if files else None, configs, take_over)  # noqa: E731
+        _say_restored(configs, carried_out(place, work), report=report, as_json=as_json)
+
+
+class _Outcome(NamedTuple):
+    """`what`: of which it was made, for people; `summary`: for scripts."""
+
+    what: str
+    summary: dict[str, Any]
+    done: Restored
+
+
+def restore_into(place: str, configs: list[Config]) -> None:
+    """The data of these nodes from the newest backup. Raises `exits.Ended`."""
+    outcome = carried_out(place, lambda: _restore(place, "", None, configs, False))
+    _say_restored(configs, outcome, report=False, as_json=False)
+
+
+async def _restore(place: str, backup: str, file: str | None, configs: list[Config], take_over: bool) -> _Outcome:
+    from polynya.backup.repository import chosen
+    from polynya.cli.storage import places
+    from polynya.recovery.from_backup import FromBackup, renaming
+    from polynya.recovery.restore import Origin, Restorer, Target, check_root, open_shared
+
+    async with places.to_read(place, file) as shelf:
+        manifest = await chosen(shelf, backup)
+        origin = Origin(cluster_id=manifest.cluster, history=manifest.next_history, groups=manifest.groups)
+        with contextlib.ExitStack() as held:
+            targets = [Target(config, origin, held) for config in configs]
+            store = open_shared(configs)
+            try:
+                rename = renaming(manifest.cluster, targets[0].birth.cluster_id)
+                if store is not None:
+                    await check_root(store, targets[0].birth, take_over=take_over)
+                states = FromBackup(shelf, manifest, rename, has_store=store is not None)
+                done = await _run(Restorer(states, targets, store, rename))
+            finally:
+                if store is not None:
+                    await store.close()
+    return _Outcome(f"of backup {manifest.id}", {**_summary(manifest), "restored_history": origin.history}, done)
+
+
+async def _recover(configs: list[Config], take_over: bool) -> _Outcome:
+    from polynya.recovery.from_store import FromStore, check_ids
+    from polynya.recovery.restore import Origin, Restorer, Target, check_root, open_shared
+
+    if any(config.cold.backend == "local" and not os.path.isdir(config.store.root) for config in configs):
+        raise ConfigError(f"cold.root: there is no folder {configs[0].store.root}; name that of the lost node's objects")
+    store = open_shared(configs)
+    if store is None:
+        raise ConfigError("cold.backend is none: name the object store of the lost nodes")
+    try:
+        with progress.Live(lambda seconds: f"looking at the object store, {progress.spelled_seconds(seconds)}"):
+            states = await FromStore.open(store)
+        whole = states.whole
+        check_ids([config.cluster.id for config in configs], whole)
+        origin = Origin(cluster_id=whole.cluster, history=states.next_history, groups=whole.groups)
+        with contextlib.ExitStack() as held:
+            targets = [Target(config, origin, held) for config in configs]
+            await check_root(store, targets[0].birth, take_over=take_over)
+            done = await _run(Restorer(states, targets, store, lambda key: key))
+    finally:
+        await store.close()
+    summary = {"cluster": whole.cluster, "history": whole.history, "groups": whole.groups, "restored_history": origin.history}
+    return _Outcome("of what is in the object store", {**summary, "packs_looked_into": states.packs}, done)
+
+
+async def _run(restorer: Restorer) -> Restored:
+    with progress.Live(lambda seconds: _restoring(restorer.done, seconds)):
+        return await restorer.run()
+
+
+def _restoring(done: Restored, seconds: float) -> str:
+    objects = f", {output.size(done.bytes)} of {output.size(done.total_bytes)}" if done.total and done.doing == "objects" else ""
+    return f"{done.doing}{objects}, {progress.spelled_seconds(seconds)}"
+
+
+def _say_restored(configs: list[Config], outcome: _Outcome, *, report: bool, as_json: bool) -> None:
+    from polynya.base.names import spelled_name
+
+    folders, done = [config.data for config in configs], outcome.done
+    lost: list[dict[str, Any]] = [
+        {"stream": spelled_name(note.name), "from": note.record, "to": note.end, "why": note.what}
+        for note in sorted(done.notes, key=lambda note: note.name)
+    ]
+    if as_json:
+        counts = {"restored_streams": done.streams, "objects_copied": done.objects, "lost": lost, "warnings": done.warnings}
+        output.json_line({**outcome.summary, "data": folders, **counts})
+        return
+    for row in lost if report else lost[:NOTES_SHOWN]:
+        output.notice(f"lost: {row['stream']}, records {row['from']} to {row['to'] - 1}: {row['why']}")
+    if len(lost) > NOTES_SHOWN and not report:
+        output.notice(f"… and of {len(lost) - NOTES_SHOWN:,} more streams; --report names all")
+    for warning in done.warnings:
+        output.notice(f"NOTE {warning}")
+    start = "it" if len(folders) == 1 else "all"
+    output.notice(f"restored {output.counted(done.streams, 'stream')} {outcome.what}: start {start} with 'polynya serve'")
+    for folder in folders:
+        click.echo(folder)
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------------------
+
+
+def carried_out(place: str, work: Callable[[], Awaitable[T]], hint: str = "'polynya verify' looks through all of it.") -> T:
+    """Raises `exits.Ended` for what can go wrong. `hint`: what to do where something is damaged."""
+    from polynya.base.errors import Unavailable
+    from polynya.objectstore import StoreUnavailable
+
+    async def run() -> T:
+        return await work()
+
+    try:
+        return asyncio.run(run())
+    except CorruptData as fault:
+        raise exits.Refused(f"{place}: {fault}", hint=hint) from None
+    except ConfigError as fault:
+        raise exits.Refused(str(fault)) from None
+    except (StoreUnavailable, Unavailable) as fault:
+        raise exits.Unreachable(str(fault), hint="Give the command again: what was copied is not copied again.") from None
+    except (PolynyaError, OSError) as fault:
+        raise exits.Refused(f"{place}: {fault}") from None
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "backup": manifest.id,
+        "cluster": manifest.cluster,
+        "history": manifest.history,
+        "groups": manifest.groups,
+        "streams": _streams(manifest),
+        "objects": manifest.objects.count,
+        "bytes": _bytes(manifest),
+        "began_ms": manifest.began_ms,
+        "ended_ms": manifest.ended_ms,
+    }
+
+
+def _streams(manifest: Manifest) -> int:
+    return sum(file.streams for file in manifest.files)
+
+
+def _bytes(manifest: Manifest) -> int:
+    return sum(file.size for file in manifest.files) + manifest.objects.bytes
+
+
+def _spelled(streams: list[str]) -> list[str]:
+    from polynya.base.names import spelled_name
+
+    return [spelled_name(name) for name in streams]

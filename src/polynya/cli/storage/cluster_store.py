@@ -1,0 +1,134 @@
+"""The store of a whole cluster, looked at through one node: each group by the node that leads it, shares of groups side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.cli.terminal import exits
+
+if TYPE_CHECKING:
+    import httpx
+
+AT_ONCE = 4  # shares: each reads a part of a store that others use
+PART_SECONDS = 300.0  # one part of a check may read tens of megabytes
+VAIN_MAX = 15  # so often groups are asked after in vain, with pauses: an election takes less
+PAUSE_SECONDS = 1.0
+Answer = dict[str, Any]
+
+
+class Unseen(msgspec.Struct):
+    """Groups that could not be looked at."""
+
+    groups: list[int]
+    why: str
+
+
+class WholeStore:
+    """One look. `heard` is told each answer; Those `pending` of the `total` groups were not looked at to the end."""
+
+    def __init__(self, admin: Client, verb: str, question: dict[str, Any], heard: Callable[[Answer], None]) -> None:
+        self._admin, self._verb, self._question, self._heard = admin, verb, question, heard
+        self.pending: dict[int, str] = {}  # group → the last pack that was looked at for it
+        self._why: dict[int, str] = {}
+        self._answers = self.total = 0
+
+    @property
+    def done(self) -> int:
+        return self.total - len(self.pending)
+
+    async def look(self, groups: list[int] | None = None) -> list[Unseen]:
+        """What of these groups (None: of all) could not be looked at. Raises `exits.Ended` when the node that is asked cannot do so."""
+        vain = 0
+        async with self._admin.asynchronous(PART_SECONDS) as http:
+            plan = await self._ask(http, "shares", {"groups": groups})
+            self.pending = {group: "" for part in plan["shares"] + plan["leaderless"] for group in part["groups"]}
+            self.total = len(self.pending)
+            while True:
+                before = self._answers
+                await self._look_once(http, plan)
+                vain = vain + 1 if self._answers == before else 0
+                if not self.pending or vain == VAIN_MAX:
+                    return self._unseen()
+                await asyncio.sleep(PAUSE_SECONDS)
+                plan = await self._plan_again(http)
+
+    async def _look_once(self, http: httpx.AsyncClient, plan: Answer) -> None:
+        """At all that is led now. Groups of a share that are at other places go by themselves."""
+        turn = asyncio.Semaphore(AT_ONCE)
+        for part in plan["leaderless"]:
+            self._why.update(dict.fromkeys(part["groups"], part["why"]))
+        async with asyncio.TaskGroup() as tasks:
+            for share in plan["shares"]:
+                at: dict[str, list[int]] = {}
+                for group in share["groups"]:
+                    at.setdefault(self.pending[group], []).append(group)
+                for after, groups in at.items():
+                    tasks.create_task(self._look_at(http, turn, share["node"], groups, after))
+
+    async def _look_at(self, http: httpx.AsyncClient, turn: asyncio.Semaphore, node: int, groups: list[int], after: str | None) -> None:
+        async with turn:
+            try:
+                while groups and after is not None:
+                    groups, after = await self._part(http, groups, after)
+            except exits.Ended as fault:
+                where = f"node {node}: " if node else ""
+                self._why.update(dict.fromkeys(groups, where + fault.message))
+
+    async def _part(self, http: httpx.AsyncClient, groups: list[int], after: str) -> tuple[list[int], str | None]:
+        """What is left of the share, and behind which pack; None: nothing."""
+        cursor = {"after": after} if after else {}
+        answer = await self._ask(http, self._verb, {**self._question, "groups": groups, **cursor})
+        if answer["left"]:
+            self._why.update(dict.fromkeys(answer["left"], "its lead moves between the nodes"))
+            return [group for group in groups if group not in answer["left"]], answer["next"]
+        self._answers += 1
+        self._heard(answer)
+        for group in groups:
+            if answer["next"] is None:
+                del self.pending[group]
+            else:
+                self.pending[group] = answer["next"]
+        return groups, answer["next"]
+
+    async def _plan_again(self, http: httpx.AsyncClient) -> Answer:
+        try:
+            return await self._ask(http, "shares", {"groups": sorted(self.pending)})
+        except exits.Ended as fault:
+            return {"shares": [], "leaderless": [{"groups": list(self.pending), "why": fault.message}]}
+
+    async def _ask(self, http: httpx.AsyncClient, verb: str, question: dict[str, Any]) -> Answer:
+        import httpx
+
+        path, content = f"/v1/admin/store/{verb}", msgspec.json.encode(question)
+        try:
+            answer = await http.post(path, content=content, headers={"content-type": JSON_TYPE})
+        except httpx.TransportError as error:
+            raise self._admin.failed(error, applied=False) from None
+        if not answer.is_success:
+            raise self._admin.refused(answer)
+        found: Answer = answer.json()
+        return found
+
+    def _unseen(self) -> list[Unseen]:
+        reasons: dict[str, list[int]] = {}
+        for group in sorted(self.pending):
+            reasons.setdefault(self._why.get(group, "it was not told why"), []).append(group)
+        return [Unseen(groups, why) for why, groups in reasons.items()]
+
+
+def spelled_groups(groups: list[int]) -> str:
+    """`group 3`, `groups 0, 4-7 and 9`."""
+    runs: list[list[int]] = []
+    for group in sorted(groups):
+        if runs and group == runs[-1][-1] + 1:
+            runs[-1][1:] = [group]
+        else:
+            runs.append([group])
+    told = ["-".join(map(str, run)) for run in runs]
+    listed = ", ".join(told[:-1]) + (" and " if len(told) > 1 else "") + told[-1]
+    return f"group{'s' if len(groups) > 1 else ''} {listed}"

@@ -1,0 +1,155 @@
+"""Where backups are, as it is spelled on the command line: a folder, `s3://BUCKET/PREFIX`, or a tar file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import unquote
+
+import msgspec
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.cli.terminal import exits
+from polynya.files import make_folder, sync_folder
+
+if TYPE_CHECKING:
+    from polynya.backup.repository import Reading, Shelf, TarWriter
+    from polynya.objectstore import ObjectStore, StoreSettings
+
+
+def path_of(place: str) -> str:
+    """A folder or file that is given as a URL is meant, and not one whose name is `file:`. Raises `exits.Misused` for other kinds of places."""
+    scheme, mark, rest = place.partition("://")
+    if not mark or scheme == "s3":
+        return place
+    if scheme == "file" and rest.startswith("/"):
+        return unquote(rest)
+    raise exits.Misused(f"{place} is no place for backups: give a folder, s3://BUCKET/PREFIX, or a file whose name ends in .tar")
+
+
+def is_file(place: str) -> bool:
+    """Whether it means one tar file (or standard output)."""
+    return place == "-" or place.endswith(".tar") or Path(place).is_file()
+
+
+def store_settings(url: str, file: str | None) -> StoreSettings:
+    """Of `s3://BUCKET/PREFIX` or a folder. Endpoint and credentials are those of 'polynya serve'. Raises `exits.Misused`."""
+    from polynya.config.model import load
+    from polynya.objectstore import StoreSettings
+
+    if not url.startswith("s3://"):
+        return StoreSettings(backend="local", root=os.path.abspath(url))
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise exits.Misused(f"{url} names no bucket: it looks like s3://BUCKET/PREFIX")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("POLYNYA_CLUSTER")}
+    try:
+        settings = load({}, environ={**environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}, path=file).config.store
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
+
+
+@asynccontextmanager
+async def to_write(place: str, file: str | None) -> AsyncIterator[tuple[Shelf, ObjectStore | None]]:
+    """Where a backup goes, and, but for a tar file, the same to be read. Raises `exits.Ended`."""
+    place = path_of(place)
+    if not is_file(place):
+        if not place.startswith("s3://"):
+            _make(place)
+        store = open_place(place, file)
+        try:
+            yield store, store
+        finally:
+            await store.close()
+        return
+    if place == "-":
+        if sys.stdout.isatty():
+            raise exits.Misused("a backup is not for a terminal: redirect it to a file, or name a folder")
+        async with _tar(sys.stdout.buffer) as tar:
+            yield tar, None
+        return
+    path = Path(place)
+    temporary = path.with_name(path.name + ".part")  # until it is whole it does not have its name
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise exits.Refused(f"{temporary} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            async with _tar(out) as tar:
+                yield tar, None
+            os.fsync(out.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # nothing goes on with half of a tar file
+        raise
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+@asynccontextmanager
+async def _tar(file: IO[bytes]) -> AsyncIterator[TarWriter]:
+    """Ended, or given up."""
+    from polynya.backup.repository import TarWriter
+
+    tar = TarWriter(file)
+    try:
+        yield tar
+        await tar.close()
+    except BaseException:
+        tar.abandon()
+        raise
+
+
+@asynccontextmanager
+async def to_read(place: str, file: str | None) -> AsyncIterator[Reading]:
+    """Raises `exits.Ended`."""
+    from polynya.backup.repository import TarReader
+
+    if place == "-":
+        raise exits.Misused("a backup is not read from standard input: put it into a file first")
+    place = path_of(place)
+    if not place.startswith("s3://") and not os.path.exists(place):
+        raise exits.Refused(f"there is no {place}")
+    if is_file(place):
+        try:
+            shelf: Reading = TarReader(Path(place))
+        except (OSError, CorruptData) as error:
+            raise exits.Refused(str(error)) from None
+    else:
+        shelf = open_place(place, file, to_read=True)
+    try:
+        yield shelf
+    finally:
+        await shelf.close()
+
+
+def open_place(place: str, file: str | None, *, to_read: bool = False) -> ObjectStore:
+    """Raises `exits.Ended`."""
+    from polynya.objectstore import StoreUnavailable, open_store
+
+    try:
+        store = open_store(store_settings(place, file), to_read=to_read)
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    except StoreUnavailable as error:
+        raise exits.Unreachable(f"{place} cannot be used: {error}") from None
+    assert store is not None
+    return store
+
+
+def _make(place: str) -> None:
+    """A folder that only its owner may enter: what is in a backup is what is in the streams, and keys."""
+    from polynya.objectstore import MARKER_KEY
+
+    try:
+        make_folder(Path(place), mode=0o700)
+        names = set(os.listdir(place))
+    except OSError as error:
+        raise exits.Refused(f"{place} cannot be used: {error.strerror}") from None
+    if MARKER_KEY in names or "node.json" in names:
+        raise exits.Refused(f"{place} is a node's own: name another folder")

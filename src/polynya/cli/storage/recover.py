@@ -1,0 +1,340 @@
+"""`polynya recover`: single streams out of a backup, back into a server that runs; once, also when it is interrupted and given again.
+
+Every append is that of an idempotent producer whose name says which backup and which stream it carries over. So the copy itself tells how far
+it is: a repeat of the whole command sends nothing twice, and a stream of the same name that is somebody else's is never written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from polynya.base.errors import CorruptData
+from polynya.cli.remote.client import Client, is_json, server_option, stream_path
+from polynya.cli.storage.backup import backup_option, carried_out, config_option
+from polynya.cli.streams.append import Producer, patiently
+from polynya.cli.terminal import exits, output, progress
+from polynya.cli.terminal.output import as_json as as_json_option
+from polynya.cli.terminal.values import SECONDS
+
+if TYPE_CHECKING:
+    import httpx
+
+    from polynya.backup.manifest import Manifest
+    from polynya.backup.streams import Library, Piece
+    from polynya.stream.machine import Machine
+    from polynya.stream.state.model import Stream
+
+APPEND_BYTES = 1 << 20  # of JSON records in one append; those of one append stay together
+AT_ONCE = 4  # streams
+FAR_SEQUENCE = 1 << 52  # that no producer reaches: its refusal says which one is expected
+
+
+class Wanted(NamedTuple):
+    """Which streams, by their canonical names, and where they go. `move`: what takes the place of `prefix`."""
+
+    names: frozenset[str]
+    prefix: str | None
+    move: str | None
+
+    def has(self, name: str) -> bool:
+        return name in self.names or (self.prefix is not None and name.startswith(self.prefix))
+
+    def target(self, name: str) -> str:
+        if self.move is None:
+            return name
+        return self.move if self.prefix is None else self.move + name.removeprefix(self.prefix)
+
+
+class Done:
+    """What was carried over so far. `failed`: why streams were not."""
+
+    def __init__(self) -> None:
+        self.doing = "reading"
+        self.streams: list[dict[str, Any]] = []
+        self.found = self.records = self.bytes = self.total = 0
+        self.failed: list[tuple[str, exits.Ended]] = []
+
+    def text(self, seconds: float) -> str:
+        size = f"{output.size(self.bytes)} of {output.size(self.total)}" if self.total else ""
+        return f"{self.doing}: {len(self.streams):,} of {output.counted(self.found, 'stream')}, {size}, {progress.spelled_seconds(seconds)}"
+
+
+@click.command("recover")
+@click.argument("place", metavar="PLACE")
+@click.argument("streams", nargs=-1, metavar="[STREAM]...")
+@click.option("--prefix", metavar="PREFIX", help="All streams whose names begin so; '' is every one.")
+@click.option("--as", "target", metavar="NAME", help="The name that the stream gets, or what takes the place of --prefix.")
+@click.option("--list", "listing", is_flag=True, help="Bring nothing back: list what would be.")
+@click.option(
+    "--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Be patient with the server for so long."
+)
+@backup_option
+@config_option
+@as_json_option
+@server_option
+def recover_command(
+    client: Client,
+    place: str,
+    streams: tuple[str, ...],
+    prefix: str | None,
+    target: str | None,
+    listing: bool,
+    retry: float,
+    backup: str,
+    file: str | None,
+    as_json: bool,
+) -> None:
+    """Bring single STREAMs back out of the backup in PLACE into a server that runs, such as after an accidental deletion.
+
+    Each gets its name if that is free, or another (--as), its content type, lifetime, retention, and its records byte by byte, appended
+    anew: offsets begin at 0, and what a fork inherited is its own. It is closed if it was. A stream that is there is left alone. Given
+    again, the command goes on where it was, within seven days.
+
+    \b
+    polynya recover /backups/polynya orders
+    polynya recover s3://backups/polynya --prefix flights/ --as restored/
+    polynya recover polynya.tar orders --as orders-before --backup 20261121T185000123Z-1f2e3d4c
+    polynya recover /backups/polynya --prefix '' --list
+    """
+    wanted = _wanted(streams, prefix, target)
+    done = Done()
+    manifest = carried_out(place, lambda: _recover(client, (place, backup, file), wanted, done, retry=None if listing else retry))
+    _say(manifest, done, listing=listing, as_json=as_json)
+
+
+def _wanted(streams: tuple[str, ...], prefix: str | None, target: str | None) -> Wanted:
+    from polynya.base.names import canonical_name, canonical_prefix
+
+    if bool(streams) == (prefix is not None):
+        raise click.UsageError("name the streams, or give --prefix")
+    if target is not None and len(streams) > 1:
+        raise click.UsageError("--as goes with one stream, or with --prefix")
+    try:
+        moved = target if target is None else (canonical_name(target) if prefix is None else canonical_prefix(target))
+        return Wanted(frozenset(map(canonical_name, streams)), prefix if prefix is None else canonical_prefix(prefix), moved)
+    except ValueError as error:
+        raise exits.Misused(str(error)) from None
+
+
+async def _recover(
+    client: Client, where: tuple[str, str, str | None], wanted: Wanted, done: Done, *, retry: float | None
+) -> Manifest:  # fmt: skip
+    """`where`: place, backup, file of settings. Without `retry` nothing is carried over, only named."""
+    from polynya.backup.repository import chosen
+    from polynya.backup.streams import Library, streams_of
+    from polynya.cli.storage import places
+
+    place, backup, file = where
+    async with places.to_read(place, file) as shelf:
+        library = Library(shelf, await chosen(shelf, backup))
+        with progress.Live(done.text):
+            for group in _groups_of(wanted, library.manifest.groups):
+                done.doing = f"group {group}"
+                machine = await library.machine(group)
+                streams = [stream for stream in streams_of(machine) if wanted.has(stream.name)]
+                moves = [(stream, wanted.target(stream.name)) for stream in streams]
+                done.found += len(streams)
+                done.total += sum(stream.next_byte - stream.first_byte for stream in streams)
+                if retry is None:
+                    done.streams += [_row(stream, target) for stream, target in moves]
+                else:
+                    await _carry(client, library, machine, moves, done, retry)
+    return library.manifest
+
+
+def _groups_of(wanted: Wanted, groups: int) -> list[int]:
+    from polynya.base.names import group_of
+
+    return list(range(1, groups + 1)) if wanted.prefix is not None else sorted({group_of(name, groups) for name in wanted.names})
+
+
+async def _carry(
+    client: Client, library: Library, machine: Machine, moves: list[tuple[Stream, str]], done: Done, retry: float
+) -> None:  # fmt: skip
+    """Some at a time, each under the name beside it. What is refused is noted; what does not answer ends it."""
+    todo = iter(moves)
+
+    async def work() -> None:
+        with client.another() as own:
+            for stream, target in todo:
+                carrier = Carrier(own, library.manifest.id, stream, target, retry)
+                try:
+                    done.streams.append(await carrier.run(library.pieces(machine, stream), done))
+                except exits.Unreachable:
+                    raise
+                except (exits.Refused, exits.Unknown) as failure:
+                    done.failed.append((carrier.name, failure))
+                except CorruptData as fault:
+                    done.failed.append((carrier.name, exits.Refused(str(fault), hint="'polynya verify' looks through all of it.")))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(AT_ONCE, len(moves))):
+                tasks.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+
+
+class Carrier:
+    """Of one stream. `name` as it is spelled."""
+
+    def __init__(self, client: Client, backup: str, stream: Stream, target: str, retry: float) -> None:
+        from polynya.base.names import spelled_name
+
+        self.name = spelled_name(target)
+        self._client, self._stream, self._retry = client, stream, retry
+        self._is_json = is_json(stream.content_type)
+        self._producer = Producer(
+            client, self.name, stream.content_type, retry_seconds=retry, lines_are_records=False, name=f"recover-{backup}-{stream.uid:x}"
+        )
+        self._resumed = False
+
+    async def run(self, pieces: AsyncIterator[Piece], done: Done) -> dict[str, Any]:
+        """Make it, or find where it is, and append the rest. Raises `exits.Ended`, and what reading raises."""
+        found = await asyncio.to_thread(self._look)
+        if found is None:
+            done.bytes += self._stream.next_byte - self._stream.first_byte
+            return _row(self._stream, self.name, was_there=True)
+        self._producer.batches = found
+        number = 0
+        async for records, body in _appends(pieces, self._is_json):
+            if number == found == 0:
+                await asyncio.to_thread(self._create, body)
+            elif number >= found:
+                await asyncio.to_thread(self._producer.append, [body])
+            number += 1
+            done.records += records
+            done.bytes += len(body)
+        if not number and not found:
+            await asyncio.to_thread(self._create, b"")
+        if self._stream.closed:
+            await asyncio.to_thread(self._close)
+        return _row(self._stream, self.name, resumed=self._resumed)
+
+    def _look(self) -> int | None:
+        """The number of the append that comes next: 0 where the stream is not there. None: all is there."""
+        answer = self._ask("HEAD")
+        if answer.status_code == 404:
+            return 0
+        if answer.is_error:
+            raise self._client.refused(answer, stream=self.name)
+        size = int(answer.headers.get("stream-next-offset", "").partition("_")[2] or 0)
+        is_closed = answer.headers.get("stream-closed", "") == "true"
+        wanted = self._stream.next_byte - self._stream.first_byte
+        if answer.headers.get("content-type", "") == self._stream.content_type and size == wanted and (is_closed or not size):
+            if is_closed == self._stream.closed:
+                return None
+            if not is_closed:
+                return 0
+        if is_closed or not size:
+            raise self._taken()
+        found = self._expected()
+        self._resumed = True
+        return found
+
+    def _create(self, body: bytes) -> None:
+        """With its first append: so that no stream is taken for one of these that is not."""
+        headers = _creation(self._stream) | (self._producer.headers(0) if body else {})
+        path = stream_path(self.name)
+        answer = patiently(lambda: self._client.call("PUT", path, headers=headers, content=body, stream=self.name), self._retry)
+        if answer.status_code != 201 and body:
+            raise self._taken()
+        self._producer.batches = 1
+
+    def _ask(self, method: str, headers: dict[str, str] | None = None, content: bytes | None = None) -> httpx.Response:
+        """What changes nothing."""
+        import httpx
+
+        try:
+            return self._client.send(method, stream_path(self.name), headers=headers, content=content)
+        except httpx.TransportError as error:
+            raise self._client.failed(error, applied=False) from None
+
+    def _expected(self) -> int:
+        """Which of this stream's appends the server wants next. Raises `exits.Refused` when it knows of none: the stream is another one."""
+        body = b"[0]" if self._is_json else b"?"
+        headers = {"content-type": self._stream.content_type} | self._producer.headers(FAR_SEQUENCE)
+        answer = self._ask("POST", headers, body)
+        expected = answer.headers.get("producer-expected-seq", "")
+        if answer.status_code != 409 or not expected.isdigit():
+            raise self._client.refused(answer, stream=self.name) if answer.is_error else self._taken()
+        if expected == "0":
+            raise self._taken()
+        return int(expected)
+
+    def _taken(self) -> exits.Refused:
+        return exits.Refused(
+            f"there is a stream {self.name} already, and it is not what is brought back", hint="--as NAME gives it another name."
+        )
+
+    def _close(self) -> None:
+        path = stream_path(self.name)
+        patiently(lambda: self._client.call("POST", path, headers={"stream-closed": "true"}, stream=self.name), self._retry)
+
+
+async def _appends(pieces: AsyncIterator[Piece], of_json: bool) -> AsyncIterator[tuple[int, bytes]]:
+    """(records, body) of each append: the same, whenever it is asked. Small appends of JSON go together; of other types each is a record."""
+    if not of_json:
+        async for piece in pieces:
+            yield piece.records, piece.payload
+        return
+    gathered: list[bytes] = []
+    records = size = 0
+    async for piece in pieces:
+        if gathered and size + len(piece.payload) > APPEND_BYTES:
+            yield records, b"[%b]" % b"".join(gathered)[:-1]
+            gathered, records, size = [], 0, 0
+        gathered.append(piece.payload)
+        records, size = records + piece.records, size + len(piece.payload)
+    if gathered:
+        yield records, b"[%b]" % b"".join(gathered)[:-1]
+
+
+def _creation(stream: Stream) -> dict[str, str]:
+    """The headers that make a stream like it. A lifetime that is over is left out: who brings it back wants to read it."""
+    headers = {"content-type": stream.content_type}
+    if stream.ttl_seconds is not None:
+        headers["stream-ttl"] = str(stream.ttl_seconds)
+    elif stream.expires_at_ms is not None and stream.expires_at_ms > datetime.now(UTC).timestamp() * 1000:
+        headers["stream-expires-at"] = datetime.fromtimestamp(stream.expires_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    retention = stream.front.retention if stream.front is not None else None
+    if retention is not None:
+        headers["stream-retention-age"] = "forever" if retention.age_seconds is None else str(retention.age_seconds)
+        headers["stream-retention-bytes"] = "forever" if retention.bytes is None else str(retention.bytes)
+    return headers
+
+
+def _row(stream: Stream, target: str, *, resumed: bool = False, was_there: bool = False) -> dict[str, Any]:
+    from polynya.backup.streams import size_of
+    from polynya.base.names import spelled_name
+
+    records, size = size_of(stream)
+    name = spelled_name(stream.name)
+    target = spelled_name(target) if target.startswith("default/") else target
+    row = {"name": name, "as": target, "content_type": stream.content_type, "records": records, "bytes": size, "closed": stream.closed}
+    return {**row, "resumed": resumed, "was_there": was_there}
+
+
+def _say(manifest: Manifest, done: Done, *, listing: bool, as_json: bool) -> None:
+    rows = sorted(done.streams, key=lambda row: row["name"])
+    if as_json:
+        failed = [{"as": name, "why": failure.message} for name, failure in done.failed]
+        output.json_line({"backup": manifest.id, "streams": rows, "failed": failed})
+    elif listing:
+        kept = ("name", "as", "content_type", "records", "bytes", "closed")
+        output.table(("stream", "as", "content type", "records", "size", "closed"), [tuple(row[key] for key in kept) for row in rows])
+    for name, failure in () if as_json else sorted(done.failed, key=lambda each: each[0]):
+        output.notice(
+            f"{name}: {failure.message}" + (f" [{failure.code}]" if failure.code else "") + (f"; {failure.hint}" if failure.hint else "")
+        )
+    if not done.found:
+        raise exits.Refused(f"backup {manifest.id} has no such stream", hint="--prefix '' --list names all that it has.")
+    if not (as_json or listing):
+        output.notice(f"backup {manifest.id}: {output.counted(len(rows), 'stream')} brought back, {output.size(done.bytes)}")
+    if done.failed:
+        raise click.exceptions.Exit(exits.REFUSED)

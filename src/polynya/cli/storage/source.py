@@ -1,0 +1,81 @@
+"""The cluster that a backup is taken from, by its admin port. What does not answer is asked again for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.backup.source import About, Captured, Lost
+from polynya.base.errors import Unavailable
+from polynya.cli.remote.client import JSON_TYPE, Client
+from polynya.objectstore import NotFound
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_SECONDS = 120.0  # the state of a large group, or an object from a slow store
+CONNECT_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
+PATH = "/v1/admin/backup"
+
+
+class HttpSource:
+    """`polynya.backup.source.Source`. `admin`: a client of the admin port. Made on a running loop. Raises `exits.Ended` for refusals."""
+
+    def __init__(self, admin: Client) -> None:
+        self._admin = admin
+        self._http = admin.asynchronous(ANSWER_SECONDS, CONNECT_SECONDS)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def about(self) -> About:
+        return msgspec.json.decode((await self._ask("GET", "")).content, type=About)
+
+    async def capture(self, group: int) -> Captured:
+        content = msgspec.json.encode({"group": group})
+        answer = await self._ask("POST", "/capture", content=content, headers={"content-type": JSON_TYPE})
+        return msgspec.json.decode(answer.content, type=Captured)
+
+    async def part(self, captured: Captured, offset: int) -> bytes:
+        answer = await self._ask("GET", "/part", params={"group": captured.group, "token": captured.token, "offset": offset}, absent=Lost)
+        return answer.content
+
+    async def objects(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
+        after: str | None = ""
+        while after is not None:
+            page = (await self._ask("GET", "/objects", params={"prefix": prefix, "after": after})).json()
+            for key, size in page["objects"]:
+                yield key, size
+            after = page["next"]
+
+    async def read(self, key: str, offset: int, length: int) -> bytes:
+        params = {"key": key, "offset": offset, "length": length}
+        return (await self._ask("GET", "/object", params=params, absent=NotFound)).content
+
+    async def _ask(self, method: str, path: str, *, absent: type[Exception] | None = None, **more: Any) -> httpx.Response:
+        """`absent` is raised for 404."""
+        import httpx
+
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, PAUSE_SECONDS
+        while True:
+            try:
+                answer = await self._http.request(method, PATH + path, **more)
+                if answer.is_success:
+                    return answer
+                if answer.status_code == 404 and absent is not None:
+                    raise absent(path)
+                if answer.status_code not in (429, 500, 502, 503, 504):
+                    raise self._admin.refused(answer)
+                failure = f"{self._admin.refused(answer)}; of a cluster, 'polynya cluster health' says why"
+            except httpx.TransportError as error:
+                failure = f"no answer from {self._admin.server}: {error or type(error).__name__}"
+            if time.monotonic() > deadline:
+                raise Unavailable(failure)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -1,0 +1,267 @@
+"""`polynya store`: whether the object store holds what it must, and cleaning it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from polynya.base.errors import ConfigError
+from polynya.cli.remote.client import Client, server_option
+from polynya.cli.storage.cluster_store import Unseen, WholeStore, spelled_groups
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.progress import Live, spelled_seconds
+from polynya.cli.terminal.values import WHOLE_SECONDS
+
+if TYPE_CHECKING:
+    from polynya.objectstore import ObjectStore, StoreSettings
+
+DELETE_AT_ONCE = 1000
+SHOWN = 20
+
+
+@click.group("store", cls=CommandGroup)
+def store_command() -> None:
+    """Check and clean the object store of a node or a cluster."""
+
+
+@store_command.command("verify")
+@as_json
+@server_option
+def verify_command(client: Client, as_json: bool) -> None:
+    """Read every object that a stream needs and compare it with its checksum; then list the objects that nobody knows.
+
+    Of a cluster all groups are looked at, whichever node is asked: each by the node that leads it, some at the same time. It reads everything
+    once, beside the nodes' other work. Ends with 1 when something is missing or damaged, and with 3 when groups could not be looked at: they are named, with
+    the reason.
+
+    \b
+    polynya store verify
+    polynya store verify --json | jq '.faults[].streams'
+    """
+    with client.admin() as admin:
+        checked = _Checked(quiet=as_json)
+        whole = WholeStore(admin, "verify", {}, checked.hear)
+        with Live(lambda seconds: checked.progress(whole, seconds)):
+            unseen = asyncio.run(whole.look())
+        looked = [group for group in range(whole.total) if group not in whole.pending]
+        swept, unswept = _sweep(admin, looked, dry_run=True, grace=None)
+    unseen += unswept
+    groups = {"all": whole.total, "unseen": [msgspec.to_builtins(each) for each in unseen]}
+    if as_json:
+        output.json_line({**checked.counts, "faults": checked.faults, "orphans": swept.shown(), "groups": groups})
+    else:
+        output.notice(
+            f"looked at {checked.spelled()}, of {whole.done} of {output.counted(whole.total, 'group')}: {_judged(checked.faults)}"
+        )
+        _show_orphans(swept, "'polynya store sweep' deletes them")
+        _show_unseen(unseen)
+    if checked.faults:
+        raise click.exceptions.Exit(exits.REFUSED)
+    if unseen:
+        raise click.exceptions.Exit(exits.UNREACHABLE)
+
+
+class _Checked:
+    """What was looked at so far. `quiet`: faults are not said as they are found."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.counts = {"packs": 0, "slices": 0, "bytes": 0}
+        self.faults: list[dict[str, Any]] = []
+        self._quiet = quiet
+
+    def hear(self, part: dict[str, Any]) -> None:
+        for key in self.counts:
+            self.counts[key] += part[key]
+        self.faults += part["faults"]
+        for fault in [] if self._quiet else part["faults"]:
+            output.notice(f"{fault['kind']}: {fault['pack']}, needed by {', '.join(fault['streams'])}")
+
+    def spelled(self) -> str:
+        packs, slices = output.counted(self.counts["packs"], "pack"), output.counted(self.counts["slices"], "slice")
+        return f"{packs}, {slices}, {output.size(self.counts['bytes'])}"
+
+    def progress(self, whole: WholeStore, seconds: float) -> str:
+        return f"{whole.done} of {output.counted(whole.total, 'group')}, {self.spelled()}  {spelled_seconds(seconds)}"
+
+
+def _show_unseen(unseen: list[Unseen]) -> None:
+    for each in unseen:
+        output.notice(f"not looked at: {spelled_groups(each.groups)}: {each.why}")
+
+
+@store_command.command("sweep")
+@click.option("--dry-run", is_flag=True, help="Only list them.")
+@click.option("--grace", metavar="DURATION", type=WHOLE_SECONDS, help="Objects younger than this stay. Default: 1h; at least 10min.")
+@as_json
+@server_option
+def sweep_command(client: Client, dry_run: bool, grace: int | None, as_json: bool) -> None:
+    """Delete what nobody knows: packs of writers that died, and under tables the files of lost jobs and metadata that is long superseded.
+
+    What any snapshot of a table refers to stays, and so does what belongs to a job that is not over. The nodes do so by themselves every hour.
+    Ends with 3 when groups of a cluster could not be looked at.
+
+    \b
+    polynya store sweep --dry-run
+    """
+    with client.admin() as admin:
+        swept, unseen = _sweep(admin, None, dry_run=dry_run, grace=grace)
+    if as_json:
+        output.json_line({"orphans": swept.shown(), "deleted": swept.deleted, "unseen": [msgspec.to_builtins(each) for each in unseen]})
+    elif swept.deleted:
+        output.notice(f"deleted {output.counted(swept.count, 'object')}, {output.size(swept.bytes)}")
+    else:
+        why = (
+            "without --dry-run they are deleted" if dry_run else "this node may not delete them: another owns the root, or it was restored"
+        )
+        _show_orphans(swept, why)
+    if not as_json:
+        _show_unseen(unseen)
+    if unseen:
+        raise click.exceptions.Exit(exits.UNREACHABLE)
+
+
+@store_command.command("wipe")
+@click.option("--root", metavar="URL", required=True, help="What to delete: s3://BUCKET/PREFIX, or the folder of an embedded store.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also when a node owns the root: one that was killed cannot say that it does not any more.")
+@click.option("--config", "file", metavar="FILE", help="The TOML file with the settings of S3. Default: ./polynya.toml if it is there.")
+def wipe_command(root: str, yes: bool, force: bool, file: str | None) -> None:
+    """Delete all objects under a root, tables included, for good.
+
+    Refused while a node owns the root, and where the root's marker is not. Credentials and endpoint are those of 'polynya serve'.
+
+    \b
+    polynya store wipe --root ./polynya-data/objects
+    POLYNYA_COLD_S3_ENDPOINT=http://127.0.0.1:9000 polynya store wipe --root s3://events/old --yes
+    """
+    settings = _settings_of(root, file)
+    if settings.backend == "local":
+        _check_stopped(settings.root)
+    asyncio.run(_wipe(settings, root, yes=yes, force=force))
+
+
+async def _wipe(settings: StoreSettings, root: str, *, yes: bool, force: bool) -> None:
+    from polynya.objectstore import MARKER_KEY, StoreUnavailable, open_store, read_root
+
+    try:
+        store = open_store(settings)
+        assert store is not None
+        marker = await read_root(store, any_format=True)
+        if marker is None:
+            raise _no_root(root)
+        if marker.start_id and not force:
+            hint = "Stop the node. If it was killed, or its machine is gone, --force deletes nevertheless."
+            raise exits.Refused(f"a node owns {root} (cluster {marker.cluster_id})", hint=hint)
+        keys = [info.key async for info in store.list("") if info.key != MARKER_KEY]
+        if not yes:
+            _ask_whether(f"Delete {output.counted(len(keys), 'object')} under {root}, of cluster {marker.cluster_id}, for good?")
+        await _delete(store, keys)
+        await store.delete([MARKER_KEY])  # last: until then a repeat finds the root
+        await store.close()
+    except StoreUnavailable as fault:
+        raise exits.Unknown(f"{root} cannot be reached: {fault}", hint="Some objects may be deleted. Give the command again.") from None
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    output.notice(f"deleted {output.counted(len(keys), 'object')} under {root}")
+
+
+def _no_root(root: str) -> exits.Refused:
+    return exits.Refused(f"{root} has no polynya-root.json: it is not the root of a node's objects", hint="Look at --root again.")
+
+
+def _ask_whether(question: str) -> None:
+    """Raises `click.Abort` for no, and `exits.Misused` when nobody answers."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise exits.Misused("nothing was deleted: say 'y', or give --yes") from None
+
+
+async def _delete(store: ObjectStore, keys: list[str]) -> None:
+    for begin in range(0, len(keys), DELETE_AT_ONCE):
+        await store.delete(keys[begin : begin + DELETE_AT_ONCE])
+
+
+def _settings_of(root: str, file: str | None) -> StoreSettings:
+    from polynya.config.model import load
+    from polynya.objectstore import MARKER_KEY, StoreSettings
+
+    if not root.startswith("s3://"):
+        if not os.path.isdir(root):
+            raise exits.Refused(f"there is no folder {root}")
+        if not (Path(root) / MARKER_KEY).is_file():
+            raise _no_root(root)
+        return StoreSettings(backend="local", root=os.path.abspath(root))
+    bucket, _, prefix = root.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise click.UsageError("--root looks like s3://BUCKET/PREFIX")
+    environ = {**os.environ, "POLYNYA_COLD_BACKEND": "s3", "POLYNYA_COLD_S3_BUCKET": bucket}
+    try:
+        settings = load({}, environ=environ, path=file).config.store
+    except ConfigError as error:
+        raise exits.Misused(str(error)) from None
+    return msgspec.structs.replace(settings, root=prefix.rstrip("/"))
+
+
+def _check_stopped(root: str) -> None:
+    """An embedded store lies in its node's data folder, which a node that runs has locked."""
+    lock = Path(root).parent / "node.lock"
+    with suppress(FileNotFoundError), lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise exits.Refused(f"the node of {lock.parent} runs", hint="Stop it first.") from None
+
+
+class _Swept:
+    """Orphans of all groups: the first thousand keys of each share, how many there are, their bytes, and whether they were deleted."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.count = self.bytes = 0
+        self.deleted = False
+
+    def hear(self, part: dict[str, Any]) -> None:
+        self.keys += part["orphans"]
+        self.count += part["count"]
+        self.bytes += part["bytes"]
+        self.deleted = self.deleted or part["deleted"]
+
+    def shown(self) -> dict[str, Any]:
+        return {"count": self.count, "bytes": self.bytes, "keys": self.keys}
+
+
+def _sweep(admin: Client, groups: list[int] | None, *, dry_run: bool, grace: int | None) -> tuple[_Swept, list[Unseen]]:
+    """Of these groups (None: of all)."""
+    swept = _Swept()
+    whole = WholeStore(admin, "sweep", {"dry_run": dry_run, "grace_seconds": grace}, swept.hear)
+    return swept, asyncio.run(whole.look(groups))
+
+
+def _judged(faults: list[dict[str, Any]]) -> str:
+    if not faults:
+        return "all of it is as it was written"
+    kinds = {kind: sum(fault["kind"] == kind for fault in faults) for kind in sorted({fault["kind"] for fault in faults})}
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def _show_orphans(swept: _Swept, then: str) -> None:
+    if not swept.keys:
+        output.notice("no orphans")
+        return
+    for key in swept.keys[:SHOWN]:
+        click.echo(key)
+    more = f", the first {SHOWN} are listed" if swept.count > SHOWN else ""
+    output.notice(f"{output.counted(swept.count, 'orphan')}, {output.size(swept.bytes)}{more}; {then}")

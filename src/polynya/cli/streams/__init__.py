@@ -1,0 +1,1 @@
+"""Commands for streams: create, append, read, retention, subscriptions, import and load tests."""

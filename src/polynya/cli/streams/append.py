@@ -1,0 +1,288 @@
+"""`polynya append`: records from arguments or stdin, in batches, each exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+import click
+
+from polynya.cli.remote.client import JSON_TYPE, Client, is_json, never_sent, server_option, stream_path
+from polynya.cli.streams.lifecycle import facts_if_there, facts_of
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.complete import complete_stream
+from polynya.cli.terminal.progress import Bar
+from polynya.cli.terminal.values import SECONDS
+
+if TYPE_CHECKING:
+    import httpx
+
+BATCH_BYTES = 1 << 20  # of lines in one append
+BATCH_LINES = 10_000
+BAR_BYTES = 4 << 20  # a smaller file is in before a bar could be read
+LINES_READ_AHEAD = 20_000  # the reader of stdin waits here while the server is slower
+RETRY_PAUSE_SECONDS = 0.1
+RETRY_PAUSE_SECONDS_MAX = 2.0
+T = TypeVar("T")
+
+
+@click.command("append")
+@click.argument("stream", shell_complete=complete_stream)
+@click.argument("records", nargs=-1)
+@click.option("--whole", is_flag=True, help="All of stdin is one append, not one record a line. Each element of a JSON array is a record.")
+@click.option("--create", is_flag=True, help="Create the stream first if it is not there.")
+@click.option("--content-type", metavar="TYPE", help="Of the stream that --create makes.  [default: application/json; with --whole bytes]")
+@click.option("--close", is_flag=True, help="Close the stream after the last record.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="30s", show_default=True, help="Repeat what got no answer for so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was appended as JSON.")
+@server_option
+def append_command(
+    client: Client,
+    stream: str,
+    records: tuple[str, ...],
+    whole: bool,
+    create: bool,
+    content_type: str | None,
+    close: bool,
+    retry: float,
+    as_json: bool,
+) -> None:
+    """Append RECORDS, or the lines of stdin, to STREAM.
+
+    Into a JSON stream each argument or line is one record (empty lines are passed over); into another one bytes go as they are, line by
+    line. Lines are gathered into batches while the server is busy, and each batch is sent again until the server has answered for it: as
+    an idempotent producer's, so that a repeat is never stored twice.
+
+    A JSON array is one record here, unless --whole is given: then each element is one, as in a POST over HTTP.
+
+    \b
+    polynya append orders '{"item": 7}' '{"item": 8}'
+    polynya append orders --whole < array.json
+    tail -F access.log | polynya append logs/web-1 --create --content-type text/plain
+    polynya append pictures/cat --whole < cat.jpg
+    """
+    if content_type is not None and not create:
+        raise click.UsageError("--content-type is that of the stream that --create makes; give both")
+    wanted = content_type or ("application/octet-stream" if whole else JSON_TYPE)
+    content_type = patiently(lambda: _content_type(client, stream, create=create, wanted=wanted), retry)
+    producer = Producer(client, stream, content_type, retry_seconds=retry, lines_are_records=is_json(content_type) and not whole)
+    try:
+        with _bar(stream, records) as bar:
+            for lines in _batches(records, whole=whole, records_only=producer.lines_are_records):
+                producer.append(lines)
+                if whole and is_json(content_type):
+                    producer.records, producer.counts_records = _elements(lines[0]), True
+                bar.advance(sum(map(len, lines)))
+    finally:
+        if producer.batches or sys.exc_info()[0] is None:
+            _report(producer, stream, as_json=as_json)
+    if close:
+        client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+        output.notice(f"closed {stream}")
+
+
+def _bar(stream: str, records: Sequence[str]) -> Bar:
+    """A bar for a file that is worth one; what a pipe will bring nobody knows."""
+    total = 0
+    if not records:
+        with contextlib.suppress(OSError, ValueError):
+            status = os.fstat(sys.stdin.fileno())
+            total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return Bar(f"appending to {stream}", total, output.size, shown=None if total >= BAR_BYTES else False)
+
+
+def _content_type(client: Client, stream: str, *, create: bool, wanted: str) -> str:
+    """The stream's; with `create` it is made, of type `wanted`, if it is not there."""
+    facts = facts_if_there(client, stream) if create else facts_of(client, stream)
+    if facts is not None:
+        return str(facts["content_type"])
+    client.call("PUT", stream_path(stream), headers={"content-type": wanted})
+    return wanted
+
+
+def patiently(ask: Callable[[], T], seconds: float) -> T:
+    """What is asked, again while the server is busy; where there is none, that is said at once."""
+    deadline = time.monotonic() + seconds
+    pause = RETRY_PAUSE_SECONDS
+    while True:
+        try:
+            return ask()
+        except exits.Busy:
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+
+
+class Producer:
+    """An idempotent producer for one stream: one batch in flight, repeated until its outcome is known.
+
+    `batches` is the sequence of the next one."""
+
+    def __init__(
+        self, client: Client, stream: str, content_type: str, *, retry_seconds: float, lines_are_records: bool, name: str = ""
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._content_type = content_type
+        self._retry_seconds = retry_seconds
+        self._id = name or f"cli-{secrets.token_hex(8)}"
+        self.lines_are_records = self.counts_records = lines_are_records
+        self.batches = 0
+        self.arrays = 0  # of the records
+        self.records = 0
+        self.bytes = 0
+        self.offset = ""
+
+    def headers(self, sequence: int) -> dict[str, str]:
+        """Those of the batch of this number."""
+        return {"producer-id": self._id, "producer-epoch": "0", "producer-seq": str(sequence)}
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Send a batch and wait until it is durable. Raises `exits.Refused`, `exits.Unreachable`, `exits.Unknown`."""
+        body = b"[%s]" % b",".join(line.strip() for line in lines) if self.lines_are_records else b"".join(lines)
+        headers = self.headers(self.batches) | {"content-type": self._content_type}
+        answer = self._sent(body, headers)
+        if not answer.is_success:
+            raise self._refused(answer, lines)
+        self.batches += 1
+        self.records += len(lines)
+        self.arrays += sum(line.lstrip()[:1] == b"[" for line in lines) if self.lines_are_records else 0
+        self.bytes += len(body)
+        self.offset = answer.headers.get("stream-next-offset", self.offset)
+
+    def _sent(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        """The answer to an append, sent again as long as there is none that says what happened."""
+        import httpx
+
+        deadline = time.monotonic() + self._retry_seconds
+        pause = RETRY_PAUSE_SECONDS
+        perhaps = False  # an attempt may have been applied
+        while True:
+            try:
+                answer = self._client.send("POST", stream_path(self._stream), headers=headers, content=body)
+                failure = self._client.refused(answer) if answer.is_error else None
+                if failure is None or isinstance(failure, exits.Refused):
+                    return answer
+                perhaps |= isinstance(failure, exits.Unknown)
+            except httpx.TransportError as error:
+                failure = self._client.failed(error, applied=True)
+                perhaps |= not never_sent(error)
+            if time.monotonic() + pause > deadline:
+                raise self._given_up(failure, perhaps=perhaps)
+            time.sleep(pause)
+            pause = min(2 * pause, RETRY_PAUSE_SECONDS_MAX)
+
+    def _given_up(self, failure: exits.Ended, *, perhaps: bool) -> exits.Ended:
+        """`perhaps`: the batch may have been applied. What was there before it is no reason to give the same command again."""
+        if perhaps:
+            return exits.Unknown(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+        if self.batches:
+            return exits.Refused(failure.message, code=failure.code, hint=self._progress(), request_id=failure.request_id)
+        return failure
+
+    def _refused(self, answer: httpx.Response, lines: Sequence[bytes]) -> exits.Ended:
+        if self.lines_are_records and answer.status_code == 400 and (bad := _first_bad(lines)) is not None:
+            shown = lines[bad].strip()[:100].decode(errors="replace")
+            hint = self._progress() if self.records else "Nothing was appended. Text goes into streams of type text/plain (--content-type)."
+            return exits.Refused(f"record {self.records + bad + 1:,} is not valid JSON: {shown}", status=400, hint=hint)
+        return self._client.refused(answer, stream=self._stream)
+
+    def _progress(self) -> str:
+        were = "was" if self.records == 1 or not self.counts_records else "were"
+        return f"Before it {self.said()} {were} appended; the batch that failed begins after that."
+
+    def said(self) -> str:
+        """How much was appended, in what the stream counts."""
+        return output.counted(self.records, "record") if self.counts_records else output.size(self.bytes)
+
+
+def _elements(body: bytes) -> int:
+    """The records that a body is to a JSON stream."""
+    import msgspec
+
+    try:
+        return len(msgspec.json.decode(body, type=list[msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 1
+
+
+def _first_bad(lines: Sequence[bytes]) -> int | None:
+    """The index of the first line that is no JSON value by itself."""
+    import msgspec
+
+    for index, line in enumerate(lines):
+        try:
+            msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return index
+    return None
+
+
+def _batches(records: Sequence[str], *, whole: bool, records_only: bool) -> Iterator[list[bytes]]:
+    if records:
+        yield [record.encode() + (b"" if records_only else b"\n") for record in records]
+        return
+    source = sys.stdin.buffer
+    if source.isatty():
+        output.notice("reading records from the terminal, one a line; Ctrl-D ends")
+    if whole:
+        yield [source.read()]
+    else:
+        yield from gathered(source, keep=(lambda line: bool(line.strip())) if records_only else bool)
+
+
+def gathered(source: BinaryIO, *, keep: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+    """The lines of `source` that are to be kept, in batches: what has come so far, so that a slow source is sent at once and a fast one
+    in large pieces. A thread reads; it is bounded by `LINES_READ_AHEAD`."""
+    waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(LINES_READ_AHEAD)
+
+    def read() -> None:
+        try:
+            for line in source:
+                waiting.put(line)
+        except BaseException as error:  # noqa: BLE001 (handed over)
+            waiting.put(error)
+        waiting.put(None)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    ended = False
+    while not ended:
+        batch: list[bytes] = []
+        size = 0
+        item = waiting.get()
+        while True:
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                ended = True
+                break
+            if keep(item):
+                batch.append(item)
+                size += len(item)
+            if len(batch) >= BATCH_LINES or size >= BATCH_BYTES or waiting.empty():
+                break
+            item = waiting.get()
+        if batch:
+            yield batch
+
+
+def _report(producer: Producer, stream: str, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"records": producer.records} if producer.counts_records else {}
+        output.json_line({"name": stream, **facts, "batches": producer.batches, "bytes": producer.bytes, "offset": producer.offset or None})
+    else:
+        output.notice(f"appended {producer.said()} to {stream} in {output.counted(producer.batches, 'batch', 'batches')}")
+    if producer.arrays:
+        what = "one of them is a JSON array" if producer.arrays == 1 else f"{producer.arrays:,} of them are JSON arrays"
+        what = "it is a JSON array" if producer.records == 1 else what
+        each, its = ("", "its") if producer.arrays == 1 else (" each", "their")
+        output.notice(f"  {what}, stored as one record{each}; to store {its} elements as records: polynya append {stream} --whole < FILE")

@@ -1,0 +1,259 @@
+"""`polynya import`: a stream of another server, copied into one here, once, also when it is interrupted and begun again.
+
+Where the copy is, is said by the copy itself: each append carries `Stream-Seq: OFFSET+COUNT`, the source's offset at which a page began and
+how much of that page is here after it. The server takes an append only if that is greater than the last, so that none is stored twice, and
+HEAD tells the last, so that the next import goes on there. Offsets of every server order as text; so does this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from struct import iter_unpack
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from polynya.cli.remote.client import JSON_TYPE, Client, is_json, server_option, stream_path
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.complete import complete_stream
+from polynya.cli.terminal.values import SECONDS
+
+if TYPE_CHECKING:
+    import httpx
+
+PART_BYTES = 4 << 20  # of one append; a larger record goes alone
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
+LONG_POLL_SECONDS = 90.0
+COPIED = ("stream-ttl", "stream-expires-at")
+LATER = frozenset((408, 429, 500, 502, 503, 504))  # statuses that may pass
+
+
+@click.command("import")
+@click.argument("url")
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@click.option("--follow", "-f", is_flag=True, help="Go on copying what is appended there, until it is closed or you stop.")
+@click.option("--keep-open", is_flag=True, help="Do not close the copy when the source is closed.")
+@click.option("--header", "headers", metavar="NAME: VALUE", multiple=True, help="Send this to the source, such as a token.")
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="1min", show_default=True, help="Be patient with both for so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was copied as JSON.")
+@server_option
+def import_command(
+    client: Client,
+    url: str,
+    stream: str | None,
+    follow: bool,
+    keep_open: bool,
+    headers: tuple[str, ...],
+    retry: float,
+    as_json: bool,
+) -> None:
+    """Copy the stream at URL, on any Durable Streams server or an Ursula, into STREAM; the same name by default.
+
+    The copy gets the source's content type and lifetime, record by record the same bytes, offsets of its own, and is closed when the
+    source is. Given again, the command goes on where the copy ends.
+
+    \b
+    polynya import http://old:4437/v1/stream/orders
+    polynya import http://ursula:4437/shop/orders shop/orders --follow
+    polynya import https://old/v1/stream/orders --header "Authorization: Bearer $TOKEN"
+    """
+    source = Source(url, dict(map(_header, headers)), retry)
+    name = stream or _name_of(url)
+    copy = Copy(client, source, name)
+    copy.prepare()
+    try:
+        closed = copy.run(follow=follow)
+    except KeyboardInterrupt:
+        closed = False
+        if not follow:
+            raise
+    finally:
+        source.close()
+    if closed and not keep_open:
+        client.call("POST", stream_path(name), headers={"stream-closed": "true"}, stream=name)
+    if as_json:
+        output.json_line(
+            {"name": name, "source": url, "bytes": copy.bytes, "resumed": copy.resumed, "source_offset": copy.at, "closed": closed}
+        )
+    else:
+        state = "and is closed" if closed else f"up to offset {copy.at} there"
+        output.notice(f"{name}: {output.size(copy.bytes)} copied, {state}")
+
+
+class Source:
+    """The stream to be copied. Reads are repeated, for `patience` seconds, when there is no answer or the server says to come back."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], patience: float) -> None:
+        import httpx
+
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise click.UsageError(f"{url!r} is not the URL of a stream; it looks like http://host:4437/v1/stream/orders")
+        self.url = url
+        self.patience = patience
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(LONG_POLL_SECONDS, connect=5.0))
+
+    def ask(self, method: str, params: Mapping[str, str] | None = None) -> httpx.Response:
+        """A successful answer. Raises `exits.Ended`."""
+        import httpx
+
+        deadline = time.monotonic() + self.patience
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                answer = self._http.request(method, self.url, params=params)
+                if answer.is_success:
+                    return answer
+                failure = _no(self.url, answer)
+                if answer.status_code not in LATER:
+                    raise failure
+            except httpx.TransportError as error:
+                failure = exits.Unreachable(f"no answer from {self.url}: {error or type(error).__name__}", hint="Is the source running?")
+            if time.monotonic() + pause > deadline:
+                raise failure
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class Copy:
+    """`at` is the source's offset of the page that comes next, or is being copied; `_here` what of it is here: records, or bytes."""
+
+    def __init__(self, client: Client, source: Source, name: str) -> None:
+        self._client = client
+        self._source = source
+        self._name = name
+        self._type = ""
+        self.at = "-1"
+        self._here = 0
+        self.bytes = 0
+        self.resumed = False
+
+    def prepare(self) -> None:
+        """Make the copy, or find where it ends. Raises `exits.Refused` when the stream here is another one."""
+        known = self._source.ask("HEAD").headers
+        self._type = known.get("content-type", "application/octet-stream")
+        wanted = {"content-type": self._type} | {key: known[key] for key in COPIED if key in known}
+        answer = self._client.send("HEAD", stream_path(self._name))
+        if answer.status_code == 404:
+            self._client.call("PUT", stream_path(self._name), headers=wanted)
+            return
+        if answer.is_error:
+            raise self._client.refused(answer, stream=self._name)
+        held = answer.headers.get("stream-seq", "")
+        if held:
+            self._go_on_at(held)
+        elif answer.headers.get("stream-next-offset", "").strip("0_"):
+            raise exits.Refused(f"the stream {self._name} holds what was not imported", hint="Name another one as second argument.")
+        if is_json(answer.headers.get("content-type", "")) != is_json(self._type):
+            raise exits.Refused(f"the stream {self._name} is of another content type than {self._source.url}")
+
+    def run(self, *, follow: bool) -> bool:
+        """Copy up to the source's tail, or for ever. Whether the source is closed, and all of it here."""
+        cursor = ""
+        while True:
+            params = {"offset": self.at}
+            answer = self._source.ask("GET", params | ({"live": "long-poll", "cursor": cursor} if follow and cursor else {}))
+            headers = answer.headers
+            following = headers.get("stream-next-offset", "")
+            if not following:
+                raise exits.Refused(f"{self._source.url} answers without Stream-Next-Offset: it is no stream of the protocol")
+            self._copy(answer)
+            moved = following != self.at
+            self.at, self._here = following, 0
+            if headers.get("stream-closed", "").lower() == "true":
+                return True
+            if headers.get("stream-up-to-date", "").lower() == "true" or not moved:
+                if not follow:
+                    return False
+                cursor = headers.get("stream-cursor", "0")
+
+    def _go_on_at(self, held: str) -> None:
+        offset, plus, here = held.rpartition("+")
+        if not plus or not here.isdigit():
+            raise exits.Refused(f"the stream {self._name} was written by somebody who sets Stream-Seq ({held!r}): it is no import")
+        self.at, self._here, self.resumed = offset, int(here), True
+
+    def _copy(self, answer: httpx.Response) -> None:
+        kind = answer.headers.get("content-type", "")
+        parts = _json_parts(kind, answer.content, self._here) if is_json(self._type) else _byte_parts(answer.content, self._here)
+        for body, here in parts:
+            self._append(body, f"{self.at}+{here:016d}")
+            self.bytes += len(body)
+
+    def _append(self, body: bytes, place: str) -> None:
+        """Repeated until it is known to be here."""
+        headers = {"content-type": JSON_TYPE if is_json(self._type) else self._type, "stream-seq": place}
+        deadline = time.monotonic() + self._source.patience
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                self._client.call("POST", stream_path(self._name), headers=headers, content=body, stream=self._name)
+                return
+            except exits.Refused as refused:
+                if refused.status == 409 and self._is_here(place):
+                    return
+                raise
+            except (exits.Unknown, exits.Unreachable):
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    def _is_here(self, place: str) -> bool:
+        answer = self._client.call("HEAD", stream_path(self._name), stream=self._name)
+        return bool(answer.headers.get("stream-seq", "") == place)
+
+
+def _json_parts(content_type: str, body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
+    """(array, records of the page that are here after it), without the first `skip` records. Elements keep their bytes."""
+    from polynya.wire.json_records import BadJson, TooManyRecords, parse_records
+
+    if "ndjson" in content_type or "jsonl" in content_type:  # as Ursula answers
+        body = b"[%b]" % b",".join(line for line in body.split(b"\n") if line.strip())
+    try:
+        count, payload, packed = parse_records(body or b"[]")
+    except (BadJson, TooManyRecords) as error:
+        raise exits.Refused(f"a page of the source cannot be taken: {error}") from None
+    lengths = [length for (length,) in iter_unpack("<I", packed)] if packed else [len(payload)] * count  # each with its comma
+    at = sum(lengths[:skip])
+    begin = at
+    for here in range(skip + 1, count + 1):
+        at += lengths[here - 1]
+        if here == count or at + lengths[here] - begin > PART_BYTES:
+            # One level of arrays is taken apart on arrival: a record that is an array keeps its brackets inside these.
+            yield b"[%b]" % payload[begin : at - 1], here
+            begin = at
+
+
+def _byte_parts(body: bytes, skip: int) -> Iterator[tuple[bytes, int]]:
+    for begin in range(skip, len(body), PART_BYTES):
+        part = body[begin : begin + PART_BYTES]
+        yield part, begin + len(part)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not text.isprintable():
+        raise click.UsageError(f"--header {text!r} is none; it looks like 'Authorization: Bearer …'")
+    return name.strip(), value.strip()
+
+
+def _name_of(url: str) -> str:
+    path = unquote(urlsplit(url).path).strip("/")
+    for prefix in ("v1/stream/", "v1/streams/"):
+        path = path.removeprefix(prefix)
+    if not path:
+        raise click.UsageError(f"{url!r} names no stream")
+    return path
+
+
+def _no(url: str, answer: httpx.Response) -> exits.Ended:
+    text: Any = answer.text.strip()[:200]
+    hint = "The source says that there is no such stream." if answer.status_code in (404, 410) else str(text)
+    kind = exits.Unreachable if answer.status_code in LATER else exits.Refused
+    return kind(f"{url} answered {answer.status_code} {answer.reason_phrase}", hint=hint)

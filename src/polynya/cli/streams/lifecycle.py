@@ -1,0 +1,216 @@
+"""The plain verbs on streams: create, info, ls, fork, close, rm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polynya.cli.remote.client import NAMES_LOOKED_AT, Client, server_option, stream_path
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.complete import complete_stream
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS, consistency_option, offset_of
+
+if TYPE_CHECKING:
+    import httpx
+
+
+@click.command("create")
+@click.argument("stream", shell_complete=complete_stream)
+@click.option("--content-type", metavar="TYPE", default="application/json", show_default=True, help="application/json keeps records.")
+@click.option("--ttl", metavar="DURATION", type=WHOLE_SECONDS, help="Delete the stream when nobody used it for this long (90s, 15min, 7d).")
+@click.option("--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339: 2030-01-31T12:00:00Z).")
+@click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep records for so long (7d); older ones go by themselves.")
+@click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep the newest so many bytes (10GiB); what is before them goes.")
+@as_json
+@server_option
+def create_command(
+    client: Client,
+    stream: str,
+    content_type: str,
+    ttl: int | None,
+    expires_at: str | None,
+    keep_age: int | None,
+    keep_bytes: int | None,
+    as_json: bool,
+) -> None:
+    """Create STREAM. It is no error if it exists with the same settings.
+
+    \b
+    polynya create orders
+    polynya create logs/web-1 --content-type text/plain --ttl 7d
+    polynya create events --keep-age 30d --keep-bytes 10GiB
+    """
+    if ttl is not None and expires_at is not None:
+        raise click.UsageError("give --ttl, which counts from the last use, or --expires-at, not both")
+    headers = {"content-type": content_type}
+    if ttl is not None:
+        headers["stream-ttl"] = str(ttl)
+    if expires_at is not None:
+        headers["stream-expires-at"] = expires_at
+    if keep_age is not None:
+        headers["stream-retention-age"] = str(keep_age)
+    if keep_bytes is not None:
+        headers["stream-retention-bytes"] = str(keep_bytes)
+    answer = client.call("PUT", stream_path(stream), headers=headers)
+    _say(client, stream, "created" if answer.status_code == 201 else "is there already", created=answer.status_code == 201, as_json=as_json)
+
+
+@click.command("info")
+@click.argument("stream", shell_complete=complete_stream)
+@consistency_option
+@as_json
+@server_option
+def info_command(client: Client, stream: str, consistency: str, as_json: bool) -> None:
+    """Say what is known of STREAM: content type, first kept and tail offset, whether it is closed, when it expires, what is kept.
+
+    \b
+    polynya info orders
+    polynya info orders --json | jq -r .offset
+    """
+    facts = facts_of(client, stream, consistency)
+    if as_json:
+        output.json_line(facts)
+    else:
+        for key, value in facts.items():
+            if value is not None:
+                shown = ("yes" if value else "no") if isinstance(value, bool) else value
+                click.echo(f"{key.replace('_', ' '):<17}{shown}")
+
+
+@click.command("ls")
+@click.argument("prefix", default="", shell_complete=complete_stream)
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many streams.")
+@consistency_option
+@as_json
+@server_option
+def ls_command(client: Client, prefix: str, limit: int | None, consistency: str, as_json: bool) -> None:
+    """List the streams whose names begin with PREFIX, in order of bucket and name; with --json one object a line.
+
+    \b
+    polynya ls
+    polynya ls flights/ --json | jq -r .name
+    """
+    count = 0
+    after = ""
+    while limit is None or count < limit:
+        wanted = NAMES_LOOKED_AT if limit is None else min(NAMES_LOOKED_AT, limit - count)
+        page = client.names(prefix, after=after, limit=wanted, consistency=consistency)
+        for row in page["streams"]:
+            output.json_line(row) if as_json else click.echo(output.visible(row["name"]))
+        count += len(page["streams"])
+        after = page.get("next") or ""
+        if not after:
+            break
+    if not count:
+        output.notice(f"no streams under '{prefix}'" if prefix else "no streams yet: 'polynya create NAME' makes one")
+
+
+@click.command("fork")
+@click.argument("new")
+@click.option("--from", "source", metavar="STREAM", required=True, shell_complete=complete_stream, help="The stream to begin with.")
+@click.option("--offset", metavar="OFFSET", help="Where to branch off: an offset that a read gave, or 'start'. Default: the tail.")
+@as_json
+@server_option
+def fork_command(client: Client, new: str, source: str, offset: str | None, as_json: bool) -> None:
+    """Make NEW a stream that begins with what another one holds up to an offset; from there on each goes its own way.
+
+    \b
+    polynya fork experiment --from orders
+    polynya fork before-noon --from orders --offset 0000000000000120_0000000000004711
+    """
+    headers = {"stream-forked-from": stream_path(source)}
+    if offset is not None:
+        headers["stream-fork-offset"] = offset_of(offset, fork=True)
+    answer = client.call("PUT", stream_path(new), headers=headers, stream=source)
+    created = answer.status_code == 201
+    _say(client, new, f"forked from {source}" if created else "is there already", created=created, as_json=as_json)
+
+
+@click.command("close")
+@click.argument("stream", shell_complete=complete_stream)
+@as_json
+@server_option
+def close_command(client: Client, stream: str, as_json: bool) -> None:
+    """Close STREAM: it stays readable, but nothing can be appended any more, and those who follow it are told the end.
+
+    \b
+    polynya close orders
+    """
+    answer = client.call("POST", stream_path(stream), headers={"stream-closed": "true"}, stream=stream)
+    if as_json:
+        output.json_line({"name": stream, "closed": True, "offset": answer.headers.get("stream-next-offset")})
+    else:
+        output.notice(f"closed {stream} at offset {answer.headers.get('stream-next-offset')}")
+
+
+@click.command("rm")
+@click.argument("streams", nargs=-1, required=True, shell_complete=complete_stream)
+@click.option("--force", "-f", is_flag=True, help="Streams that are not there are no error.")
+@as_json
+@server_option
+def rm_command(client: Client, streams: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Delete STREAMS, all or up to the first that cannot be deleted. What is in tables already stays there.
+
+    \b
+    polynya rm orders
+    polynya ls scratch/ | xargs polynya rm --force
+    """
+    for stream in streams:
+        deleted = True
+        try:
+            client.call("DELETE", stream_path(stream), stream=stream)
+        except exits.Refused as refused:
+            if not (force and refused.status in (404, 410)):
+                raise
+            deleted = False
+        if as_json:
+            output.json_line({"name": stream, "deleted": deleted})
+        else:
+            output.notice(f"deleted {stream}" if deleted else f"{stream} was not there")
+
+
+def facts_of(client: Client, stream: str, consistency: str = "leader") -> dict[str, Any]:
+    """What HEAD says of a stream; raises `exits.Refused`, with streams of similar names, when there is none."""
+    asked = {} if consistency == "leader" else {"consistency": consistency}
+    return _facts(client, stream, client.call("HEAD", stream_path(stream), params=asked, stream=stream))
+
+
+def facts_if_there(client: Client, stream: str) -> dict[str, Any] | None:
+    """The same, or None when there is none."""
+    answer = client.send("HEAD", stream_path(stream))
+    if answer.status_code == 404:
+        return None
+    if answer.is_error:
+        raise client.refused(answer, stream=stream)
+    return _facts(client, stream, answer)
+
+
+def _facts(client: Client, stream: str, answer: httpx.Response) -> dict[str, Any]:
+    headers = answer.headers
+    ttl = headers.get("stream-ttl")
+    return {
+        "name": stream,
+        "url": client.server + stream_path(stream),
+        "content_type": headers.get("content-type"),
+        "offset": headers.get("stream-next-offset"),
+        "first_offset": headers.get("stream-retained-offset"),
+        "closed": headers.get("stream-closed", "").lower() == "true",
+        "ttl_seconds": int(ttl) if ttl else None,
+        "expires_at": headers.get("stream-expires-at"),
+        "keep_age_seconds": _whole(headers.get("stream-retention-age")),
+        "keep_bytes": _whole(headers.get("stream-retention-bytes")),
+        "incarnation": headers.get("stream-incarnation"),
+    }
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _say(client: Client, stream: str, what: str, *, created: bool, as_json: bool) -> None:
+    if as_json:
+        output.json_line({**facts_of(client, stream), "created": created})
+    else:
+        output.notice(f"{stream} {what}: {client.server}{stream_path(stream)}")

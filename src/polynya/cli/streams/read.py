@@ -1,0 +1,198 @@
+"""`polynya read` and `polynya tail`: what a stream holds, and what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polynya.base.offsets import format_token, parse_token
+from polynya.cli.remote.client import Client, is_json, server_option
+from polynya.cli.streams.lifecycle import facts_of
+from polynya.cli.terminal import output
+from polynya.cli.terminal.complete import complete_stream
+from polynya.cli.terminal.values import BEGIN, SECONDS, Begin, consistency_option, offset_of
+
+if TYPE_CHECKING:
+    from polynya.cli.terminal.read_pages import Page
+
+FORMATS = ("raw", "json", "table")
+_OFFSET = "An offset that a read gave, 'start' or 'now'."
+_FROM = "The same, or a time: so long ago (10m, 2h, 7d) or since (2026-11-01T00:00Z); or -N: the last N records."
+_JSON = "The same as --format json: one object for each {}: offset, records (or text, or base64), up_to_date, closed."
+
+limit_option = click.option("--limit", metavar="N", type=click.IntRange(1), help="Stop after so many records (JSON streams).")
+from_option = click.option("--from", "begin", metavar="WHERE", type=BEGIN, help=_FROM)
+format_option = click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="raw: the bytes of each record; table: columns.  [default: raw]"
+)
+
+
+@click.command("read")
+@click.argument("stream", shell_complete=complete_stream)
+@click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: start]")
+@from_option
+@limit_option
+@format_option
+@click.option("--json", "as_json", is_flag=True, help=_JSON.format("page"))
+@consistency_option
+@server_option
+def read_command(
+    client: Client,
+    stream: str,
+    offset: str | None,
+    begin: Begin | None,
+    limit: int | None,
+    form: str | None,
+    as_json: bool,
+    consistency: str,
+) -> None:
+    """Print what STREAM holds from somewhere to its end: records one a line, other content as it is.
+
+    The offset to go on from is said on stderr. Times are those at which the server took the records; without a zone they are local.
+
+    \b
+    polynya read orders | jq .item
+    polynya read orders --from -20 --format table
+    polynya read orders --from 10m
+    polynya read orders --from 2026-11-01T00:00Z --limit 10
+    polynya read orders --offset 0000000000000120_0000000000004711
+    """
+    from polynya.cli.terminal.read_pages import pages
+    from polynya.cli.terminal.record_formats import JSON, RAW, shower
+
+    form = _form(form, as_json) or RAW
+    ask = partial(facts_of, client, stream, consistency)
+    where = _where(ask, _begin(offset, begin, default="start"))
+    show, left, end = None, limit, ""
+    for page in pages(client, stream, where, local=consistency == "local"):
+        if show is None:
+            _check_limit(limit, stream, page.content_type)
+            show = shower(form, stream, page.content_type)
+        left = _show(page, show, left)
+        end = f"next offset {page.offset}" + (" (closed: nothing will follow)" if page.closed else "")
+        if left == 0:
+            break
+    if form != JSON:
+        output.notice(end)
+
+
+@click.command("tail")
+@click.argument("stream", shell_complete=complete_stream)
+@click.option("--lines", "-n", "last", metavar="N", type=click.IntRange(0), help="The last N records, and no more unless -f is given.")
+@click.option("--follow", "-f", is_flag=True, help="With -n: go on with what is appended.")
+@click.option("--offset", metavar="OFFSET", help=_OFFSET + "  [default: now]")
+@from_option
+@limit_option
+@click.option("--retry", metavar="DURATION", type=SECONDS, default="60s", show_default=True, help="Look for a lost server for so long.")
+@format_option
+@click.option("--json", "as_json", is_flag=True, help=_JSON.format("append"))
+@consistency_option
+@server_option
+def tail_command(
+    client: Client,
+    stream: str,
+    last: int | None,
+    follow: bool,
+    offset: str | None,
+    begin: Begin | None,
+    limit: int | None,
+    retry: float,
+    form: str | None,
+    as_json: bool,
+    consistency: str,
+) -> None:
+    """Print what is appended to STREAM as it comes, until the stream is closed or Ctrl-C.
+
+    When the connection breaks it is made again where it broke: nothing is missed and nothing printed twice. With -n it prints the last
+    records and ends, as other tails do; with -n and -f it goes on after them.
+
+    \b
+    polynya tail orders
+    polynya tail -n 20 -f orders
+    polynya tail orders --from 5m --format table
+    polynya tail orders --offset start --limit 10 | jq .item
+    """
+    from polynya.cli.terminal.record_formats import RAW, shower
+
+    if last is not None and (offset is not None or begin is not None):
+        raise click.UsageError("-n and --from or --offset both say where to begin; give one of them")
+    facts = facts_of(client, stream, consistency)
+    _check_limit(limit, stream, facts["content_type"])
+    show = shower(_form(form, as_json) or RAW, stream, facts["content_type"])
+    wanted = Begin(last=last) if last is not None else _begin(offset, begin, default="now")
+    found = _found(client, facts, wanted, _Follow(live=follow or last is None, retry=retry, local=consistency == "local"))
+    left = limit
+    for page in found:
+        left = _show(page, show, left)
+        if left == 0:
+            return
+    if follow or last is None:
+        output.notice(f"{stream} is closed")
+
+
+@dataclass(frozen=True)
+class _Follow:
+    """Whether a tail goes on with what comes, for how long it looks for a lost server, and whether what the asked node has is enough."""
+
+    live: bool
+    retry: float
+    local: bool
+
+
+def _found(client: Client, facts: dict[str, Any], begin: Begin, how: _Follow) -> Iterator[Page]:
+    """The pages of a tail. By time: first what is there, as only reads find times; then what comes."""
+    from polynya.cli.terminal.read_pages import follow, pages
+
+    stream = facts["name"]
+    where = _where(lambda: facts, begin)
+    if "from_time" in where or not how.live:
+        for page in pages(client, stream, where, local=how.local):
+            yield page
+            where = {"offset": page.offset}
+    if how.live:
+        offset = facts["offset"] if where["offset"] == "now" else where["offset"]
+        yield from follow(client, stream, facts["content_type"], offset, retry_seconds=how.retry, local=how.local)
+
+
+def _begin(offset: str | None, begin: Begin | None, *, default: str) -> Begin:
+    if offset is not None and begin is not None:
+        raise click.UsageError("--from and --offset both say where to begin; give one of them")
+    return begin or Begin(offset=offset_of(offset or default))
+
+
+def _where(ask: Callable[[], dict[str, Any]], begin: Begin) -> dict[str, str]:
+    """The parameters that a read begins with. The last records are found by their numbers: the record half of an offset decides."""
+    if begin.time:
+        return {"from_time": begin.time}
+    if begin.last is None:
+        return {"offset": begin.offset}
+    facts = ask()
+    tail, kept = parse_token(facts["offset"] or ""), parse_token(facts["first_offset"] or "")
+    record = max(0 if tail is None else tail[0] - begin.last, kept[0] if kept else 0)
+    if begin.last == 0 or tail is None:
+        return {"offset": facts["offset"] or "now"}
+    return {"offset": format_token(record, 0) if record else "-1"}
+
+
+def _show(page: Page, show: Any, left: int | None) -> int | None:
+    """Print a page, or as much of it as may be printed; what is left of the limit."""
+    if left is not None:
+        page.cut(left)
+        left -= len(page.records)
+    show(page)
+    return left
+
+
+def _form(form: str | None, as_json: bool) -> str | None:
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} ask for different output; give one of them")
+    return "json" if as_json else form
+
+
+def _check_limit(limit: int | None, stream: str, content_type: str) -> None:
+    if limit is not None and not is_json(content_type):
+        raise click.UsageError(f"--limit counts the records of JSON streams, and {stream} is {content_type}; pipe into 'head -c' instead")

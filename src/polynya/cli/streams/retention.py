@@ -1,0 +1,173 @@
+"""`polynya trim` and `polynya retention`: what goes from the front of streams, now and by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from polynya.base.offsets import parse_token
+from polynya.cli.remote.client import JSON_TYPE, Client, server_option, stream_path
+from polynya.cli.terminal import output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_stream
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.values import SIZE, WHOLE_SECONDS
+
+keep_age_option = click.option("--keep-age", metavar="DURATION", type=WHOLE_SECONDS, help="Keep what is younger than this (90s, 12h, 7d).")
+keep_bytes_option = click.option("--keep-bytes", metavar="SIZE", type=SIZE, help="Keep at least the newest so many bytes (64MiB, 10GB).")
+bucket_option = click.option("--bucket", metavar="BUCKET", help="Of all streams of a bucket that have no retention of their own.")
+
+
+@click.command("trim")
+@click.argument("stream", shell_complete=complete_stream)
+@click.option(
+    "--before", metavar="OFFSET|TIME", help="Forget what lies before an offset, 'now', a time (2030-01-31T12:00:00Z) or as long ago as 10m."
+)
+@keep_bytes_option
+@keep_age_option
+@as_json
+@server_option
+def trim_command(client: Client, stream: str, before: str | None, keep_bytes: int | None, keep_age: int | None, as_json: bool) -> None:
+    """Forget the oldest records of STREAM, for good. Readers who ask for them are told where the first kept record is.
+
+    Forks keep what they inherit, and tables their rows. The space is free again within minutes.
+
+    \b
+    polynya trim orders --before 0000000000000120_0000000000004711
+    polynya trim orders --before 2026-11-01
+    polynya trim orders --keep-bytes 1GiB
+    """
+    body = _trim_body(before, keep_bytes, keep_age)
+    answer = _send(client, "POST", f"{stream_path(stream)}/retention", body, stream=stream)
+    if as_json:
+        output.json_line({"name": stream, **answer})
+        return
+    records, size = answer["records"], output.size(answer["bytes"])
+    what = f"forgot {output.counted(records, 'record')} ({size})" if records else "had nothing before that"
+    output.notice(f"{stream} {what}; the first kept offset is {answer['retained_offset']}")
+
+
+def _trim_body(before: str | None, keep_bytes: int | None, keep_age: int | None) -> dict[str, Any]:
+    given = [option for option in (before, keep_bytes, keep_age) if option is not None]
+    if len(given) != 1:
+        raise click.UsageError("give exactly one of --before, --keep-bytes and --keep-age")
+    if before is not None:
+        return {"before" if before == "now" or parse_token(before) else "before_time": before}
+    return {"keep_bytes": keep_bytes} if keep_bytes is not None else {"keep_age_seconds": keep_age}
+
+
+@click.group("retention", cls=CommandGroup)
+def retention_command() -> None:
+    """Say how much of a stream, or of a bucket's streams, is kept; what is over it goes by itself."""
+
+
+@retention_command.command("set")
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@bucket_option
+@keep_age_option
+@keep_bytes_option
+@click.option("--forever", is_flag=True, help="Keep everything, whatever the bucket says.")
+@as_json
+@server_option
+def set_command(
+    client: Client,
+    stream: str | None,
+    bucket: str | None,
+    keep_age: int | None,
+    keep_bytes: int | None,
+    forever: bool,
+    as_json: bool,
+) -> None:
+    """Keep of STREAM, or of each stream of a bucket, what is young or new enough. With both bounds what is over either goes.
+
+    A stream's own retention replaces its bucket's. Whole pieces go (about 4 MiB), so a little more may be kept; by age, records that
+    share a piece with younger ones go a quarter of the age late at most.
+
+    \b
+    polynya retention set orders --keep-age 30d
+    polynya retention set --bucket logs --keep-age 7d --keep-bytes 50GiB
+    """
+    if forever == (keep_age is not None or keep_bytes is not None):
+        raise click.UsageError("give --keep-age, --keep-bytes or both, or --forever")
+    answer = _send(client, "PUT", _path(stream, bucket), {"age_seconds": keep_age, "bytes": keep_bytes}, stream=stream or "")
+    if as_json:
+        output.json_line({"name": stream or bucket, **answer})
+    else:
+        output.notice(f"{_named(stream, bucket)} keeps {_spelled(answer)}")
+
+
+@retention_command.command("show")
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@bucket_option
+@as_json
+@server_option
+def show_command(client: Client, stream: str | None, bucket: str | None, as_json: bool) -> None:
+    """Say what is kept of STREAM and where its first kept record is, or of a bucket; without a name, of all buckets that have a retention.
+
+    \b
+    polynya retention show
+    polynya retention show orders
+    """
+    if stream is None and bucket is None:
+        buckets = client.call("GET", "/v1/buckets").json()["buckets"]
+        if as_json:
+            output.json_line(buckets)
+        elif buckets:
+            output.table(("bucket", "keeps"), [[each["name"], _spelled(each["retention"])] for each in buckets])
+        else:
+            output.notice("no bucket has a retention: 'polynya retention set --bucket BUCKET --keep-age 7d' gives it one")
+        return
+    answer = client.call("GET", _path(stream, bucket), stream=stream or "").json()
+    if as_json:
+        output.json_line({"name": stream or bucket, **answer})
+        return
+    click.echo(f"{'keeps':<17}{_spelled(answer)}" + (" (its bucket says so)" if stream and answer["from"] == "bucket" else ""))
+    for key in ("retained_offset", "next_offset"):
+        if key in answer:
+            click.echo(f"{key.replace('_', ' '):<17}{answer[key]}")
+
+
+@retention_command.command("clear")
+@click.argument("stream", required=False, shell_complete=complete_stream)
+@bucket_option
+@server_option
+def clear_command(client: Client, stream: str | None, bucket: str | None) -> None:
+    """Take away the retention of STREAM, which then has its bucket's, or of a bucket.
+
+    \b
+    polynya retention clear orders
+    """
+    client.call("DELETE", _path(stream, bucket), stream=stream or "")
+    output.notice(f"{_named(stream, bucket)} has no retention of its own any more")
+
+
+def _path(stream: str | None, bucket: str | None) -> str:
+    if (stream is None) == (bucket is None):
+        raise click.UsageError("name a stream, or a bucket with --bucket")
+    return f"/v1/buckets/{bucket}/retention" if stream is None else f"{stream_path(stream)}/retention"
+
+
+def _named(stream: str | None, bucket: str | None) -> str:
+    return stream if stream is not None else f"bucket {bucket}"
+
+
+def _send(client: Client, method: str, path: str, body: dict[str, Any], *, stream: str) -> dict[str, Any]:
+    headers = {"content-type": JSON_TYPE}
+    answer: dict[str, Any] = client.call(method, path, content=msgspec.json.encode(body), headers=headers, stream=stream).json()
+    return answer
+
+
+def _spelled(retention: dict[str, Any]) -> str:
+    age, size = retention["age_seconds"], retention["bytes"]
+    parts = [] if age is None else [f"records for {_duration(age)}"]
+    parts += [] if size is None else [f"the newest {output.size(size)}"]
+    return ", ".join(parts) or "everything"
+
+
+def _duration(seconds: int) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,225 @@
+"""`polynya sub`: subscriptions, that wake a webhook or a group of workers when their streams grow."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from polynya.cli.remote.client import JSON_TYPE, Client, is_json, server_option, stream_path
+from polynya.cli.streams.lifecycle import facts_if_there
+from polynya.cli.terminal import exits, output
+from polynya.cli.terminal.command_group import CommandGroup
+from polynya.cli.terminal.complete import complete_stream, complete_subscription
+from polynya.cli.terminal.output import as_json
+from polynya.cli.terminal.values import SECONDS
+
+ROOT = "/v1/stream/__ds/subscriptions"
+SHOWN = 100  # streams of one subscription, unless more are asked for
+PAGE = 1000
+_FACTS = ("id", "type", "state", "status", "pattern", "description", "created_at", "generation", "current_holder", "next_attempt_at")
+
+
+@click.group("sub", cls=CommandGroup)
+def sub_command() -> None:
+    """Have a webhook, or one of several workers, woken when streams have something new."""
+
+
+@sub_command.command("create")
+@click.argument("id")
+@click.option("--pattern", metavar="GLOB", help="All streams, also later ones, that match, segment by segment: 'orders/*'.")
+@click.option("--stream", "streams", metavar="STREAM", multiple=True, shell_complete=complete_stream, help="This stream; may be repeated.")
+@click.option("--webhook", metavar="URL", help="POST wakes to this URL, signed.")
+@click.option("--wake-stream", metavar="STREAM", shell_complete=complete_stream, help="Append wakes to this stream; workers claim them.")
+@click.option("--lease", metavar="DURATION", type=SECONDS, help="How long a worker has the work without a sign of life.  [default: 30s]")
+@click.option("--description", metavar="TEXT", help="Words for those who look at it later.")
+@as_json
+@server_option
+def sub_create_command(
+    client: Client,
+    id: str,  # noqa: A002 (the name of the argument in the help)
+    pattern: str | None,
+    streams: tuple[str, ...],
+    webhook: str | None,
+    wake_stream: str | None,
+    lease: float | None,
+    description: str | None,
+    as_json: bool,
+) -> None:
+    """Subscribe to streams as ID. It is no error if it exists with the same settings.
+
+    What is appended later wakes the webhook, or is announced in the wake stream, where the first worker that claims it has it alone until
+    it acknowledges. Streams that are there already count from their tails. In a pattern '*' is one segment of a name, '**' any number.
+
+    \b
+    polynya sub create mailer --pattern 'orders/*' --webhook https://mail.example.com/hook
+    polynya sub create workers --stream jobs --wake-stream wakes --lease 1min
+    """
+    if (webhook is None) == (wake_stream is None):
+        raise click.UsageError("give --webhook URL, or --wake-stream STREAM for workers that claim")
+    if not pattern and not streams:
+        raise click.UsageError("give --pattern GLOB or --stream STREAM: what it watches")
+    body: dict[str, Any] = {"type": "webhook" if webhook else "pull-wake"}
+    told = {"pattern": pattern, "streams": list(streams) or None, "wake_stream": wake_stream, "description": description}
+    body |= {name: value for name, value in told.items() if value is not None}
+    if webhook is not None:
+        body["webhook"] = {"url": webhook}
+    if lease is not None:
+        body["lease_ttl_ms"] = round(lease * 1000)
+    is_missing = wake_stream is not None and not _is_wake_stream(client, wake_stream)
+    answer = client.call("PUT", _path(id), content=_encoded(body), headers={"content-type": JSON_TYPE})
+    created = answer.status_code == 201
+    if wake_stream is not None and is_missing:
+        _create_wake_stream(client, wake_stream, id)
+    if as_json:
+        output.json_line({**answer.json(), "created": created})
+        return
+    output.notice(f"subscription {id} {'created' if created else 'is there already'}, for {_watched(answer.json())}")
+    if wake_stream is not None and created:
+        output.notice(f'  a worker claims with: curl -X POST -d \'{{"worker": "me"}}\' {client.server}{_path(id)}/claim')
+
+
+@sub_command.command("ls")
+@click.argument("prefix", default="", shell_complete=complete_subscription)
+@click.option("--limit", metavar="N", type=click.IntRange(1), help="At most so many.")
+@as_json
+@server_option
+def sub_ls_command(client: Client, prefix: str, limit: int | None, as_json: bool) -> None:
+    """List the subscriptions whose ids begin with PREFIX; with --json one object a line.
+
+    \b
+    polynya sub ls
+    polynya sub ls --json | jq -r 'select(.status == "failed") | .id'
+    """
+    rows: list[dict[str, Any]] = []
+    after = ""
+    while limit is None or len(rows) < limit:
+        wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
+        page = client.call("GET", ROOT, params={"prefix": prefix, "after": after, "limit": wanted}).json()
+        rows += page["subscriptions"]
+        after = page["next"] or ""
+        if not after:
+            break
+    if as_json:
+        for row in rows:
+            output.json_line(row)
+    elif rows:
+        output.table(
+            ("id", "type", "watches", "wakes", "state", "status"),
+            [(row["id"], row["type"], _watched(row), _woken(row), row["state"], row["status"]) for row in rows],
+        )
+    else:
+        output.notice(f"no subscriptions under '{prefix}'" if prefix else "no subscriptions yet: 'polynya sub create' makes one")
+
+
+@sub_command.command("show")
+@click.argument("id", shell_complete=complete_subscription)
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=SHOWN, show_default=True, help="At most so many of its streams.")
+@as_json
+@server_option
+def sub_show_command(client: Client, id: str, limit: int, as_json: bool) -> None:  # noqa: A002
+    """Say how the subscription ID stands: what it waits for, who works on it, and how far each of its streams is acknowledged.
+
+    \b
+    polynya sub show workers
+    polynya sub show workers --json | jq '.streams[] | .acked_offset'
+    """
+    shown = _asked(client, id, min(limit, PAGE))
+    links, after = shown["streams"], shown.get("streams_after")
+    while after and len(links) < limit:
+        page = client.call("GET", _path(id), params={"limit": min(limit - len(links), PAGE), "after": after}).json()
+        links += page["streams"]
+        after = page.get("streams_after")
+    if as_json:
+        output.json_line({**shown, "streams": links, "streams_after": after})
+        return
+    facts = [(name, shown.get(name)) for name in _FACTS]
+    facts += [("wakes", _woken(shown)), ("lease", f"{shown['lease_ttl_ms'] / 1000:g} s")]
+    for name, value in facts:
+        if value not in (None, ""):
+            click.echo(f"{name.replace('_', ' '):<17}{value}")
+    click.echo()
+    output.table(("stream", "linked by", "acknowledged up to"), [(link["path"], link["link_type"], link["acked_offset"]) for link in links])
+    if after:
+        output.notice(f"only the first {output.counted(len(links), 'stream')}; --limit shows more")
+    elif not links:
+        output.notice("no streams match yet")
+
+
+@sub_command.command("rm")
+@click.argument("ids", nargs=-1, required=True, shell_complete=complete_subscription)
+@as_json
+@server_option
+def sub_rm_command(client: Client, ids: tuple[str, ...], as_json: bool) -> None:
+    """Delete the subscriptions IDS; ones that are not there are no error. Their streams stay.
+
+    \b
+    polynya sub rm mailer
+    """
+    for key in ids:
+        client.call("DELETE", _path(key))
+        if as_json:
+            output.json_line({"id": key, "deleted": True})
+        else:
+            output.notice(f"subscription {key} is gone")
+
+
+def _is_wake_stream(client: Client, stream: str) -> bool:
+    """Whether the stream is there, as wakes need it. Raises `exits.Refused` when it is there and cannot take wakes."""
+    facts = facts_if_there(client, stream)
+    if facts is None:
+        return False
+    if not is_json(facts["content_type"] or ""):
+        raise exits.Refused(
+            f"the stream {stream} holds {facts['content_type']}, and wakes are {JSON_TYPE}",
+            hint="Nothing was created. Name another stream; one that is not there is created.",
+        )
+    if facts["closed"]:
+        raise exits.Refused(f"the stream {stream} is closed, so no wake can be appended", hint="Nothing was created. Name another stream.")
+    return True
+
+
+def _create_wake_stream(client: Client, stream: str, key: str) -> None:
+    """Create it after the subscription, which the server may refuse. Raises `exits.Ended`."""
+    try:
+        client.call("PUT", stream_path(stream), headers={"content-type": JSON_TYPE})
+    except exits.Ended as failure:
+        failure.hint = f"The subscription {key} is there; its wakes are announced once the stream is, too: polynya create {stream}"
+        raise
+    output.notice(f"the wake stream {stream} was not there and is created")
+
+
+def _asked(client: Client, key: str, limit: int) -> dict[str, Any]:
+    """The subscription, or a refusal that names those with ids like this one."""
+    try:
+        shown: dict[str, Any] = client.call("GET", _path(key), params={"limit": limit}).json()
+    except exits.Refused as refused:
+        if refused.code == "SUBSCRIPTION_NOT_FOUND":
+            known = [row["id"] for row in client.call("GET", ROOT, params={"limit": PAGE}).json()["subscriptions"]]
+            near = difflib.get_close_matches(key, known, n=3)
+            refused.hint = f"Did you mean {' or '.join(near)}?" if near else "'polynya sub ls' lists the subscriptions."
+        raise
+    return shown
+
+
+def _path(key: str) -> str:
+    return f"{ROOT}/{quote(key, safe='')}"
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(body)
+
+
+def _watched(row: dict[str, Any]) -> str:
+    """`orders/* and 2 streams`."""
+    explicit = row["explicit_streams"]
+    parts = [row["pattern"] or "", output.counted(explicit, "stream") if explicit else ""]
+    return " and ".join(part for part in parts if part) or "nothing"
+
+
+def _woken(row: dict[str, Any]) -> str:
+    return row["webhook"]["url"] if row["webhook"] else f"workers, by {row['wake_stream']}"

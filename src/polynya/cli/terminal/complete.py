@@ -1,0 +1,88 @@
+"""What the shell offers on TAB: names of streams, tables, subscriptions and contexts, asked of the server in a moment or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import click
+from click.shell_completion import CompletionItem
+
+from polynya.cli.remote.targets import Target, contexts_path, find_target, load_contexts
+from polynya.cli.remote.urls import server_urls
+
+ANSWER_SECONDS = 0.7  # nobody waits longer for a list
+NAMES_MAX = 100
+ANSWER_BYTES_MAX = 1 << 20
+
+
+def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Streams whose names begin with what was typed; long lists are cut."""
+    found = _asked(ctx, "/v1/streams?" + urlencode({"prefix": incomplete, "limit": NAMES_MAX}))
+    return _items([row["name"] for row in found["streams"]] if found else [], incomplete)
+
+
+def complete_table(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Tables by name."""
+    found = _asked(ctx, "/v1/tables")
+    return _items([row["name"] for row in found["tables"]] if found else [], incomplete)
+
+
+def complete_subscription(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Subscriptions by id."""
+    found = _asked(ctx, "/v1/stream/__ds/subscriptions?" + urlencode({"limit": NAMES_MAX}))
+    return _items([row["id"] for row in found["subscriptions"]] if found else [], incomplete)
+
+
+def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Contexts by name."""
+    return _items(_quietly(lambda: sorted(load_contexts(contexts_path(os.environ)).known)) or [], incomplete)
+
+
+def _items(names: list[str], incomplete: str) -> list[CompletionItem]:
+    """Only what a shell can take as one plain word: others would have to be quoted differently in each."""
+    plain = [
+        name for name in names if name.startswith(incomplete) and name.isprintable() and not set(name) & set(" \t:,'\"`$\\()<>|&;*?[]{}!#~")
+    ]
+    return [CompletionItem(name) for name in plain[:NAMES_MAX]]
+
+
+def _asked(ctx: click.Context, path: str) -> Any:
+    """The server's answer as JSON, or None: a completion must not fail, and must not print."""
+
+    def ask() -> Any:
+        target = find_target(ctx.params.get("server"), ctx.params.get("context"), os.environ)
+        return _got(target, path)
+
+    return _quietly(ask)
+
+
+def _got(target: Target, path: str) -> Any:
+    import http.client
+    import ssl
+
+    url = urlsplit(server_urls(target.server)[0])
+    host = url.hostname or ""
+    connection = http.client.HTTPConnection(host, url.port or 80, timeout=ANSWER_SECONDS)
+    if url.scheme == "https":
+        trusted = ssl.create_default_context(cafile=target.ca_file or None)
+        connection = http.client.HTTPSConnection(host, url.port or 443, timeout=ANSWER_SECONDS, context=trusted)
+    try:
+        headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+        connection.request("GET", url.path + path, headers=headers)
+        answer = connection.getresponse()
+        return json.loads(answer.read(ANSWER_BYTES_MAX)) if answer.status == 200 else None
+    finally:
+        connection.close()
+
+
+def _quietly(work: Callable[[], Any]) -> Any:
+    import http.client
+
+    try:
+        return work()
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, click.ClickException):
+        return None

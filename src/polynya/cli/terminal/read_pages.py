@@ -1,0 +1,83 @@
+"""Pages of a stream as the verbs get them: a read's answers one after the other, or what a live connection brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from polynya.base.offsets import format_token, parse_token
+from polynya.cli.remote.client import Client, is_json
+from polynya.cli.terminal import exits
+from polynya.client import ClientError, Retry, reading
+from polynya.client.drivers import Feed
+from polynya.client.messages import Talk
+from polynya.client.reading import Place
+
+RETRY_PAUSE_SECONDS = 0.2
+
+
+class Page(msgspec.Struct):
+    """One answer to a read, or one event of a tail. JSON streams have `records`, the exact bytes of each; others have `body`."""
+
+    offset: str  # after it
+    content_type: str
+    body: bytes
+    up_to_date: bool
+    closed: bool
+    records: list[msgspec.Raw] = []
+
+    def __post_init__(self) -> None:
+        if is_json(self.content_type):
+            self.records = msgspec.json.decode(self.body, type=list[msgspec.Raw]) if self.body else []
+            self.body = b""
+
+    @property
+    def first_record(self) -> int:
+        """The number of the first of `records`."""
+        token = parse_token(self.offset)
+        return token[0] - len(self.records) if token else 0
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` records; the offset moves back to the boundary after them."""
+        dropped = self.records[count:]
+        token = parse_token(self.offset)
+        if dropped and token is not None and token[0] >= len(dropped):
+            record, byte = token
+            self.offset = format_token(record - len(dropped), byte - sum(len(bytes(raw).strip()) + 1 for raw in dropped))
+        if dropped:
+            self.records = self.records[:count]
+            self.up_to_date = self.closed = False
+
+
+def pages(client: Client, stream: str, begin: Mapping[str, str], *, local: bool = False) -> Iterator[Page]:
+    """A stream from where the parameters in `begin` say, page by page, up to its end. Raises `exits.Ended`."""
+    place = Place(stream, begin.get("offset", ""), from_time=begin.get("from_time", ""), local=local)
+    yield from _given(client, place, reading.read(place, Retry(seconds=0)))
+
+
+def follow(client: Client, stream: str, content_type: str, offset: str, *, retry_seconds: float, local: bool = False) -> Iterator[Page]:
+    """Appends to a stream, from `offset` until it is closed, over as many connections as it takes.
+
+    Raises `exits.Refused` when the stream is gone, `exits.Unreachable` when no server was found for `retry_seconds`.
+    """
+    place = Place(stream, offset, local=local)
+    place.content_type = content_type
+    try:
+        for page in _given(client, place, reading.follow(place, Retry(seconds=retry_seconds, pause_seconds=RETRY_PAUSE_SECONDS))):
+            if page.body or page.records:
+                yield page
+    except exits.Unreachable as unreachable:
+        unreachable.hint = f"Go on with: polynya tail {stream} --offset {place.offset}"
+        raise
+
+
+def _given(client: Client, place: Place, talk: Talk[None]) -> Iterator[Page]:
+    feed = Feed(client.wire, talk)
+    try:
+        for page in feed:
+            yield Page(page.offset, page.content_type, page.body, page.up_to_date, page.closed)
+    except ClientError as error:
+        raise client.ended(error, place.what, stream=place.name) from None
+    finally:
+        feed.close()

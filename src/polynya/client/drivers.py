@@ -1,0 +1,219 @@
+"""Who carries out talks: their effects done in order, blocking and asynchronously."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polynya.client.clock import heard
+from polynya.client.errors import ClientError
+from polynya.client.messages import Effect, Give, Heard, More, Open, Pause, Send, Talk
+
+if TYPE_CHECKING:
+    from polynya.client.http import AsyncOpened, AsyncWire, Opened, Wire
+
+Result = TypeVar("Result")
+
+
+class Line:
+    """Carries out one talk: at most one answer is open."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._opened: Opened | None = None
+
+    def do(self, effect: Effect) -> Heard:
+        if isinstance(effect, Pause):
+            self.close()
+            time.sleep(effect.seconds)
+            return heard()
+        if isinstance(effect, More):
+            assert self._opened is not None
+            return heard(self._opened.more())
+        self.close()
+        if isinstance(effect, Open):
+            answer, self._opened = self._wire.open(effect.request)
+            return heard(answer)
+        assert isinstance(effect, Send)
+        return heard(self._wire.send(effect.request))
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def run(self, talk: Talk[Result]) -> Result:
+        """A talk that gives nothing but its result."""
+        try:
+            effect = next(talk)
+            while True:
+                effect = talk.send(self.do(effect))
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        finally:
+            talk.close()
+            self.close()
+
+
+class Feed(Iterator[Any]):
+    """What a talk gives, one by one. What broke it off is said again by every later call: it has not come to its end."""
+
+    def __init__(self, wire: Wire, talk: Talk[None]) -> None:
+        self._line = Line(wire)
+        self._talk = talk
+        self._began = False
+        self._broken: ClientError | None = None
+
+    def __next__(self) -> Any:
+        if self._broken is not None:
+            raise self._broken
+        try:
+            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            self._began = True
+            while not isinstance(effect, Give):
+                effect = self._talk.send(self._line.do(effect))
+            return effect.value
+        except BaseException as error:
+            self._broken = _break(error)
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._talk.close()
+        self._line.close()
+
+
+class AsyncLine:
+    """Carries out one talk: at most one answer is open."""
+
+    def __init__(self, wire: AsyncWire) -> None:
+        self._wire = wire
+        self._opened: AsyncOpened | None = None
+
+    async def do(self, effect: Effect) -> Heard:
+        if isinstance(effect, Pause):
+            await self.close()
+            await asyncio.sleep(effect.seconds)
+            return heard()
+        if isinstance(effect, More):
+            assert self._opened is not None
+            return heard(await self._opened.more())
+        await self.close()
+        if isinstance(effect, Open):
+            answer, self._opened = await self._wire.open(effect.request)
+            return heard(answer)
+        assert isinstance(effect, Send)
+        return heard(await self._wire.send(effect.request))
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            await opened.close()
+
+    async def run(self, talk: Talk[Result]) -> Result:
+        """A talk that gives nothing but its result."""
+        try:
+            effect = next(talk)
+            while True:
+                effect = talk.send(await self.do(effect))
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        finally:
+            talk.close()
+            await self.close()
+
+
+class AsyncFeed(AsyncIterator[Any]):
+    """What a talk gives, one by one. A caller that is cancelled takes nothing along: what it waited for goes on, and the next call waits
+    for that. What broke it off is said again by every later call: it has not come to its end."""
+
+    def __init__(self, wire: AsyncWire, talk: Talk[None]) -> None:
+        self._line = AsyncLine(wire)
+        self._talk = talk
+        self._began = False
+        self._doing: asyncio.Task[Heard] | None = None  # what the talk waits for
+        self._called = False
+        self._broken: ClientError | None = None
+
+    async def __anext__(self) -> Any:
+        if self._called:
+            raise RuntimeError("another task waits here for the next one")
+        if self._broken is not None:
+            raise self._broken
+        self._called = True
+        try:
+            while (given := self._on()) is None:
+                assert self._doing is not None
+                await _ended(self._doing)
+            return given.value
+        except asyncio.CancelledError:
+            raise
+        except StopIteration:
+            await self.close()
+            raise StopAsyncIteration from None
+        except BaseException as error:
+            self._broken = _break(error)
+            await self.close()
+            raise
+        finally:
+            self._called = False
+
+    def _on(self) -> Give | None:
+        """What the talk gives next; None: it waits for something."""
+        if self._doing is None:
+            effect = self._talk.send(heard()) if self._began else next(self._talk)
+            self._began = True
+        elif self._doing.done():
+            done, self._doing = self._doing, None
+            effect = self._talk.send(done.result())
+        else:
+            return None
+        if isinstance(effect, Give):
+            return effect
+        self._doing = asyncio.get_running_loop().create_task(self._line.do(effect))
+        self._doing.add_done_callback(_look)
+        return None
+
+    async def close(self) -> None:
+        self._talk.close()
+        doing, self._doing = self._doing, None
+        try:
+            if doing is not None:
+                doing.cancel()
+                await _ended(doing)
+        finally:
+            await self._line.close()
+
+
+async def _ended(doing: asyncio.Task[Heard]) -> None:
+    """Waits for its end, whatever that is; who waits may be cancelled. (`asyncio.wait` costs three times as much.)"""
+    ended = asyncio.get_running_loop().create_future()
+
+    def end(_: asyncio.Task[Heard]) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    doing.add_done_callback(end)
+    try:
+        await ended
+    finally:
+        doing.remove_done_callback(end)
+
+
+def _look(done: asyncio.Task[Heard]) -> None:
+    """An error is told to the next call; where there is none, it is nobody's."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _break(error: BaseException) -> ClientError | None:
+    """What later calls are told."""
+    if isinstance(error, StopIteration):
+        return None
+    if isinstance(error, ClientError):
+        return error
+    return ClientError(f"it was broken off by {type(error).__name__}: begin another one, a reader where its `offset` says")

@@ -1,0 +1,178 @@
+"""Who leads the meta group brings the groups to where the map wants them: looks, plans (`polynya.replica.planner`), takes the steps, and looks
+again. It keeps nothing that the next leader would need: whatever was under way when this one was lost is seen in the map and in the groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.cluster.map_cache import Maps, birth_command
+from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.status import KNOWS_MAPS, ClusterView, observed
+from polynya.config.core_start import CoreStart
+from polynya.raft import Refusal
+from polynya.replica.planner import (
+    Balanced,
+    Change,
+    Observed,
+    Place,
+    Placed,
+    Remove,
+    Step,
+    Transfer,
+    may_rest,
+    plan,
+)
+from polynya.stream.commands import Command, GroupPlaced, NodeAnnounce, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.stream.placement import META_GROUP, Map
+from polynya.stream.replies import Code, Reply
+from polynya.stream.state.feature_level import level_of
+
+BUSY_SECONDS = 0.1  # between two looks while something moves …
+WAIT_SECONDS = 1.0  # … while something should, and cannot yet …
+IDLE_SECONDS = 5.0  # … and while there is nothing to do: a change of the map wakes it
+log = logging.getLogger("polynya.cluster")
+
+
+class Proposing(Protocol):
+    async def call(self, group: int, command: Command) -> Reply: ...
+
+
+class Controller:
+    """Of core 0. `leads` says whether this node leads the meta group."""
+
+    def __init__(
+        self, start: CoreStart, maps: Maps, view: ClusterView, steering: Steering, service: Proposing, leads: Callable[[], bool]
+    ) -> None:
+        self._start, self._maps, self._view, self._steering, self._service, self._leads = start, maps, view, steering, service, leads
+        self._news = asyncio.Event()
+        self._away: dict[int, float] = {}  # node -> since when, of those that this lead has found away at each look
+        self._trouble = ""
+        self._rested = 0  # the epoch at which nothing was left to do
+        self.steps = 0  # taken so far
+        maps.on_map.append(lambda now: self._news.set())
+
+    def led(self, group: int) -> None:
+        """Somebody else leads a group, perhaps this node."""
+        if group == META_GROUP:
+            self._away = {}  # who was away under an earlier lead may have been there since
+            if self._leads():
+                self._news.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            pause = IDLE_SECONDS
+            try:
+                pause = await self._round() if self._leads() else await self._announce()
+                self._trouble = ""
+            except PolynyaError as fault:
+                pause = WAIT_SECONDS
+                if str(fault) != self._trouble:
+                    self._trouble = str(fault)
+                    log.info("placement is looked at again soon", extra={"error": str(fault)})
+            try:
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+
+    async def _round(self) -> float:
+        """Look, plan, act; how long to wait."""
+        now = self._maps.now
+        if not now.epoch:
+            return await self._bear()
+        await self._announce()
+        if await self._let_in(now):
+            return WAIT_SECONDS
+        give_up = self._start.config.cluster.replace_after
+        if not give_up and self._rested == now.epoch:
+            return IDLE_SECONDS
+        seen = observed(await self._view.gather())
+        seen = msgspec.structs.replace(seen, lost=self._lost(now, seen, give_up))
+        steps = await asyncio.to_thread(plan, now, seen)  # of a thousand groups some 20 ms
+        for step in steps:
+            if not self._leads():
+                return 0.0
+            await self._take(step)
+        if steps:
+            return BUSY_SECONDS
+        self._rested = now.epoch if may_rest(now, seen) else 0
+        return IDLE_SECONDS if self._rested else WAIT_SECONDS
+
+    def _lost(self, now: Map, seen: Observed, give_up: float) -> frozenset[int]:
+        """Nodes that have been away for so long that others get what they have."""
+        clock = asyncio.get_running_loop().time()
+        self._away = {node: self._away.get(node, clock) for node in now.members if node not in seen.up}
+        return frozenset(node for node, since in self._away.items() if give_up and clock - since >= give_up)
+
+    async def _bear(self) -> float:
+        """The first map, once all nodes know what one is: an older release could not read the log any more."""
+        told = await self._view.gather()
+        here = {node for node, _ in told}
+        if all(part.maps >= KNOWS_MAPS for part in told.values()) and here >= set(self._start.birth.nodes) and self._start.birth.nodes:
+            await self._propose(birth_command(self._start.birth, self._start.config.cluster))
+            log.info("the cluster has its first map", extra={"nodes": len(self._start.birth.nodes)})
+        return WAIT_SECONDS
+
+    async def _let_in(self, now: Map) -> bool:
+        """The read replicas that the cluster was to have from its birth on; whether there is one to come."""
+        birth = self._start.birth
+        coming = [node for node in self._start.config.cluster.nodes if node.id in birth.readers and node.id not in now.nodes]
+        known = coming and self._view.works_at() >= level_of(ReaderAdd)
+        for node in coming if known else ():
+            await self._propose(ReaderAdd(NodeRecord(node.id, node.peer, node.http, node.zone)))
+            log.info("a read replica belongs to the cluster", extra={"read_replica": node.id})
+        return bool(coming)
+
+    async def _announce(self) -> float:
+        """This node says where it is now, when the map has it otherwise."""
+        now, cluster = self._maps.now, self._start.config.cluster
+        record = now.nodes.get(cluster.node)
+        if now.epoch and record is not None and record.state != NodeState.REMOVED:
+            own, cores = cluster.own, self._start.cores
+            if (record.peer, record.http, record.zone, record.cores) != (own.peer, own.http, own.zone or record.zone, cores):
+                await self._propose(NodeAnnounce(own.id, own.peer, own.http, own.zone or record.zone, cores))
+        return IDLE_SECONDS
+
+    async def _take(self, step: Step) -> None:
+        """One step. What does not work out is seen, and planned anew."""
+        self.steps += 1
+        match step:
+            case Place(group, goal, first, epoch):
+                log.info("a group is placed anew", extra={"of_group": group, "voters": _listed(goal), "first": first})
+                await self._propose(PlaceGroup(group, goal, first, epoch))
+            case Placed(group, voters, epoch):
+                log.info("a group has arrived", extra={"of_group": group, "voters": _listed(voters)})
+                await self._propose(GroupPlaced(group, voters, epoch))
+            case Change(group, _, configuration):
+                refused(step, await self._steering.change(group, configuration))
+            case Transfer(group, _, to):
+                refused(step, await self._steering.transfer(group, to))
+            case Remove(node) if self._maps.now.nodes[node].state == NodeState.LEAVING:  # else it is to stay after all
+                log.info("a node has nothing any more, and is removed", extra={"removed": node})
+                await self._propose(NodeSet(node, NodeState.REMOVED))
+            case Balanced():
+                log.info("replicas and leads are balanced")
+                await self._propose(SetBalancing(False))
+
+    async def _propose(self, command: Command) -> None:
+        reply = await self._service.call(META_GROUP, command)
+        if reply.code >= Code.NOT_FOUND and reply.code != Code.NOT_YET:
+            log.warning("the map does not take a step", extra={"step": type(command).__name__, "reason": str(reply.detail)})
+
+
+def refused(step: Change | Transfer, refusal: Refusal | None) -> None:
+    """A group that is not ready for its step is asked again."""
+    if refusal is not None:
+        log.debug("a group is not ready for its next step", extra={"of_group": step.group, "reason": refusal.name})
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    return ",".join(map(str, nodes))

@@ -1,0 +1,131 @@
+"""Which history of its cluster, and how many groups, a node without data begins with: it asks the other nodes and the object store (F4).
+
+What was born before any of them had answered is provisional: the node goes on asking until it has heard all others, and begins anew when one
+of them is in a later history. Nothing is lost by that: a member that finds nothing on its disk takes no part before it has heard all
+others, so that a folder which has an entry of a log is never begun anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from polynya import __version__
+from polynya.base import levels
+from polynya.base.errors import ConfigError
+from polynya.cluster.certificates import peer_tls_of
+from polynya.config.cluster_settings import ClusterNode
+from polynya.config.model import Config
+from polynya.config.node_identity import Birth, Learned, journal_id_of
+from polynya.objectstore import StoreUnavailable, open_store, read_root
+from polynya.raft import Kind
+from polynya.transport import PROTOCOL_MAX, PROTOCOL_MIN, Dialer, Hello, PeerTls, report_lost
+from polynya.wal import Journal, SnapshotStore
+
+STORE_SECONDS = 5.0
+ASK_SECONDS, ASK_SECONDS_MAX = 0.5, 15.0  # between two rounds of questions
+_ENTRIES = (Kind.COMMAND, Kind.NOOP, Kind.CONFIGURATION)
+log = logging.getLogger("polynya.node")
+
+
+async def learn(config: Config) -> Learned:
+    """What the others that answer, and the store, say of the cluster."""
+    told = await ask_others(config, config.cluster.others)
+    histories = [hello.history for hello in told.values()]
+    if config.cluster.others:
+        histories.append(await _of_the_store(config))
+    newest = max((hello for hello in told.values()), key=lambda hello: hello.history, default=None)
+    groups = newest.groups if newest is not None else 0
+    return Learned(max(histories, default=0), groups, next((hello.node for hello in told.values() if hello.removed), 0))
+
+
+async def ask_others(config: Config, nodes: Iterable[ClusterNode]) -> dict[int, Hello]:
+    """What those of these nodes say of themselves that answer. On a loop of its own, or the supervisor's."""
+    asyncio.get_running_loop().set_exception_handler(report_lost)
+    try:
+        tls = peer_tls_of(config.cluster)
+    except ConfigError:  # said by whoever needs it to start
+        return {}
+
+    async def ask(node: ClusterNode) -> tuple[int, Hello | None]:
+        return node.id, await _ask(config, node, tls)
+
+    answers = await asyncio.gather(*map(ask, nodes))
+    return {number: hello for number, hello in answers if hello is not None}
+
+
+async def _ask(config: Config, node: ClusterNode, tls: PeerTls | None) -> Hello | None:
+    cluster = config.cluster
+    # History 0 is none: a release that does not know the question refuses it, and says the same.
+    own = Hello(PROTOCOL_MIN, PROTOCOL_MAX, cluster.id, 0, 0, cluster.node, 0, 1, "", __version__, levels.LEVEL, asks=True)
+    try:
+        return await Dialer(own, node.id, node.peer_place, tls, lambda hello: None).ask()
+    except OSError:
+        return None
+
+
+async def _of_the_store(config: Config) -> int:
+    """The history that the store's root is used by; 0 when that is not to be learned here: the cores say what is wrong with a store."""
+    store = None
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            store = open_store(config.store)
+            marker = await read_root(store) if store is not None else None
+    except (ConfigError, StoreUnavailable, TimeoutError):
+        return 0
+    finally:
+        if store is not None:
+            await store.close()
+    return marker.history if marker is not None and marker.cluster_id == config.cluster.id else 0
+
+
+async def differs(config: Config, birth: Birth, unheard: set[int]) -> bool:
+    """Ask those that were not heard yet, once. Whether one of them is of another cluster than this folder was born for; who is as this node
+    is is taken out of `unheard`."""
+    told = await ask_others(config, [node for node in config.cluster.others if node.id in unheard])
+    for number, hello in told.items():
+        if is_other(config, birth, Learned(hello.history, hello.groups)):
+            return True
+        if hello.history == birth.history:
+            unheard.discard(number)
+    return False
+
+
+def is_other(config: Config, birth: Birth, learned: Learned) -> bool:
+    """Whether a folder without data should rather begin with what was learned."""
+    if learned.history > birth.history:
+        return True
+    return learned.history == birth.history and config.groups is None and learned.groups not in (0, birth.groups)
+
+
+def begun_anew(folder: Path, birth: Birth) -> bool:
+    """Take away what the cores of a provisional folder have made, if no log of theirs has an entry. Whether that is so. Raises CorruptData."""
+    if not all(_is_blank(folder / f"core-{core}", journal_id_of(birth.cluster_id, core), birth.groups) for core in range(birth.cores)):
+        log.error("the cluster goes on in another history, and this folder has data of an earlier one: begin on an empty folder")
+        return False
+    for core in folder.glob("core-*"):
+        shutil.rmtree(core)
+    return True
+
+
+def _is_blank(folder: Path, journal_id: int, groups: int) -> bool:
+    if not folder.exists():
+        return True
+    journal = Journal.open(folder / "journal", journal_id=journal_id)
+    try:
+        if any(frame.kind in _ENTRIES for frame in journal.entries()):
+            return False
+    finally:
+        journal.close()
+    store = SnapshotStore(folder / "snapshots")
+    return not any(link.index for group in range(groups + 1) for link in store.links(group))
+
+
+def settled(birth: Birth) -> Birth:
+    """It stays what it is."""
+    return msgspec.structs.replace(birth, provisional=False)

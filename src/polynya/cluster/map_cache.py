@@ -1,0 +1,152 @@
+"""The newest map of the cluster that this core knows. Core 0 has it from its replica of the meta group, and tells its siblings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.base.msgpack import UNREADABLE
+from polynya.config.cluster_settings import ClusterConfig, ClusterNode
+from polynya.config.node_identity import Birth
+from polynya.stream.commands import ClusterBorn, NodeRecord
+from polynya.stream.placement import Map, born
+from polynya.transport import Hello, Reply, Transport, address, node_of
+from polynya.wire.hosts import bare_host
+
+KIND_MAP = 1007  # beside those of health, access, farewell and the cluster's view
+ASK_SECONDS = 2.0  # one that does not answer is passed over
+log = logging.getLogger("polynya.cluster")
+_DECODER = msgspec.msgpack.Decoder(Map)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Maps:
+    """Of one core. `now` has epoch 0 until the meta group has said something: as the cluster was born, or nothing on a node that joins. What
+    a node has is made and deleted by maps of later epochs alone.
+
+    `on_map` are called on the loop with each newer map, epochs never going back; who is added later has to look at `now` itself.
+    """
+
+    def __init__(self, birth: Birth, cluster: ClusterConfig, transport: Transport | None, *, core: int) -> None:
+        self.now = map_at_birth(birth, cluster)
+        self.on_map: list[Callable[[Map], None]] = []
+        self._transport = transport
+        self._core = core
+        self._node = birth.node
+        self._asked = 0  # the node that was asked last
+        self._behind: set[int] = set()  # nodes that have said that they know less, and have not been told yet
+        if transport is not None:
+            transport.on(KIND_MAP, self._hear)
+            transport.on_met = self._met
+
+    def take(self, found: Map | None) -> None:
+        """What the replica of the meta group has, or core 0 has told."""
+        if found is None or found.epoch <= self.now.epoch:
+            return
+        self.now = found
+        for look in self.on_map:
+            look(found)
+        if self._core == 0 and self._transport is not None:
+            body = _ENCODER.encode(found)
+            for core in self._transport.others:
+                self._transport.send(core, KIND_MAP, body)
+
+    async def ask(self) -> None:
+        """A core that started later than the last change, or missed it. For core 0 nothing."""
+        if self._core == 0 or self._transport is None:
+            return
+        try:
+            body = await self._transport.call(0, KIND_MAP, _ENCODER.encode(self.now.epoch))
+        except PolynyaError:
+            return  # asked again soon
+        if body:
+            self.take(_DECODER.decode(body))
+
+    async def ask_another(self) -> None:
+        """Core 0, of one other node after the other. Whoever was away while others came does not know them, and lets none of them in: where one of
+        those leads the meta group, its log says nothing here. A map is of what is committed, so anybody's is as good."""
+        self._behind.intersection_update(self.now.members)
+        for node in sorted(self._behind):
+            self._tell(node)
+        others = [number for number in self.now.members if number != self._node]
+        if self._core or self._transport is None or not others:
+            return
+        self._asked = next((number for number in others if number > self._asked), others[0])
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                body = await self._transport.call(address(self._asked, 0), KIND_MAP, _ENCODER.encode(self.now.epoch))
+            found = _DECODER.decode(body) if body else None
+        except (PolynyaError, TimeoutError):
+            return  # the next one, then
+        except UNREADABLE as error:
+            log.warning("the map of another node makes no sense", extra={"node": self._asked, "reason": str(error)})
+            return
+        self.take(found)
+
+    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
+        told = msgspec.msgpack.decode(body, type=int | Map)
+        if isinstance(told, int):
+            reply(_ENCODER.encode(self.now) if self.now.epoch > told else b"")
+        elif sender == 0 or (self._core == 0 and node_of(sender)):
+            self.take(told)
+            reply(b"")
+
+    def _met(self, hello: Hello) -> None:
+        """Who was away may know none of those that are left of a majority with it, and so could ask nobody."""
+        if self._core == hello.core == 0 and hello.epoch < self.now.epoch:
+            self._behind.add(hello.node)
+            self._tell(hello.node)
+
+    def _tell(self, node: int) -> None:
+        def done(answer: bytes | BaseException) -> None:
+            if not isinstance(answer, BaseException):
+                self._behind.discard(node)
+
+        assert self._transport is not None
+        self._transport.call_nowait(address(node, 0), KIND_MAP, _ENCODER.encode(self.now), done)
+
+
+class NodeHosts:
+    """The bare hosts of the cluster's nodes: those of the settings, and those of the newest map. Computed once for each map."""
+
+    def __init__(self, cluster: ClusterConfig, maps: Maps | None) -> None:
+        self._listed = cluster.nodes
+        self._maps = maps
+        self._map: Map | None = None
+        self._hosts: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        if self._maps is not None and self._map is not self._maps.now:
+            self._map = self._maps.now
+            self._hosts = _hosts_of((*self._listed, *(self._map.nodes[number] for number in self._map.members)))
+        return self._hosts
+
+
+def _hosts_of(nodes: Iterable[ClusterNode | NodeRecord]) -> frozenset[str]:
+    return frozenset(bare_host(place) for node in nodes for place in (node.peer, urlsplit(node.http).netloc)) - {""}
+
+
+def birth_command(birth: Birth, cluster: ClusterConfig) -> ClusterBorn:
+    """The first map: the same from every node of the birth list, addresses as this one's settings have them."""
+    listed = {node.id: node for node in cluster.nodes}
+    zones = dict(zip(birth.nodes, birth.zones, strict=False))
+    records = [
+        NodeRecord(
+            number, listed[number].peer if number in listed else "", listed[number].http if number in listed else "", zones.get(number, "")
+        )
+        for number in birth.nodes
+    ]
+    return born(records, birth.groups, birth.replicas or len(records), everywhere=not birth.replicas)
+
+
+def map_at_birth(birth: Birth, cluster: ClusterConfig) -> Map:
+    """Epoch 0. Empty for a node that joined later."""
+    if not birth.nodes:
+        return Map(0, cluster.replicas, {}, {})
+    command = birth_command(birth, cluster)
+    return Map(0, command.replicas, {node.id: node for node in command.nodes}, dict(enumerate(command.placements)))

@@ -1,0 +1,223 @@
+"""What operators do to a cluster: each act is checked against what is there now, then written into the map; the controller does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Unavailable
+from polynya.cluster.controller import Proposing
+from polynya.cluster.map_cache import Maps
+from polynya.cluster.reconfiguration import Steering
+from polynya.cluster.status import ClusterView, observed
+from polynya.config.cluster_settings import checked_node
+from polynya.front.http.api.cluster import ClusterRefused, NewNode
+from polynya.replica import refusals
+from polynya.replica.planner import Observed
+from polynya.stream.commands import Command, NodeAdd, NodePromote, NodeRecord, NodeSet, NodeState, PlaceGroup, ReaderAdd, SetBalancing
+from polynya.stream.placement import META_GROUP, NODE_NUMBER_MAX, Map
+from polynya.stream.replies import Code
+
+STATES = {"cordon": NodeState.CORDONED, "uncordon": NodeState.ACTIVE, "drain": NodeState.DRAINING, "remove": NodeState.LEAVING}
+
+
+class Acts:
+    """Of one core of a node in a cluster."""
+
+    def __init__(self, view: ClusterView, maps: Maps, steering: Steering, service: Proposing, cluster_id: str) -> None:
+        self._view, self._maps, self._steering, self._service, self._cluster_id = view, maps, steering, service, cluster_id
+
+    async def look(self) -> dict[str, Any]:
+        return await self._view.look()
+
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
+
+    async def add(self, node: NewNode) -> dict[str, Any]:
+        """A node more, or one in the place of another."""
+        now, seen = await self._see()
+        if node.replaces and node.reader:
+            raise ClusterRefused("INVALID_REQUEST", "a read replica takes over from no other node")
+        if node.replaces:
+            refuse(refusals.replacing(now, seen, node.replaces, node.id, node.peer))
+            old = now.nodes.get(node.id, now.nodes[node.replaces])  # the heir itself, if this was asked before
+            node = msgspec.structs.replace(node, peer=node.peer or old.peer, http=node.http or old.http, zone=node.zone or old.zone)
+        number = node.id or max(now.nodes, default=0) + 1
+        if not node.peer or not node.http:
+            raise ClusterRefused("INVALID_REQUEST", "a node needs peer (HOST:PORT, for the other nodes) and http (the URL for clients)")
+        try:
+            parsed = checked_node(str(number), node.peer, node.http, node.zone)
+        except ValueError as error:
+            raise ClusterRefused("INVALID_REQUEST", str(error)) from None
+        if number > NODE_NUMBER_MAX:
+            raise ClusterRefused("CLUSTER_REFUSED", f"all numbers up to {NODE_NUMBER_MAX} have been given")
+        record = NodeRecord(parsed.id, parsed.peer, parsed.http, parsed.zone, replaces=node.replaces, reader=node.reader)
+        command = ReaderAdd(record) if node.reader else NodeAdd(record, node.rebalance and not node.replaces)
+        epoch = await self._write(command)
+        peers = [each for each in now.nodes.values() if each.peer and each.id in now.members and each.id not in (node.replaces, number)]
+        return {
+            "epoch": epoch,
+            "cluster": self._cluster_id,
+            "groups": max(now.groups),
+            "node": _shown(record),
+            "peers": [_shown(each) for each in sorted(peers, key=lambda each: each.id not in seen.up)],
+        }
+
+    async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
+        now, seen = await self._see()
+        unknown = refusals.unknown(now, node)
+        if unknown:
+            raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        wanted = NodeState.EMPTYING if replicas else STATES[act]
+        if act == "cordon":
+            refuse(refusals.cordoning(now, node))
+        elif act == "drain" and not replicas:
+            refuse(refusals.draining(now, seen, node))
+        elif act != "uncordon" and now.nodes[node].state != wanted:
+            refuse(refusals.emptying(now, seen, node))
+        return {"epoch": await self._write(NodeSet(node, wanted)), "node": node}
+
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
+        """A read replica is to be a node like the others."""
+        now, seen = await self._see()
+        unknown = refusals.unknown(now, node)
+        if unknown:
+            raise ClusterRefused("NODE_NOT_FOUND", unknown)
+        refuse(refusals.promoting(now, seen, node))
+        epoch = now.epoch
+        if now.nodes[node].reader:
+            epoch = await self._write(NodePromote(node, rebalance))
+        return {"epoch": epoch, "node": node}
+
+    async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
+        now, seen = await self._see()
+        self._check_group(now, group)
+        refuse(refusals.moving(now, seen, group, source, target))
+        placement = now.groups[group]
+        goal = tuple(sorted({*placement.voters, target} - {source}))
+        first = target if placement.first == source and now.nodes[target].state < NodeState.DRAINING else placement.first
+        epoch = now.epoch
+        if goal != placement.goal:
+            epoch = await self._write(PlaceGroup(group, goal, first if first in goal else goal[0], placement.epoch))
+        return {"epoch": epoch, "group": group, "goal": list(goal)}
+
+    async def transfer(self, group: int, target: int) -> dict[str, Any]:
+        now, seen = await self._see()
+        self._check_group(now, group)
+        refuse(refusals.transferring(now, seen, group, target))
+        placement = now.groups[group]
+        epoch, pending = now.epoch, ""
+        written = placement.first != target
+        if written:
+            epoch = await self._write(PlaceGroup(group, placement.goal, target, placement.epoch))
+        if seen.groups[group].leader != target:
+            pending = await self._hand_over(group, target, begun=written)
+        return {"epoch": epoch, "group": group, "first": target, "pending": pending}
+
+    async def rebalance(self, replicas: int) -> dict[str, Any]:
+        now, _ = await self._see()
+        refuse(refusals.balancing(now, replicas))
+        return {"epoch": await self._write(SetBalancing(True, replicas))}
+
+    async def _hand_over(self, group: int, target: int, *, begun: bool) -> str:
+        """Why that is not done yet. `begun`: who is to lead is written, so that the lead follows by itself, and nothing is refused any more; else raises
+        `ClusterRefused`, Unavailable and OutcomeUnknown."""
+        try:
+            refusal = await self._steering.transfer(group, target)
+        except (Unavailable, OutcomeUnknown) as fault:
+            if not begun:
+                raise
+            why = str(fault)
+        else:
+            why = "" if refusal is None else refusal.name.lower().replace("_", " ")
+        if why and not begun:
+            refuse(f"group {group} does not hand over: {why}")
+        return f"group {group} is not handed over yet: {why}" if why else ""
+
+    async def _see(self) -> tuple[Map, Observed]:
+        now = self._maps.now
+        if not now.epoch:
+            raise ClusterRefused(
+                "CLUSTER_UNREADY", "the cluster has no map yet: its first is written once all nodes have met, each of a release with maps"
+            )
+        return now, observed(await self._view.gather())
+
+    def _check_group(self, now: Map, group: int) -> None:
+        if group not in now.groups:
+            raise ClusterRefused("GROUP_NOT_FOUND", f"there is no group {group}; the groups are 0 to {max(now.groups)}")
+
+    async def _write(self, command: Command) -> int:
+        """Into the map; its epoch then. What this core knows of it follows."""
+        try:
+            reply = await self._service.call(META_GROUP, command)
+        except NotLeader:
+            raise ClusterRefused("UNAVAILABLE", await self._leaderless()) from None
+        if reply.code == Code.NOT_FOUND:
+            raise ClusterRefused("NODE_NOT_FOUND", str(reply.detail))
+        if reply.code >= Code.NOT_FOUND:
+            raise ClusterRefused("CLUSTER_REFUSED", str(reply.detail))
+        return int(reply.detail)
+
+    async def _leaderless(self) -> str:
+        """Why nothing can be written into the map now."""
+        voters, up = self._maps.now.groups[META_GROUP].voters, observed(await self._view.gather()).up
+        away = [node for node in voters if node not in up]
+        why = (
+            f"of its nodes {_listed(voters)} too many do not answer: {_listed(away)}"
+            if 2 * len(away) >= len(voters)
+            else "it is electing one"
+        )
+        return f"group {META_GROUP}, which keeps who belongs to the cluster and where everything is, has no leader now: {why}; nothing was changed"
+
+
+class NoCluster:
+    """Of a node by itself."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    async def look(self) -> dict[str, Any]:
+        return await self._view.look()
+
+    async def health(self) -> dict[str, Any]:
+        return await self._view.health()
+
+    async def add(self, node: NewNode) -> dict[str, Any]:
+        raise _alone()
+
+    async def set_node(self, node: int, act: str, replicas: bool) -> dict[str, Any]:
+        raise _alone()
+
+    async def promote(self, node: int, rebalance: bool) -> dict[str, Any]:
+        raise _alone()
+
+    async def move(self, group: int, source: int, target: int) -> dict[str, Any]:
+        raise _alone()
+
+    async def transfer(self, group: int, target: int) -> dict[str, Any]:
+        raise _alone()
+
+    async def rebalance(self, replicas: int) -> dict[str, Any]:
+        raise _alone()
+
+
+def refuse(reason: str) -> None:
+    """Nothing when there is no reason. Raises `ClusterRefused`."""
+    if reason:
+        raise ClusterRefused("CLUSTER_REFUSED", reason)
+
+
+def _alone() -> ClusterRefused:
+    return ClusterRefused(
+        "CLUSTER_REFUSED", "this is a node by itself, in no cluster; a cluster is started on new folders, and streams are copied into it"
+    )
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _shown(record: NodeRecord) -> dict[str, Any]:
+    return {"id": record.id, "peer": record.peer, "http": record.http, "zone": record.zone, "role": "reader" if record.reader else "voter"}

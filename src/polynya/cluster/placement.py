@@ -1,0 +1,88 @@
+"""This core does as the map says: it makes replicas that it is to have, and drops those that it has no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from polynya.base.errors import PolynyaError
+from polynya.cluster.reconfiguration import Steering
+from polynya.engine.replica_lifecycle import Residence
+from polynya.engine.replicated import ReplicatedCore
+from polynya.service.routing.group_locations import Map, Whereabouts
+from polynya.stream.placement import META_GROUP
+
+AGAIN_SECONDS = 1.0  # what could not be done is tried again
+log = logging.getLogger("polynya.placing")
+
+
+class Placing:
+    """Of one core. `groups` are those that this core has of the node's. `on_map` hear of each newer map before anything is done about it."""
+
+    def __init__(self, core: ReplicatedCore, residence: Residence, steering: Steering, whereabouts: Whereabouts, groups: range) -> None:
+        self._core, self._residence, self._steering, self._whereabouts = core, residence, steering, whereabouts
+        self._groups = groups
+        self._news = asyncio.Event()
+        self.on_map: list[Callable[[Map], None]] = []
+        self.missing: set[int] = set()  # groups that count on a replica here, which is not: its disk was lost
+        core.first_of = whereabouts.first_of
+
+    def adopt(self, newest: Map) -> None:
+        """Epochs that are not newer are passed over."""
+        if newest.epoch <= self._whereabouts.map.epoch:
+            return
+        self._whereabouts.map = newest
+        for group, member in self._core.members.items():
+            member.raft.settings = self._core.settings_of(group)
+        self._core.leadership.placed_anew(self._groups)
+        for hear in self.on_map:
+            hear(newest)
+        self._news.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            self._news.clear()
+            if await self._work():
+                await self._news.wait()
+            else:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _work(self) -> bool:
+        """Whether all is as the map says."""
+        known, node, core = self._whereabouts.map, self._whereabouts.node, self._core
+        if not known.epoch:  # as the cluster was born: what there is of that is here
+            return True
+        done = True
+        self.missing = set()
+        for group in self._groups:
+            wanted = node in known.replicas_of(group)
+            try:
+                if wanted and not core.has(group):
+                    done = await self._make(group) and done
+                elif not wanted and core.has(group) and group != META_GROUP:
+                    done = await self._drop(group) and done
+            except PolynyaError as fault:
+                done = False
+                log.info("a replica cannot come or go yet", extra={"group": group, "reason": str(fault)})
+        return done
+
+    async def _make(self, group: int) -> bool:
+        known, node = self._whereabouts.map, self._whereabouts.node
+        if node in known.placed_on(group) and node not in known.learners_of(group):
+            self.missing.add(group)  # others count on what it promised and acknowledged, and it knows nothing of it
+            return True
+        await self._residence.make(group)
+        log.info("a replica is made", extra={"group": group})
+        return True
+
+    async def _drop(self, group: int) -> bool:
+        """The map says so, and then the group's leader has to say that it does without."""
+        told_ms = self._core.now_ms()
+        status = await self._steering.status(group)
+        if not status.settled or self._core.node in status.configuration.members:
+            return False
+        await self._residence.drop(group, told_ms=told_ms)
+        log.info("a replica has left", extra={"group": group})
+        return True

@@ -1,0 +1,90 @@
+"""What changes a group's members and leader, asked for on any core and done where the group is led."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polynya.base.errors import NotLeader
+from polynya.engine.replicated import ReplicatedCore
+from polynya.raft import Configuration, PeerStatus, Refusal
+from polynya.service.routing.service import NodeService
+
+CHANGE = 60  # message kinds between cores
+TRANSFER = 61
+STATUS = 62
+
+
+class Change(msgspec.Struct, array_like=True, frozen=True):
+    group: int
+    target: Configuration
+
+
+class Transfer(msgspec.Struct, array_like=True, frozen=True):
+    group: int
+    node: int
+
+
+class Question(msgspec.Struct, array_like=True, frozen=True):
+    group: int
+
+
+class GroupStatus(msgspec.Struct, array_like=True, frozen=True):
+    """As the group's leader `node` says. `settled`: the configuration is committed, and not joint. `peers` are the other members."""
+
+    node: int
+    term: int
+    commit: int
+    last: int
+    configuration: Configuration
+    settled: bool
+    peers: dict[int, PeerStatus]
+
+
+class Steering:
+    """One per core. All wait for an election, and raise Unavailable, or OutcomeUnknown when the leader was lost with it: all may be asked
+    again."""
+
+    def __init__(self, service: NodeService, core: ReplicatedCore) -> None:
+        self._service, self._core = service, core
+        service.serve(CHANGE, Change, int, self._change)
+        service.serve(TRANSFER, Transfer, int, self._transfer)
+        service.serve(STATUS, Question, GroupStatus, self._status)
+
+    async def change(self, group: int, target: Configuration) -> Refusal | None:
+        """Towards these voters, learners and readers. It has begun when the answer is None; `status` tells when it is settled. A leader that
+        has no vote in `target` hands over first (HANDING_OVER)."""
+        return _refusal(await self._service.at_home(group, CHANGE, Change(group, target), self._change))
+
+    async def transfer(self, group: int, node: int) -> Refusal | None:
+        """Hand the lead to this node."""
+        return _refusal(await self._service.at_home(group, TRANSFER, Transfer(group, node), self._transfer))
+
+    async def status(self, group: int) -> GroupStatus:
+        """True at some moment after the question."""
+        found: GroupStatus = await self._service.at_home(group, STATUS, Question(group), self._status)
+        return found
+
+    async def _change(self, asked: Change) -> int:
+        self._must_lead(asked.group)
+        return self._core.leadership.change(asked.group, asked.target) or 0
+
+    async def _transfer(self, asked: Transfer) -> int:
+        self._must_lead(asked.group)
+        return self._core.transfer(asked.group, asked.node) or 0
+
+    async def _status(self, asked: Question) -> GroupStatus:
+        self._must_lead(asked.group)
+        await self._core.linearize(asked.group)
+        self._must_lead(asked.group)
+        status = self._core.members[asked.group].raft.status()
+        return GroupStatus(
+            self._core.node, status.term, status.commit, status.last, status.configuration, status.settled, status.peers
+        )  # fmt: skip
+
+    def _must_lead(self, group: int) -> None:
+        if not self._core.leads(group):
+            raise NotLeader(self._core.leader_of(group))
+
+
+def _refusal(number: int) -> Refusal | None:
+    return Refusal(number) if number else None

@@ -1,0 +1,427 @@
+"""What a cluster looks like: its nodes, and where each group is led and how far each replica is. Any node answers, for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from polynya import __version__
+from polynya.base.errors import OutcomeUnknown, PolynyaError, Unavailable
+from polynya.base.levels import LEVEL
+from polynya.base.msgpack import UNREADABLE
+from polynya.cluster.map_cache import Maps
+from polynya.config.core_start import CoreStart
+from polynya.raft import Configuration, Role, Settings, Status
+from polynya.replica import zones
+from polynya.replica.memory import waits
+from polynya.replica.planner import Observed, Seen, is_at_rest
+from polynya.stream.commands import NodeState
+from polynya.stream.placement import META_GROUP, Map
+from polynya.transport import Reply, Transport, address, node_of
+
+KIND_STATUSES = 1004  # beside those of health, access and farewell
+GATHER_SECONDS = 2.0  # a core that does not answer in this time counts as away
+ASK_AGAIN_SECONDS = 0.05
+HEALTH_SECONDS = 0.5  # an answer about health is this old at most
+TRUST_SHOWN = 3  # of those who say why a node is away
+LAG_ENTRIES = 10_000  # a replica so far behind is none to count on yet
+CLOCK_SECONDS = 5.0  # clocks that differ by more are not kept right
+KNOWS_MAPS = 1  # this release keeps a map
+CAUGHT_UP_ENTRIES = Settings().caught_up_entries
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A member of one group, as its own node sees it. The last three: only of a leader."""
+
+    group: int
+    role: str
+    term: int
+    leader: int  # node; 0 when it knows none
+    commit: int
+    applied: int
+    last: int
+    configuration: Configuration | None = None
+    settled: bool = False
+    caught_up: list[int] = []
+    forgotten: list[int] | None = None  # it has lost what it may have promised, and has no voice: who has to tell it first
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one core says. `maps`: 0 of a release whose nodes keep no map; `epoch` of the one it has."""
+
+    release: str
+    replicas: list[Replica]
+    maps: int = 0
+    epoch: int = 0
+    lost: list[int] = []  # groups that count on a replica there, whose data is gone
+    level: int = 1  # of logs, the newest that its release knows
+    works_at: int = 1  # the lowest of the groups that it leads
+    lags: dict[int, tuple[int, float]] = {}  # of read replicas, as far as groups are led there: entries and seconds behind
+    store: str = ""  # why the object store cannot be used there
+    disk: str = ""  # that there is little room on it
+    certificate: str = ""  # that the one for other nodes is over, or soon will be, or that a new one cannot be used
+    refusals: dict[int, str] = {}  # nodes that do not let it in, or that it does not, and why
+    twins: dict[int, str] = {}  # nodes whose id somebody else uses, too: from where
+    clock: float = 0.0  # what time it is there, in seconds since 1970; 0 of a release that does not say
+    unheard: list[int] = []  # nodes of the cluster that this core does not hear
+    ahead: float = 0.0  # so far is that clock ahead of the one of the node that asked, in seconds, or at least; never sent
+
+
+ByCore = dict[tuple[int, int], Told]
+"""What each core (node, core) says; those that did not answer are left out."""
+
+
+class ClusterView:
+    """Of one core. `replicas` are those of its groups; `maps` is None on a node by itself."""
+
+    def __init__(self, start: CoreStart, transport: Transport | None, replicas: Callable[[], list[Replica]], maps: Maps | None) -> None:
+        self._start = start
+        self._transport = transport
+        self._replicas = replicas
+        self._maps = maps
+        self.lost: Callable[[], list[int]] = list
+        self.works_at: Callable[[], int] = lambda: LEVEL
+        self.lags: Callable[[], dict[int, tuple[int, float]]] = dict
+        self.store: Callable[[], str] = str
+        self.disk: Callable[[], str] = str
+        self.certificate: Callable[[], str | None] = str
+        self._asking: asyncio.Task[dict[str, Any]] | None = None  # for those who ask for health
+        self._asked = 0.0
+        self.clock = time.time
+        if transport is not None:
+            transport.on(KIND_STATUSES, self._hear)
+
+    async def look(self) -> dict[str, Any]:
+        """`GET /v1/cluster`."""
+        birth = self._start.birth
+        shown: dict[str, Any] = {"cluster": birth.cluster_id, "node": birth.node, "epoch": 0, "replicas": 1, "balancing": False}
+        if self._maps is None:
+            return {**shown, "nodes": [], "groups": [], "problems": [], "notes": []}
+        told = await self.gather()
+        now = self._maps.now
+        nodes, groups = described(now, birth.groups, told)
+        shown["level"] = min(part.works_at for part in told.values())
+        shown |= {"epoch": now.epoch, "replicas": now.replicas, "balancing": now.balancing}
+        found = (
+            list(problems(now, nodes, groups)) if nodes else [f"node {birth.node} has not heard of its cluster yet: has it been let in?"]
+        )
+        found += [f"node {number} is to be a read replica, and is not let in yet" for number in birth.readers if number not in now.nodes]
+        notes = [
+            *zones.notes(now),
+            *reader_notes(now, nodes, birth.groups),
+            *store_notes(nodes),
+            *disk_notes(nodes),
+            *clock_notes(told),
+            *trust_notes(nodes, told),
+        ]
+        return {**shown, "nodes": list(nodes.values()), "groups": groups, "problems": found, "notes": notes}
+
+    async def health(self) -> dict[str, Any]:
+        """`GET /v1/cluster/health`: the problems and notes alone, and how many nodes there are. Anybody may ask, so what was found is told again
+        for a moment."""
+        loop = asyncio.get_running_loop()
+        if self._asking is None or (self._asking.done() and loop.time() - self._asked > HEALTH_SECONDS):
+            self._asking, self._asked = loop.create_task(self.look()), loop.time()
+        told = await asyncio.shield(self._asking)
+        return {"healthy": not told["problems"], "nodes": len(told["nodes"]), "problems": told["problems"], "notes": told["notes"]}
+
+    async def gather(self) -> ByCore:
+        """All cores of all nodes are asked; those that do not answer are left out."""
+        start = self._start
+        own = start.birth.node
+        told = {(own, start.core): self._told()}
+        if self._transport is None:
+            return told
+        places = {(own, core): core for core in self._transport.others}
+        raft = self._transport.raft
+        for node in self._transport.nodes:  # also one that was removed and does not know it yet
+            if raft is not None and raft.is_there(node):
+                places |= {(node, core): address(node, core) for core in range(raft.cores_of(node))}
+
+        async def ask(transport: Transport, where: tuple[int, int], place: int) -> None:
+            asked = self.clock()
+            try:
+                async with asyncio.timeout(GATHER_SECONDS):
+                    part = msgspec.msgpack.decode(await _answer(transport, place), type=Told)
+            except (PolynyaError, TimeoutError, *UNREADABLE):
+                return
+            if not math.isfinite(part.clock):  # as good as not told
+                part = msgspec.structs.replace(part, clock=0.0)
+            told[where] = msgspec.structs.replace(part, ahead=_ahead(part.clock, asked, self.clock()))
+
+        await asyncio.gather(*(ask(self._transport, where, place) for where, place in places.items()))
+        return told
+
+    def _told(self) -> Told:
+        return Told(
+            __version__,
+            self._replicas(),
+            KNOWS_MAPS,
+            0 if self._maps is None else self._maps.now.epoch,
+            self.lost(),
+            LEVEL,
+            self.works_at(),
+            self.lags(),
+            self.store(),
+            self.disk(),
+            self.certificate() or "",
+            {} if self._transport is None else self._transport.refusals,
+            {} if self._transport is None else self._transport.twins,
+            self.clock(),
+            self._unheard(),
+        )
+
+    def _unheard(self) -> list[int]:
+        raft = None if self._transport is None else self._transport.raft
+        if raft is None or self._maps is None:
+            return []
+        return [node for node in self._maps.now.members if node != self._start.birth.node and not raft.is_there(node)]
+
+    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
+        reply(msgspec.msgpack.encode(self._told()))
+
+
+async def _answer(transport: Transport, place: int) -> bytes:
+    """Of a core that is there, though the connection to ask it may still be on its way: then it is asked again, until it is lost."""
+    while True:
+        try:
+            return await transport.call(place, KIND_STATUSES, b"")
+        except (Unavailable, OutcomeUnknown):
+            if transport.raft is None or not transport.raft.is_there(node_of(place)):
+                raise
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
+def replica_of(group: int, status: Status, node: int) -> Replica:
+    """What a core says of its own."""
+    leads = status.role is Role.LEADER
+    near = [each for each, peer in status.peers.items() if not peer.lost and peer.match and peer.match + CAUGHT_UP_ENTRIES >= status.last]
+    return Replica(
+        group,
+        status.role.name.lower(),
+        status.term,
+        status.leader,
+        status.commit,
+        status.applied,
+        status.last,
+        status.configuration if leads else None,
+        status.settled and leads,
+        sorted([node, *near]) if leads else [],
+        None if status.forgotten is None else list(status.forgotten),
+    )
+
+
+def observed(told: ByCore) -> Observed:
+    """What a planner goes by."""
+    best: dict[int, tuple[int, Replica]] = {}
+    for (node, _), part in told.items():
+        for replica in part.replicas:
+            if replica.configuration is not None and (replica.group not in best or best[replica.group][1].term < replica.term):
+                best[replica.group] = (node, replica)
+    groups = {
+        group: Seen(node, replica.configuration, replica.settled, frozenset(replica.caught_up))
+        for group, (node, replica) in best.items()
+        if replica.configuration is not None
+    }
+    return Observed(frozenset(node for node, _ in told), groups)
+
+
+def described(now: Map, groups: int, told: ByCore) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+    """Nodes by id, and all groups."""
+    shown = [_group(now, group, told) for group in range(groups + 1)]
+    leaderless = any(not group["leader"] for group in shown)
+    nodes = {number: _node(now, number, told) for number in now.members}
+    for number, node in nodes.items():
+        node["condition"] = _condition(now, number, node, unsure=leaderless and not node["there"])
+    return nodes, shown
+
+
+def _condition(now: Map, number: int, node: dict[str, Any], *, unsure: bool) -> str:
+    """Its state, and of one that was to give something up whether it has. `unsure`: it may lead what nobody is known to lead."""
+    state = now.nodes[number].state
+    if state == NodeState.DRAINING and not node["leads"] and not unsure:
+        return "drained"
+    if state == NodeState.EMPTYING and not node["leads"] and not unsure:
+        held = any(group != META_GROUP or number in now.placed_on(group) for group in now.groups_of(number))  # all nodes follow that one
+        return "emptying" if held else "emptied"
+    return NodeState.NAMES[state]
+
+
+def problems(now: Map, nodes: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> Iterable[str]:
+    """What keeps the cluster from being well, for people. Nobody counts on read replicas: what they lack is told by `reader_notes`."""
+    away = [number for number in nodes if not nodes[number]["there"] and not now.nodes[number].reader]
+    for number in away:
+        yield f"node {number} does not answer"
+    leaderless = [group["group"] for group in groups if not group["leader"]]
+    if leaderless:
+        yield f"no leader: {_groups(leaderless)}"
+    for number, node in nodes.items():
+        waiting = waits({group: unheard for group, unheard in node["forgotten"].items() if group in leaderless})
+        if waiting:
+            yield f"node {number} {waiting}"
+        learning = [
+            group for group in node["forgotten"] if group not in leaderless and group in now.groups and number in now.groups[group].voters
+        ]
+        if learning:
+            yield f"node {number} has no voice yet, as it began with an empty disk and still learns: {_groups(learning)}"
+    for number, node in nodes.items():
+        behind = [group["group"] for group in groups if node["there"] and group["behind"].get(str(number), 0) > LAG_ENTRIES]
+        if behind and not now.nodes[number].reader:
+            yield f"node {number} is more than {LAG_ENTRIES} entries behind: {_groups(behind)}"
+    for number, node in nodes.items():
+        if unheard := [each for each in node["unheard_by"] if not (now.nodes[each].reader or now.nodes[number].reader)]:
+            yield f"node {number} is there, and not heard by {_named(unheard)}: look at the network between them"
+        if node["lost"]:
+            yield f"node {number} has lost its data of {_groups(node['lost'])}: polynya cluster replace-disk {number}"
+    short = [group for group, placement in now.groups.items() if len(placement.voters) < min(now.wanted(group), now.replicas)]
+    if short:
+        yield f"fewer than {now.replicas} replicas: {_groups(short)}"
+    lacking = [group for group, placement in now.groups.items() if set(placement.voters) & set(away)]
+    if lacking:
+        yield f"under-replicated, as {_nodes(away)} away: {_groups(lacking)}"
+    able = [number for number in now.active if nodes[number]["there"]]
+    crowded = zones.crowded(now, able, today=True)
+    if crowded:
+        yield f"zones are not apart, and are being put apart: more replicas than necessary in one zone: {_groups(crowded)}"
+    for number, record in now.nodes.items():
+        if record.state in (NodeState.EMPTYING, NodeState.LEAVING):
+            stuck = [
+                group for group, each in now.groups.items() if number in each.goal and is_at_rest(each) and not set(able) - set(each.goal)
+            ]
+            heir = next((each.id for each in now.nodes.values() if each.replaces == number and each.state == NodeState.ACTIVE), 0)
+            if stuck and heir and not nodes[heir]["there"]:
+                yield f"node {number} waits for node {heir}, which takes over from it: start that one, on an empty disk"
+            elif stuck:
+                yield f"node {number} cannot be emptied: no other node has room for {_groups(stuck)}"
+
+
+def reader_notes(now: Map, nodes: dict[int, dict[str, Any]], groups: int) -> Iterable[str]:
+    """What read replicas lack, for people: writes do not need them."""
+    for number in sorted(now.readers):
+        node = nodes[number]
+        if not node["there"]:
+            yield f"read replica {number} does not answer"
+        elif node["unheard_by"]:
+            yield f"read replica {number} is there, and not heard by {_named(node['unheard_by'])}: look at the network between them"
+        elif node["replicas"] <= groups:
+            yield f"read replica {number} has {node['replicas']} of {groups + 1} groups so far"
+        elif node["behind_entries"] > LAG_ENTRIES:
+            yield f"read replica {number} is {node['behind_entries']} entries behind, and {node['behind_seconds']:.0f} s"
+
+
+def store_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Who cannot use the object store, for people: what was written is safe meanwhile, and others lead if they can."""
+    for number, node in nodes.items():
+        if node["store"]:
+            yield f"node {number} and the object store: {node['store']}"
+
+
+def disk_notes(nodes: dict[int, dict[str, Any]]) -> Iterable[str]:
+    """Whose disk is nearly full, for people: then others lead, and it falls behind."""
+    return (f"node {number}: {node['disk']}" for number, node in nodes.items() if node["disk"])
+
+
+def clock_notes(told: ByCore) -> Iterable[str]:
+    """Whose clock differs from the others', for people."""
+    ahead = {node: part.ahead for (node, _), part in told.items() if part.clock}
+    first, last = min(ahead, key=lambda node: ahead[node], default=0), max(ahead, key=lambda node: ahead[node], default=0)
+    if not ahead or ahead[last] - ahead[first] <= CLOCK_SECONDS:
+        return
+    middle = statistics.median(ahead.values())
+    wrong = {node: round(seconds - middle) for node, seconds in sorted(ahead.items()) if abs(seconds - middle) > CLOCK_SECONDS}
+    what = "expiry, certificates and the object store go by them: look at NTP there"
+    if len(ahead) == 2 or not wrong:  # nobody knows which of them is right
+        yield f"the clocks of nodes {first} and {last} are {ahead[last] - ahead[first]:.0f} s apart; {what}"
+        return
+    for node, seconds in wrong.items():
+        yield f"the clock of node {node} is {abs(seconds)} s {'ahead of' if seconds > 0 else 'behind'} the others; {what}"
+
+
+def _ahead(clock: float, asked: float, answered: float) -> float:
+    """How far the clock is ahead that was read somewhere between the two moments here; the least that it can be."""
+    return 0.0 if not clock else max(clock - answered, 0.0) + min(clock - asked, 0.0)
+
+
+def trust_notes(nodes: dict[int, dict[str, Any]], told: ByCore) -> Iterable[str]:
+    """Whose certificate will not do for long, whose id is used twice, and why nodes that run do not reach each other, for people."""
+    twins: dict[int, str] = {}
+    for number in nodes:
+        yield from {f"node {number}: {part.certificate}": None for (where, _), part in told.items() if where == number and part.certificate}
+    for (where, _), part in sorted(told.items()):
+        for number, place in part.twins.items():
+            twins.setdefault(number, f"somebody else, at {place}, says that it is node {number}, too, and node {where} refuses it")
+    for _, said in sorted(twins.items()):
+        yield f"{said}: every node has an id of its own; look at cluster.node in its settings"
+    for number, node in nodes.items():
+        found = {(where, part.refusals[number]): None for (where, _), part in sorted(told.items()) if number in part.refusals}
+        for where, reason in list(found)[:TRUST_SHOWN] if not node["there"] else ():
+            yield f"node {where} and node {number}: {reason}"
+
+
+def _node(now: Map, number: int, told: ByCore) -> dict[str, Any]:
+    record = now.nodes[number]
+    parts = [part for (where, _), part in told.items() if where == number]
+    led = sum(replica.role == "leader" for part in parts for replica in part.replicas)
+    has = sum(len(part.replicas) for part in parts)
+    lags = [part.lags[number] for part in told.values() if number in part.lags]
+    return {
+        "id": number,
+        "http": record.http,
+        "peer": record.peer,
+        "zone": record.zone,
+        "role": "reader" if record.reader else "voter",
+        "state": NodeState.NAMES[record.state],
+        "there": bool(parts),
+        "release": parts[0].release if parts else None,
+        "level": parts[0].level if parts else None,
+        "cores": len(parts),
+        "leads": led,
+        "replicas": has if parts else len(now.groups_of(number)),
+        "forgotten": {replica.group: replica.forgotten for part in parts for replica in part.replicas if replica.forgotten is not None},
+        "lost": sorted(group for part in parts for group in part.lost),
+        "votes": sum(number in placement.voters for placement in now.groups.values()),
+        "behind_entries": max((entries for entries, _ in lags), default=0),  # of a read replica
+        "behind_seconds": round(max((seconds for _, seconds in lags), default=0.0), 3),
+        "store": next((part.store for part in parts if part.store), ""),
+        "unheard_by": sorted({where for (where, _), part in told.items() if parts and where in now.nodes and number in part.unheard}),
+        "disk": next((part.disk for part in parts if part.disk), ""),
+    }
+
+
+def _group(now: Map, group: int, told: ByCore) -> dict[str, Any]:
+    """As its leader says, and where that is away, as the newest of the others."""
+    found = {where: replica for (where, _), part in told.items() for replica in part.replicas if replica.group == group}
+    leaders = {where: replica for where, replica in found.items() if replica.role == "leader"}
+    leader = max(leaders, key=lambda where: leaders[where].term, default=0)
+    newest = max((replica.commit for replica in found.values()), default=0)
+    placement = now.groups.get(group)
+    return {
+        "group": group,
+        "leader": leader,
+        "term": max((replica.term for replica in found.values()), default=0),
+        "commit": newest,
+        "behind": {str(node): max(0, newest - found[node].applied) for node in sorted(found)},
+        "voters": list(placement.voters) if placement else [],
+        "goal": list(placement.goal) if placement else [],
+        "first": placement.first if placement else 0,
+        "readers": list(now.readers_of(group)) if placement else [],
+    }
+
+
+def _nodes(numbers: list[int]) -> str:
+    return f"{_named(numbers)} {'is' if len(numbers) == 1 else 'are'}"
+
+
+def _named(numbers: list[int]) -> str:
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
+
+
+def _groups(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+    return f"group {shown}" if len(numbers) == 1 else f"groups {shown}"

@@ -1,0 +1,67 @@
+"""The rights on files that earlier releases wrote: taken away from other users, once for each folder, beside the running node.
+
+New files are private by the umask. The data folder itself is closed at every start, before anything else is done; what is in it, and in a folder of
+objects elsewhere, follows in a thread, as there may be millions of files. `DATA/private.json` notes the folders that are done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import msgspec
+
+from polynya.config.model import Config
+from polynya.config.node_identity import PRIVATE
+from polynya.files import tighten, write_whole
+from polynya.objectstore import MARKER_KEY
+
+NAMED_MAX = 3  # paths in a warning
+log = logging.getLogger("polynya.supervisor")
+
+
+def begin_tightening(config: Config, cluster_id: str) -> None:
+    """Close the data folder now, and begin with what is in it unless that is done. A refusal, as on some mounts, is a warning."""
+    _warn(tighten([Path(config.data)], deep=False))
+    threading.Thread(target=tighten_once, args=(config, cluster_id), name="rights", daemon=True).start()
+
+
+def tighten_once(config: Config, cluster_id: str) -> None:
+    """Take the rights of others away in the folders where that is not done, and note them. A refusal is not tried again."""
+    data = Path(config.data)
+    folders = [data]
+    try:
+        if config.has_own_objects and not config.cold.shared:
+            folders.append(config.objects_path.resolve())
+        for folder in folders:
+            if str(folder) in _done(data) or not folder.is_dir():
+                continue  # a store that is away: the next start sees to it
+            _warn(tighten([folder] if folder == data else _own(folder, cluster_id)))
+            write_whole(data / PRIVATE, msgspec.json.encode(sorted({*_done(data), str(folder)})))
+    except OSError as error:
+        log.warning("the rights on older files could not be looked at: the next start does", extra={"error": str(error)})
+
+
+def _own(root: Path, cluster_id: str) -> list[Path]:
+    """A root of objects, or only the product's part of it where it holds anything else."""
+    names = {MARKER_KEY, ".lock", ".tmp", "self-test", "tables", cluster_id}
+    found = list(root.iterdir())
+    own = [path for path in found if path.name in names]
+    return [root] if all(path in own or path.name == "lost+found" for path in found) else own
+
+
+def _done(data: Path) -> list[str]:
+    """Folders that were seen to. A note that cannot be read is none."""
+    try:
+        return msgspec.json.decode((data / PRIVATE).read_bytes(), type=list[str])
+    except (OSError, ValueError):
+        return []
+
+
+def _warn(refused: list[tuple[str, str]]) -> None:
+    if refused:
+        named = ", ".join(f"{path} ({reason})" for path, reason in refused[:NAMED_MAX])
+        log.warning(
+            "other users may be able to read files here: their rights cannot be changed", extra={"files": len(refused), "first": named}
+        )

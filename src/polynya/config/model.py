@@ -1,0 +1,467 @@
+"""The node's configuration: defaults < TOML file < environment < flags; every problem is named with its origin."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from polynya.base import limits
+from polynya.base.errors import ConfigError
+from polynya.config.cluster_settings import ClusterConfig, cluster_problems, nodes_text
+from polynya.config.settings import BY_ENV, BY_FLAG, BY_KEY, CLIENT_VARIABLES, PREFIX, SETTINGS, Setting
+from polynya.config.toml_lines import lines_of_keys
+from polynya.objectstore.settings import StoreSettings
+
+DEFAULT_FILE = "polynya.toml"
+GROUPS_DEFAULT = 16
+REDACTED = "***"
+_HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#,@]+", re.ASCII)
+
+
+class ColdConfig(StoreSettings, frozen=True, kw_only=True):
+    """The object tier: which store, and when it is written to. Sizes in bytes."""
+
+    flush_interval_ms: int = limits.FLUSH_INTERVAL_MS
+    flush_bytes: int = limits.FLUSH_BYTES
+    flush_min_hot_bytes: int | None = None
+    flush_max_bytes: int | None = None
+    flush_max_age_ms: int = limits.FLUSH_MAX_AGE_MS
+    flush_max_concurrency: int = limits.FLUSH_MAX_CONCURRENCY
+    delete_grace_ms: int = limits.DELETE_GRACE_MS
+    evict_after_ms: int = limits.EVICT_AFTER_MS
+    max_hot_bytes_per_group: int = limits.HOT_BYTES_PER_GROUP
+
+    @property
+    def flush_from_bytes(self) -> int:
+        """Hot bytes of a core from which on it flushes."""
+        return self.flush_bytes if self.flush_min_hot_bytes is None else self.flush_min_hot_bytes
+
+    @property
+    def pack_bytes_max(self) -> int:
+        """Payload of one pack at most."""
+        return self.flush_bytes if self.flush_max_bytes is None else self.flush_max_bytes
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    level: str = "info"
+    format: str = "logfmt"
+
+
+class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    interval: float = 0.0  # seconds; 0 is never
+    master: str = "local[*]"
+
+
+class SqlConfig(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    timeout: float = 30.0  # seconds
+    memory: int = 512 * limits.MIB
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of PEM files, or a certificate of our own."""
+
+    cert: str = ""
+    key: str = ""
+    self: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.cert) or self.self
+
+
+class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may enter. The limits are those of tokens without their own; 0 is none."""
+
+    required: bool | None = None
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_keys: str = ""
+    jwt_claim: str = "scope"
+    jwt_lifetime_max: float = 86_400.0  # seconds
+    requests_per_second: int = 0
+    bytes_per_second: int = 0
+    streams: int = 0
+    connections: int = 0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings. `cores` and `groups` are None until the data folder has been consulted (`polynya.config.node_identity`); a core process
+    always gets numbers. `data` is an absolute path when `load` made this."""
+
+    listen: str = "127.0.0.1:4437"
+    data: str = "./polynya-data"
+    cores: int | None = None
+    groups: int | None = None
+    scheduling: str = "batch"
+    long_poll_timeout: float = limits.LONG_POLL_SECONDS_DEFAULT
+    unsafe_no_auth: bool = False
+    admin_listen: str = ""
+    allowed_hosts: str = ""
+    cors_origins: str = "local"
+    tls: TlsConfig = TlsConfig()
+    auth: AuthConfig = AuthConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    log: LogConfig = LogConfig()
+    lake: LakeConfig = LakeConfig()
+    sql: SqlConfig = SqlConfig()
+    cold: ColdConfig = ColdConfig()
+
+    @property
+    def objects_path(self) -> Path:
+        """The folder of the embedded object store."""
+        return Path(self.data) / (self.cold.root or "objects")
+
+    @property
+    def has_own_objects(self) -> bool:
+        """Whether the embedded object store is a folder outside the data folder."""
+        return self.cold.backend == "local" and not self.objects_path.resolve().is_relative_to(Path(self.data).resolve())
+
+    @property
+    def store(self) -> StoreSettings:
+        """The object store, as `polynya.objectstore.settings.open_store` wants it."""
+        cold = self.cold
+        root = str(self.objects_path) if cold.backend == "local" else cold.root
+        shared = {name: getattr(cold, name) for name in StoreSettings.__struct_fields__ if name != "root"}
+        return StoreSettings(root=root, **shared)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the base port."""
+        return is_loopback(split_listen(self.listen)[0])
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether requests on the base port need a token."""
+        return not (self.is_local or self.unsafe_no_auth) if self.auth.required is None else self.auth.required
+
+    @property
+    def hosts(self) -> list[str]:
+        """Host names that the node answers to without access control, beside those of the cluster."""
+        return _words(self.allowed_hosts)
+
+    @property
+    def origins(self) -> list[str]:
+        """Of pages that may read and write."""
+        return [] if self.cors_origins.strip() == "none" else _words(self.cors_origins)
+
+    @property
+    def unsafe(self) -> list[str]:
+        """What an operator must not forget: shown by `/readyz` and `/v1/node`."""
+        found = []
+        if not self.is_local and not self.needs_token:
+            found.append(f"unsafe-no-auth: anybody who reaches {self.listen} may read, write and delete")
+        if not self.is_local and not self.tls.is_on:
+            found.append(f"unsafe-no-tls: what passes to and from {self.listen} can be read and changed on its way, tokens too")
+        if self.admin_listen and not self.tls.is_on and not is_loopback(split_listen(self.admin_listen)[0]):
+            found.append(f"unsafe-no-tls: so can what passes to and from {self.admin_listen}, the admin port")
+        if self.cluster.is_on and not self.cluster.ca and not is_loopback(self.cluster.listen_place[0]):
+            found.append(
+                f"unsafe-no-tls: whoever reaches the peer port {self.cluster.listen or self.cluster.own.peer} may read and write all"
+            )
+        return found
+
+
+def _words(text: str) -> list[str]:
+    """What stands between commas, in lower case, as browsers send hosts and origins."""
+    return [word.strip().lower() for word in text.split(",") if word.strip()]
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration, and where each value came from: key -> "default", a file, a variable or a flag."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+def load(flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = ".") -> Loaded:
+    """Read all sources. `flags` maps flag (`--listen`) to text; `path` is the TOML file, else `folder/polynya.toml` if it is there.
+
+    Raises `ConfigError` that lists every problem with its origin.
+    """
+    loaded, problems = inspect(flags, environ=environ, path=path, folder=folder)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return loaded
+
+
+def inspect(
+    flags: Mapping[str, str], *, environ: Mapping[str, str], path: str | None = None, folder: str = "."
+) -> tuple[Loaded, list[str]]:
+    """Read all sources as `load` does. Returns every problem too; a setting that cannot be read is at its default."""
+    problems: list[str] = []
+    found: dict[str, tuple[str, str]] = {}  # key -> text, origin
+    for key, text, origin in _from_file(path, folder, problems):
+        found[key] = (text, origin)
+    file_is_unread = bool(problems) and not found
+    for variable, text in environ.items():
+        if variable.startswith(PREFIX) and variable not in CLIENT_VARIABLES:
+            _note(found, BY_ENV.get(variable), text, variable, problems, BY_ENV)
+    for flag, text in flags.items():
+        _note(found, BY_FLAG.get(flag), text, flag, problems, BY_FLAG)
+    values = _values(found, problems)
+    origins = {setting.key: found[setting.key][1] if setting.key in found else "default" for setting in SETTINGS}
+    loaded = Loaded(_build(values), origins)
+    if not file_is_unread:  # otherwise it is not known what the settings say together
+        unknown = [setting for setting in SETTINGS if setting.key not in values and _names(setting, problems)]
+        together = _cross_problems(loaded.config, origins)
+        problems += [problem for problem in together if not any(_names(setting, [problem]) for setting in unknown)]
+    return loaded, problems
+
+
+def _values(found: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, (text, origin) in found.items():
+        try:
+            values[key] = BY_KEY[key].read(text)
+        except ValueError as error:
+            shown = REDACTED if BY_KEY[key].secret else repr(text)
+            problems.append(f"{origin}: {shown}: {error}")
+    return values
+
+
+def _names(setting: Setting, problems: Iterable[str]) -> bool:
+    """Whether one of the problems names the setting, by key, variable or flag."""
+    names = "|".join(re.escape(name) for name in (setting.key, setting.env, setting.flag) if name)
+    return any(re.search(rf"(?<![\w.-])(?:{names})(?![\w.-]\w)", problem) for problem in problems)
+
+
+def show(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """(key, value, origin) of every setting, secrets redacted."""
+    return [(each.key, _shown(value_of(loaded.config, each.key), secret=each.secret), loaded.origins[each.key]) for each in SETTINGS]
+
+
+def _shown(value: Any, *, secret: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return REDACTED if secret and value else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a setting by its dotted key."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:4437`, `[::1]:4437`, `:4437` (loopback) or `4437`. Raises ValueError saying what was expected."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("expected HOST:PORT with a port from 0 to 65535")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (an address, or a name that resolves) reaches this machine only."""
+    return all(ipaddress.ip_address(address).is_loopback for address in resolve(host))
+
+
+def resolve(host: str) -> list[str]:
+    """The numeric addresses of a host; raises ValueError when it has none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ValueError(f"the host {host!r} does not resolve: {error}") from None
+    return [str(entry[4][0]).split("%")[0] for entry in found]
+
+
+def cores_default() -> int:
+    """Half of the CPUs that this process may use, at least one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // 2)
+
+
+def _note(
+    found: dict[str, tuple[str, str]], setting: Setting | None, text: str, origin: str, problems: list[str], known: Iterable[str]
+) -> None:
+    if setting is None:
+        problems.append(f"{origin}: unknown{_nearest(origin, known)}")
+    else:
+        found[setting.key] = (text, origin)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, [name for name in known if name], n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _from_file(path: str | None, folder: str, problems: list[str]) -> list[tuple[str, str, str]]:
+    """(key, text, origin) of each setting in the TOML file."""
+    file = Path(folder) / DEFAULT_FILE if path is None else Path(path)
+    if path is None and not file.exists():
+        return []
+    try:
+        text = file.read_text("utf-8")
+        tree = tomllib.loads(text)
+    except OSError as error:
+        problems.append(f"{file}: {error.strerror}")
+        return []
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(f"{file}: no valid TOML: {error}")
+        return []
+    if path is not None and not text.strip():
+        problems.append(
+            f"{file}: it is empty, as after a power cut, and defaults would start another node; restore it from a copy (that of a node of "
+            "'polynya cluster dev' is written again when that starts), or leave --config out"
+        )
+    rows = []
+    lines = lines_of_keys(text)
+    for key, value in _flatten(tree, ""):
+        origin = f"{file}:{lines[key]}: {key}" if key in lines else f"{file}: {key}"
+        if key not in BY_KEY:
+            problems.append(f"{origin}: unknown{_nearest(key, BY_KEY)}")
+        elif isinstance(value, bool):
+            rows.append((key, "true" if value else "false", origin))
+        elif isinstance(value, str | int | float):
+            rows.append((key, str(value), origin))
+        elif key == "cluster.nodes":
+            try:
+                rows.append((key, nodes_text(value), origin))
+            except ValueError as error:
+                problems.append(f"{origin}: {error}")
+        else:
+            problems.append(f"{origin}: expected {BY_KEY[key].kind}, not a {type(value).__name__}")
+    return rows
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            rows.extend(_flatten(value, f"{prefix}{name}."))
+        else:
+            rows.append((prefix + name, value))
+    return rows
+
+
+def _build(values: dict[str, Any]) -> Config:
+    shapes = {
+        "tls": TlsConfig,
+        "auth": AuthConfig,
+        "cluster": ClusterConfig,
+        "log": LogConfig,
+        "lake": LakeConfig,
+        "sql": SqlConfig,
+        "cold": ColdConfig,
+    }
+    rooms: dict[str, dict[str, Any]] = {room: {} for room in ("", *shapes)}
+    for key, value in values.items():
+        room, _, name = key.rpartition(".")
+        rooms[room][name] = value
+    top = rooms[""]
+    top["data"] = str(Path(top.get("data", BY_KEY["data"].default)).expanduser().absolute())
+    return Config(**top, **{room: shape(**rooms[room]) for room, shape in shapes.items()})
+
+
+def _reach_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    """Nothing is reached from other machines without access control and TLS, unless that is asked for by name."""
+    for key, listen, what in (("listen", config.listen, "it"), ("admin_listen", config.admin_listen, "the admin port")):
+        if key == "admin_listen" and not listen:
+            continue
+        origin = f"{key} ({origins[key]})"
+        try:
+            is_local = is_loopback(split_listen(listen)[0])
+        except ValueError as error:
+            yield f"{origin}: {listen!r}: {error}"
+            continue
+        if is_local or config.unsafe_no_auth:
+            continue
+        if config.auth.required is False and key == "listen":
+            yield f"{origin}: {listen} is reachable from other machines, but auth.required is false; remove that, or add --unsafe-no-auth"
+        if not config.tls.is_on:
+            yield (
+                f"{origin}: {listen} is reachable from other machines, and {what} has no TLS; set tls.cert and tls.key, or --tls-self for "
+                "a trial, or listen on 127.0.0.1 behind a proxy, or add --unsafe-no-auth"
+            )
+
+
+def _access_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    tls, auth = config.tls, config.auth
+    if bool(tls.cert) != bool(tls.key):
+        yield "tls.cert and tls.key go together; one of them is not set"
+    if tls.self and tls.cert:
+        yield "tls.self makes a certificate of its own: leave it out, or tls.cert and tls.key"
+    jwt = (auth.jwt_issuer, auth.jwt_audience, auth.jwt_keys)
+    if any(jwt) and not all(jwt):
+        yield "auth.jwt_issuer, auth.jwt_audience and auth.jwt_keys go together; one of them is not set"
+    if auth.jwt_keys.startswith("http://") and not _is_local_url(auth.jwt_keys):
+        yield f"auth.jwt_keys ({origins['auth.jwt_keys']}): keys that arrive unencrypted can be anybody's; use https://"
+    for host in config.hosts:
+        if host != "*" and not _HOST.fullmatch(host):
+            yield (
+                f"allowed_hosts ({origins['allowed_hosts']}): {host!r} is no host name; expected one such as polynya.internal, in ASCII (xn--…) and "
+                "without a port"
+            )
+    for origin in config.origins:
+        if origin not in ("*", "local") and not _ORIGIN.fullmatch(origin):
+            yield f"cors_origins ({origins['cors_origins']}): {origin!r} is no origin; one looks like https://app.example.com, without a path"
+
+
+def _cluster_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    cluster = config.cluster
+    yield from cluster_problems(cluster, origins)
+    if not cluster.lists_itself:
+        return
+    host = cluster.listen_place[0]
+    try:
+        if not (is_loopback(host) or cluster.ca or cluster.unsafe_no_tls):
+            yield (
+                f"cluster.nodes ({origins['cluster.nodes']}): the peer port on {host} is reachable from other machines, and nodes do not prove "
+                "who they are; set cluster.ca, cluster.cert and cluster.key ('polynya cluster ca' makes some for a trial), or add "
+                "--cluster-unsafe-no-tls"
+            )
+    except ValueError as error:
+        yield f"cluster.nodes ({origins['cluster.nodes']}): {error}"
+    if config.cold.backend == "memory" or (config.cold.backend == "local" and not config.cold.root and cluster.others):
+        yield (
+            f"cold.backend ({origins['cold.backend']}): the nodes of a cluster share one object store; choose s3, or none, or local with "
+            "cold.root set to a folder that all nodes see"
+        )
+
+
+def _is_local_url(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return is_loopback(host)
+    except ValueError:
+        return False
+
+
+def _cross_problems(config: Config, origins: Mapping[str, str]) -> Iterable[str]:
+    """What is wrong with settings that are each well-formed."""
+    yield from _reach_problems(config, origins)
+    yield from _access_problems(config, origins)
+    yield from _cluster_problems(config, origins)
+    cold = config.cold
+    if config.lake.interval and cold.backend in ("none", "memory"):
+        yield f"lake.interval ({origins['lake.interval']}): tables need an object store that others can read; cold.backend is {cold.backend}"
+    if cold.backend == "s3" and not cold.s3_bucket:
+        yield f"cold.backend ({origins['cold.backend']}): s3 needs a bucket; set cold.s3_bucket or POLYNYA_COLD_S3_BUCKET"
+    if cold.shared and not config.has_own_objects:
+        yield (
+            f"cold.shared ({origins['cold.shared']}): only a folder outside the data folder can be shared, which nobody else may enter; set "
+            "cold.backend = local and cold.root to one outside, or leave cold.shared out"
+        )
+    if bool(cold.s3_access_key_id) != bool(cold.s3_secret_access_key):
+        have, miss = ("s3_access_key_id", "s3_secret_access_key")
+        if not cold.s3_access_key_id:
+            have, miss = miss, have
+        yield f"cold.{have} ({origins['cold.' + have]}): goes together with cold.{miss}, which is not set"
+    if config.cores is not None and config.cores > (config.groups or GROUPS_DEFAULT):
+        yield f"cores ({origins['cores']}): {config.cores} cores for {config.groups or GROUPS_DEFAULT} groups leave some without work"

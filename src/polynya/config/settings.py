@@ -1,0 +1,398 @@
+"""The table of settings: key, environment variable, flag, type, default and meaning of each. The docs are generated from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from polynya.base.limits import (
+    DELETE_GRACE_MS,
+    EVICT_AFTER_MS,
+    FLUSH_BYTES,
+    FLUSH_INTERVAL_MS,
+    FLUSH_MAX_AGE_MS,
+    FLUSH_MAX_CONCURRENCY,
+    GROUPS_MAX,
+    HOT_BYTES_PER_GROUP,
+    LONG_POLL_SECONDS_DEFAULT,
+    MIB,
+)
+from polynya.config.cluster_settings import NODE_MAX, parse_cluster_id, parse_nodes, parse_place
+
+PREFIX = "POLYNYA_"
+CLIENT_VARIABLES = {  # known, but no settings of the node
+    "POLYNYA_SERVER": "the server that the client commands talk to",
+    "POLYNYA_CONTEXT": "the context (`polynya context`) that they take it from; `POLYNYA_SERVER` goes before it",
+    "POLYNYA_TOKEN": "the access token that they send",
+    "POLYNYA_TOKEN_FILE": "a file that holds it",
+    "POLYNYA_CA_FILE": "a file of certificates that they trust, such as that of `--tls-self`",
+}
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SECONDS_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_text(text: str) -> str:
+    """Any text, as it is."""
+    return text
+
+
+def parse_count(text: str) -> int:
+    """A whole number."""
+    if not re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
+        raise ValueError("expected a whole number")
+    return int(text)
+
+
+def parse_switch(text: str) -> bool:
+    """`true` or `false` (also 1, 0, yes, no, on, off)."""
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("expected true or false")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a bare number, or with a unit, as in `8MiB` or `64 kB`."""
+    match = _NUMBER_UNIT.fullmatch(text)
+    if match is None or match[2].lower() not in _SIZE_UNITS:
+        raise ValueError("expected a size such as 8388608, 8MiB or 64kB")
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    return _duration(text, bare=1.0)
+
+
+def parse_millis(text: str) -> int:
+    """Milliseconds: a bare number, or with a unit, as in `500ms`, `1s`, `5min`."""
+    return round(_duration(text, bare=0.001) * 1000)
+
+
+def _duration(text: str, *, bare: float) -> float:
+    match = _NUMBER_UNIT.fullmatch(text)
+    unit = None if match is None else bare if not match[2] else _SECONDS_UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError("expected a duration such as 1s, 500ms or 5min")
+    return float(match[1]) * unit
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One row of the table. The variable and the flag follow from the key; a default of None is explained in `doc`."""
+
+    key: str  # the path in `Config` and in the TOML file
+    parse: Callable[[str], Any]
+    default: Any
+    doc: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    secret: bool = False  # never shown, and no flag: a command line is readable by every process
+
+    @property
+    def env(self) -> str:
+        return PREFIX + self.key.upper().replace(".", "_")
+
+    @property
+    def flag(self) -> str | None:
+        return None if self.secret else "--" + self.key.replace(".", "-").replace("_", "-")
+
+    @property
+    def kind(self) -> str:
+        """The type as the docs name it."""
+        if self.choices:
+            return " \\| ".join(self.choices)
+        return _KINDS[self.parse]
+
+    def read(self, text: str) -> Any:
+        """The value; raises ValueError saying what was expected."""
+        value = self.parse(text)
+        if self.choices and value not in self.choices:
+            raise ValueError("expected one of " + ", ".join(self.choices))
+        if self.low is not None and value < self.low:
+            raise ValueError(f"expected at least {self.low:g}")
+        if self.high is not None and value > self.high:
+            raise ValueError(f"expected at most {self.high:g}")
+        return value
+
+
+_KINDS: dict[Callable[[str], Any], str] = {
+    parse_text: "text",
+    parse_count: "number",
+    parse_switch: "true \\| false",
+    parse_cluster_id: "hexadecimal",
+    parse_nodes: "nodes",
+    parse_place: "HOST:PORT",
+    parse_size: "size",
+    parse_seconds: "duration (s)",
+    parse_millis: "duration (ms)",
+}
+
+SETTINGS = (
+    Setting(
+        "listen",
+        parse_text,
+        "127.0.0.1:4437",
+        "Address and port of HTTP and health. Port 0 takes a free one. The admin port is the next one (a free one for port 0).",
+    ),
+    Setting("data", parse_text, "./polynya-data", "The folder of the journal, the snapshots and the embedded object store."),
+    Setting(
+        "cores",
+        parse_count,
+        None,
+        "Processes that share the port. Default: half of the CPUs, at least 1, when the data folder is born; then as before. At most as many as groups.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "groups",
+        parse_count,
+        None,
+        "Groups that streams are hashed to. Default: 16; fixed when the data folder is born.",
+        low=1,
+        high=GROUPS_MAX,
+    ),
+    Setting(
+        "scheduling",
+        parse_text,
+        "batch",
+        "How Linux shares CPUs with the cores: 'batch' does not interrupt their turns, which saves a tenth; 'normal' is answered sooner where other "
+        "programs keep all CPUs busy.",
+        ("batch", "normal"),
+    ),
+    Setting(
+        "long_poll_timeout",
+        parse_seconds,
+        LONG_POLL_SECONDS_DEFAULT,
+        "How long a long-poll read waits for new data before it answers without any.",
+        low=0.01,
+        high=3600,
+    ),
+    Setting(
+        "unsafe_no_auth",
+        parse_switch,
+        False,
+        "Allow a `listen` address beyond loopback without access control or without TLS; `/readyz?verbose` then says so.",
+    ),
+    Setting(
+        "admin_listen",
+        parse_text,
+        "",
+        "Open the admin port at this address and port too, for holders of a token with `admin`. Default: on loopback alone, without tokens.",
+    ),
+    Setting(
+        "allowed_hosts",
+        parse_text,
+        "",
+        "Host names that a node without access control answers to, with commas between them; `*` is any. Without this: IP addresses, `localhost`, "
+        "`*.localhost`, the host of `listen` and the hosts of the cluster's nodes. Other requests get 421, so that no web page reaches the node by a "
+        "name of its own (DNS rebinding).",
+    ),
+    Setting(
+        "cors_origins",
+        parse_text,
+        "local",
+        "Origins of pages that may read and write in a browser, with commas between them. `local` is every origin on this machine (loopback) or on a "
+        "host of the cluster or of `allowed_hosts`; `*` is any, `none` is none.",
+    ),
+    Setting(
+        "tls.cert", parse_text, "", "A file with the certificate and those between it and its root (PEM). It is read again when it changes."
+    ),
+    Setting("tls.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting(
+        "tls.self",
+        parse_switch,
+        False,
+        "Speak TLS with a self-signed certificate, made in the data folder; its fingerprint is printed. For development.",
+    ),
+    Setting(
+        "auth.required",
+        parse_switch,
+        None,
+        "Whether requests need a token. Default: when `listen` reaches beyond loopback, unless `unsafe_no_auth`.",
+    ),
+    Setting("auth.jwt_issuer", parse_text, "", "Take JWTs with this `iss` as tokens."),
+    Setting("auth.jwt_audience", parse_text, "", "What their `aud` must hold."),
+    Setting("auth.jwt_keys", parse_text, "", "The issuer's key set (JWKS): a file, or a URL that is asked every five minutes."),
+    Setting("auth.jwt_claim", parse_text, "scope", "The claim that holds their scopes."),
+    Setting(
+        "auth.jwt_lifetime_max",
+        parse_seconds,
+        86_400.0,
+        "How long a JWT may live, `exp - iat`; without `iat`, how long it may still live. One that lives longer is refused.",
+        low=1,
+    ),
+    Setting(
+        "auth.requests_per_second",
+        parse_count,
+        0,
+        "Requests in a second that a token may make which has no limit of its own; 0 is no limit.",
+    ),
+    Setting("auth.bytes_per_second", parse_size, 0, "Likewise bytes of bodies, of requests and answers together."),
+    Setting("auth.streams", parse_count, 0, "Likewise streams that may exist under a token's prefixes, when it creates one."),
+    Setting("auth.connections", parse_count, 0, "Likewise open connections."),
+    Setting(
+        "cluster.id",
+        parse_cluster_id,
+        "",
+        "What tells this cluster from others: 32 hexadecimal digits, the same on every node, fixed when a data folder is born.",
+    ),
+    Setting(
+        "cluster.node",
+        parse_count,
+        0,
+        "Which of `cluster.nodes` this is; fixed when the data folder is born. 0 is a node by itself.",
+        high=NODE_MAX,
+    ),
+    Setting(
+        "cluster.nodes",
+        parse_nodes,
+        (),
+        "The nodes that the cluster is born with, this one too: in TOML `[[cluster.nodes]]` with `id` (a number), `peer` (HOST:PORT, for the "
+        'other nodes), `http` (the URL for clients), where there are several `zone`, and `role = "reader"` where it is a read replica; elsewhere '
+        "`ID=PEER=HTTP`, `ID=PEER=HTTP=ZONE` or `ID=PEER=HTTP=ZONE=reader` with commas between. The same on every node. Later it says where to look "
+        "for the others first: who belongs, the cluster itself knows.",
+    ),
+    Setting(
+        "cluster.replicas",
+        parse_count,
+        3,
+        "How many nodes have a replica of each group: 1, 3 or 5. Decided when the cluster is born; `polynya cluster rebalance --replicas` "
+        "changes it.",
+    ),
+    Setting(
+        "cluster.history",
+        parse_count,
+        1,
+        "A node that begins without data in a cluster that was restored learns the cluster's history from the other nodes, or from the "
+        "object store. This is the least that it begins with, for where it can ask none of them: "
+        "what `polynya restore` printed. A node that has data keeps its own.",
+    ),
+    Setting(
+        "cluster.join",
+        parse_switch,
+        False,
+        "This node is new to a cluster that is there (`polynya cluster add` tells the cluster, and prints what to set here). Counts on an "
+        "empty data folder alone.",
+    ),
+    Setting(
+        "cluster.replace_after",
+        parse_seconds,
+        0.0,
+        "A node that has been away for so long is given up: what it had is made anew on others, where there is room. 0 is never: that is then "
+        "decided by `polynya cluster remove`. The same on every node.",
+        low=0,
+    ),
+    Setting(
+        "cluster.leads_follow_writers",
+        parse_switch,
+        True,
+        "A group whose appends nearly all come by one node is led by that node, for as long as they do. Else, and when this is off, leads stay "
+        "spread evenly over the nodes.",
+    ),
+    Setting("cluster.listen", parse_place, "", "Where this node's peer port listens. Default: its `peer` in `cluster.nodes`."),
+    Setting(
+        "cluster.ca",
+        parse_text,
+        "",
+        "A file with the certificate of the cluster's authority (PEM); nodes prove to each other that it knows them.",
+    ),
+    Setting("cluster.cert", parse_text, "", "A file with this node's certificate, for the name `node-ID.polynya.internal` (PEM)."),
+    Setting("cluster.key", parse_text, "", "The file of its private key (PEM), without a passphrase."),
+    Setting(
+        "cluster.unsafe_no_tls",
+        parse_switch,
+        False,
+        "Allow a peer port beyond loopback without certificates: then whoever reaches it may read and write everything.",
+    ),
+    Setting("log.level", parse_text, "info", "The least severe log lines that are written.", ("debug", "info", "warning", "error")),
+    Setting("log.format", parse_text, "logfmt", "The shape of log lines on stderr.", ("logfmt", "json")),
+    Setting(
+        "lake.interval",
+        parse_seconds,
+        0.0,
+        "How often the node brings all tables up to date by running `polynya lake run` as a child; 0 is never.",
+        low=0,
+    ),
+    Setting("lake.master", parse_text, "local[*]", "The Spark master of that child."),
+    Setting(
+        "sql.enabled",
+        parse_switch,
+        True,
+        "Whether the server answers questions to tables (`POST /v1/sql`, the console). It needs what `polynya[lake]` installs.",
+    ),
+    Setting("sql.timeout", parse_seconds, 30.0, "How long one question may take.", low=0.1, high=600),
+    Setting("sql.memory", parse_size, 512 * MIB, "How much memory DuckDB may take for one question.", low=64 * MIB),
+    Setting(
+        "cold.backend",
+        parse_text,
+        "local",
+        "Where packs and tables live: the embedded store on the local disk, S3, memory (for tests: lost on exit), or nowhere.",
+        ("local", "s3", "memory", "none"),
+    ),
+    Setting(
+        "cold.root",
+        parse_text,
+        "",
+        "Everything is written under this: a key prefix in the bucket, or for `local` a folder (default: `objects` in the data folder).",
+    ),
+    Setting(
+        "cold.shared",
+        parse_switch,
+        False,
+        "Let other users read a `cold.root` outside the data folder: it keeps its mode, and what is written there has the same rights. "
+        "Otherwise only the node's user may read the objects.",
+    ),
+    Setting("cold.s3_bucket", parse_text, "", "The bucket; required for `s3`."),
+    Setting("cold.s3_region", parse_text, "", "Default: the standard AWS chain (`AWS_REGION`, profile), else `us-east-1`."),
+    Setting("cold.s3_endpoint", parse_text, "", "The URL of an S3-compatible store; default: AWS."),
+    Setting("cold.s3_access_key_id", parse_text, "", "Default: the standard AWS credential chain."),
+    Setting("cold.s3_secret_access_key", parse_text, "", "Goes with the access key id.", secret=True),
+    Setting("cold.s3_session_token", parse_text, "", "For temporary credentials.", secret=True),
+    Setting(
+        "cold.flush_interval_ms",
+        parse_millis,
+        FLUSH_INTERVAL_MS,
+        "How often a core looks whether it has to flush; 0 flushes only on demand.",
+    ),
+    Setting("cold.flush_bytes", parse_size, FLUSH_BYTES, "The size that a flush aims at.", low=1),
+    Setting(
+        "cold.flush_min_hot_bytes",
+        parse_size,
+        None,
+        "A core flushes from this many hot bytes on. Default: `cold.flush_bytes`.",
+        low=1,
+    ),
+    Setting("cold.flush_max_bytes", parse_size, None, "Payload of one pack at most. Default: `cold.flush_bytes`.", low=1),
+    Setting("cold.flush_max_age_ms", parse_millis, FLUSH_MAX_AGE_MS, "Bytes older than this are flushed however few they are.", low=1),
+    Setting("cold.flush_max_concurrency", parse_count, FLUSH_MAX_CONCURRENCY, "Packs of one core on their way at once.", low=1, high=64),
+    Setting(
+        "cold.delete_grace_ms",
+        parse_millis,
+        DELETE_GRACE_MS,
+        "Objects that nobody needs any more stay in the store for so long, for readers that are at them.",
+    ),
+    Setting(
+        "cold.evict_after_ms",
+        parse_millis,
+        EVICT_AFTER_MS,
+        "The state of a stream that was not written to for so long leaves the memory for the object store, and comes back with the next write. "
+        "0 is never.",
+    ),
+    Setting(
+        "cold.max_hot_bytes_per_group",
+        parse_size,
+        HOT_BYTES_PER_GROUP,
+        "Hot bytes of a group from which on appends are refused (503 with `Retry-After`) until a flush has made room; 0 is no "
+        "bound of its own. What alone is larger is refused for good (413 `OVER_HOT_BOUND`): below 32 MiB this is the largest append.",
+    ),
+)
+BY_KEY = {setting.key: setting for setting in SETTINGS}
+BY_ENV = {setting.env: setting for setting in SETTINGS}
+BY_FLAG = {setting.flag: setting for setting in SETTINGS if setting.flag is not None}

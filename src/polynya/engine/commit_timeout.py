@@ -1,0 +1,71 @@
+"""What is proposed is answered in time, also while a majority of its group hears and does not write: when two of three disks are full, say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+
+if TYPE_CHECKING:
+    from polynya.engine.replicated import ReplicatedCore
+    from polynya.replica.member import Member
+
+LOOK_SECONDS = 1.0
+ANSWER_SECONDS = 10.0  # without anything new at a majority, while there is something to write
+_Reached = tuple[int, ...]
+log = logging.getLogger("polynya.patience")
+
+
+class Patience:
+    """Of one core, from its beginning to `close`."""
+
+    def __init__(self, core: ReplicatedCore) -> None:
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        # Of groups with something to write: how far that was seen to be, and since when.
+        self._since: dict[int, tuple[_Reached, float]] = {}
+        self.stuck: set[int] = set()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def refusal(self, group: int) -> Unavailable | None:
+        """Of a group that has given up waiting: nothing more is taken before a majority writes again."""
+        if group not in self.stuck:
+            return None
+        return Unavailable(
+            "a majority of the group's nodes does not write its log: their disks may be full; 'polynya cluster health' says more"
+        )
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        now, core, before = self._loop.time(), self._core, self._since
+        self._since = {}
+        for number in core.led:
+            member = core.members[number]
+            if member.group.applied_index == member.raft.log.last:
+                continue
+            reached = _reached(member)
+            known = before.get(number)
+            since = self._since[number] = known if known is not None and known[0] == reached else (reached, now)
+            if now - since[1] >= ANSWER_SECONDS:
+                self._give_up(number, member)
+        vain = {number for number, (_, since) in self._since.items() if now - since >= ANSWER_SECONDS}
+        for number in self.stuck - vain:
+            log.info("appends are not refused any more: a majority writes, or another node leads", extra={"group": number})
+        self.stuck &= vain
+
+    def _give_up(self, number: int, member: Member) -> None:
+        """They stay in the log, and may be committed yet."""
+        if number not in self.stuck:
+            self.stuck.add(number)
+            log.warning("a majority does not write: appends are refused until it does", extra={"group": number})
+        error = "a majority did not write it in %g s: their disks may be full; it may or may not be applied later"
+        self._core.give_up(member, OutcomeUnknown(error % ANSWER_SECONDS))
+
+
+def _reached(member: Member) -> _Reached:
+    return member.group.applied_index, member.raft.durable, *(peer.match for peer in member.raft.peers.values())

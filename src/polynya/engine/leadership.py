@@ -1,0 +1,252 @@
+"""Leaderships of one core that go to other nodes: to where the writers are, back to those that are to have them, and away before a stop.
+
+A core that stops tells those of the other nodes, which give it no leaderships meanwhile: one that came back to it would end with it, and its group
+would wait for an election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from polynya.raft import Configuration, Mode, Refusal
+from polynya.transport import Reply, node_of
+
+if TYPE_CHECKING:
+    from polynya.engine.append_origins import Demand
+    from polynya.engine.journal_writer import Writes
+    from polynya.engine.replicated import ReplicatedCore
+    from polynya.raft import Raft
+    from polynya.replica.member import Member
+
+STALLED_SECONDS = 2.5  # a disk that has not taken a write for so long has its leaderships taken away
+GIVE_BACK_SECONDS = 1.0  # between two groups that go back to the node that is to lead them …
+GIVE_BACK_PART = 32  # … or more at once: so many times until all have gone
+GIVE_BACK_AGAIN_SECONDS = 30.0  # … and for the same group, when that did not take it
+FOLLOW_AT_ONCE = 8  # groups that go to where their writers are, of one look
+FOLLOW_ENTRIES = 16  # a node that lacks more of a group's log has a disk or a way that does not keep up
+STAY_SECONDS = 60.0  # without writers here, until a group goes back
+PLACED_SECONDS = 300.0  # a lead stays where an operator, or balance, has just put it
+KIND_STOPPING = 1011  # beside those of health, access, farewell, the cluster's view and its map, and the object store
+KIND_FOLLOWS = 1013  # to who is just given a group for its writers; the body is its number
+STOPPING_SECONDS = 30.0  # a stop does not take as long
+log = logging.getLogger("polynya.leads")
+
+
+class Asking(Protocol):
+    """What is needed of a core's transport."""
+
+    def on(self, kind: int, handler: Callable[[bytes, Reply, int], None]) -> None: ...
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Callable[[bytes | BaseException], None]) -> None: ...
+
+
+class Leads:
+    """Of one core, from its beginning to `close`."""
+
+    def __init__(self, core: ReplicatedCore, writes: Writes) -> None:
+        self._core, self._writes = core, writes
+        self._loop = asyncio.get_running_loop()
+        self._given_back: dict[int, float] = {}  # group -> when it was last tried
+        self._strays = set(core.members)  # groups that may be led here although another is to lead them; the rest need no look
+        self._demand: Demand | None = None
+        self._may_lead: Callable[[int], bool] = lambda node: True
+        self._transport: Asking | None = None
+        self._core_at: Callable[[int, int], int] = lambda node, group: 0
+        self._firsts: dict[int, int] = {}  # as of the last map; at the start nothing was chosen lately
+        self._placed: dict[int, float] = {}  # group -> when this node was chosen to lead it
+        self._stays: dict[int, float] = {}  # group -> until when, for the writers that it followed here
+        self.followed = 0
+        core.on_leadership.append(self._led)
+        self._shunned: dict[int, float] = {}  # node -> until when it is given no lead
+        self._stopping: dict[int, float] = {}  # node -> until when it is believed to be just stopping
+        self._leaves = False
+        self._stalled_at = float("-inf")  # when leaderships last went because of the disk
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
+
+    def placed_anew(self, groups: Iterable[int]) -> None:
+        """Other nodes are to lead some of the groups, which may not be here yet."""
+        core, known = self._core, self._firsts
+        self._strays.update(core.led)
+        self._firsts = {number: core.first_of(number) for number in groups}
+        for number, first in self._firsts.items():
+            if first == core.node and known.get(number, first) != first:
+                self._placed[number] = self._loop.time()
+
+    def follow(self, demand: Demand, may_lead: Callable[[int], bool], core_at: Callable[[int, int], int]) -> None:
+        """From now on groups go to where their writers are, if that node may lead. `core_at`: the core of a node that has a group."""
+        self._demand, self._may_lead, self._core_at = demand, may_lead, core_at
+
+    def close(self) -> None:
+        self._leaves = False
+        self._timer.cancel()
+
+    def listen(self, transport: Asking) -> None:
+        """From now on to cores of other nodes that stop, or that give this one a group for its writers."""
+        self._transport = transport
+        transport.on(KIND_STOPPING, self._hear)
+        transport.on(KIND_FOLLOWS, self._hear_of_writers)
+
+    def leave(self, transport: Asking, cores: Iterable[int]) -> None:
+        """Before a stop: these cores of other nodes give this one no leaderships any more, and what it leads from now on goes to others."""
+        self._leaves = True
+        for core in cores:
+            transport.call_nowait(core, KIND_STOPPING, b"", lambda answer: None)  # one of an older release does not know it
+        self.hand_over_all()
+
+    def found(self, node: int) -> None:
+        """It can be reached, again or for the first time."""
+        self._stopping.pop(node, None)
+
+    def _hear(self, body: bytes, reply: Reply, sender: int) -> None:
+        self._stopping[node_of(sender)] = self._loop.time() + STOPPING_SECONDS
+        reply(b"")
+
+    def _hear_of_writers(self, body: bytes, reply: Reply, sender: int) -> None:
+        """The lead that comes now came for them. Of one that a failure moved nobody says so: clients that go where the lead is would hold it for
+        ever, and after a few failures one node would lead all."""
+        number = int.from_bytes(body, "big")
+        if number in self._core.members:
+            self._stays[number] = self._loop.time() + STAY_SECONDS
+        reply(b"")
+
+    def _led(self, number: int) -> None:
+        self._strays.add(number)
+        if self._leaves:
+            self._loop.call_soon(self._leave_again)
+
+    def _leave_again(self) -> None:
+        if self._leaves:
+            self.hand_over_all()
+
+    def change(self, group: int, target: Configuration) -> Refusal | None:
+        """Towards these voters, learners and readers, of a group that is led here. A leader that gets no vote hands over first, so that nothing
+        in flight loses its answer."""
+        core = self._core
+        raft = core.members[group].raft
+        if raft.configuration.votes(core.node) and core.node not in target.voters:
+            stay = [node for node in raft.configuration.voters if node in target.voters and not raft.peers[node].lost]
+            if stay:
+                core.transfer(group, max(stay, key=lambda node: (node == core.first_of(group), raft.peers[node].match)))
+                return Refusal.HANDING_OVER
+        refusal = raft.change(target, core.now_ms())
+        core.kick()
+        return refusal
+
+    def shun(self, node: int, seconds: float) -> None:
+        """It is given no lead from here for so long."""
+        self._shunned[node] = self._loop.time() + seconds
+
+    def relieve(self, able: Collection[int]) -> int:
+        """A few of the led groups go to these nodes, if they keep up. How many did."""
+        core, gone = self._core, 0
+        for number in sorted(core.led):
+            raft = core.members[number].raft
+            whole = [node for node in raft.configuration.voters if node in able and _follows(raft, node)]
+            if whole and gone <= len(core.members) // GIVE_BACK_PART and self._tries(number):
+                self._stays.pop(number, None)
+                core.transfer(number, whole[number % len(whole)])
+                gone += 1
+        return gone
+
+    def hand_over_all(self) -> bool:
+        """Each led group goes to the voter that has most of its log, is there, and does not stop itself. Whether any group is on its way."""
+        core, any_goes = self._core, False
+        for number in list(core.led):
+            raft = core.members[number].raft
+            present = [node for node, peer in raft.peers.items() if not peer.lost and node in raft.configuration.voters]
+            able = [node for node in present if not self._is_stopping(node)]
+            if able:
+                core.transfer(number, max(able, key=lambda node: raft.peers[node].match))
+                any_goes = True
+        return any_goes
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(GIVE_BACK_SECONDS, self._look)
+        if self._writes.waiting_seconds < STALLED_SECONDS:
+            self._follow()
+            self._give_back()
+        elif self._core.led and self._loop.time() - self._stalled_at >= GIVE_BACK_AGAIN_SECONDS:
+            self._stalled_at = self._loop.time()
+            log.warning("the disk has not taken a write for %.1f s: others lead what this node led", self._writes.waiting_seconds)
+            self.hand_over_all()
+
+    def _follow(self) -> None:
+        """Groups whose writers nearly all come by another node go there, each within one round trip: what is proposed meanwhile waits."""
+        if self._demand is None:
+            return
+        core, now, left = self._core, self._loop.time(), FOLLOW_AT_ONCE
+        for number, (node, count) in sorted(self._demand.look().items()):
+            if number not in core.led or now - self._placed.get(number, float("-inf")) < PLACED_SECONDS:
+                continue
+            if node == core.node:
+                if self._is_to_stay(number):
+                    self._stays[number] = now + STAY_SECONDS
+            elif (
+                left
+                and count >= self._demand.many
+                and self._may_lead(node)
+                and not self._is_shunned(node)
+                and _follows(core.members[number].raft, node)
+                and self._tries(number)
+            ):
+                self._stays.pop(number, None)
+                self.followed += 1
+                left -= 1
+                self._say_why(number, node)
+                core.transfer(number, node)
+
+    def _say_why(self, number: int, node: int) -> None:
+        if self._transport is not None:  # a node of an older release does not know it, and holds any lead that has its writers there
+            self._transport.call_nowait(self._core_at(node, number), KIND_FOLLOWS, number.to_bytes(4, "big"), lambda answer: None)
+
+    def _tries(self, number: int) -> bool:
+        """Whether it is not too soon to hand this group over once more."""
+        now = self._loop.time()
+        if now - self._given_back.get(number, float("-inf")) <= GIVE_BACK_AGAIN_SECONDS:
+            return False
+        self._given_back[number] = now
+        return True
+
+    def _is_shunned(self, node: int) -> bool:
+        return self._shunned.get(node, 0.0) > self._loop.time() or self._is_stopping(node)
+
+    def _is_stopping(self, node: int) -> bool:
+        return self._stopping.get(node, 0.0) > self._loop.time()
+
+    def _is_to_stay(self, number: int) -> bool:
+        return self._stays.get(number, 0.0) > self._loop.time() and self._may_lead(self._core.node)
+
+    def _give_back(self) -> None:
+        """A few groups go to the nodes that are to lead them, if those keep up: a busy group is never at rest, and what is in flight is answered."""
+        core = self._core
+        left = 1 + len(core.members) // GIVE_BACK_PART
+        for number in sorted(self._strays):
+            first = core.first_of(number)
+            if number not in core.led or first == core.node:
+                self._strays.discard(number)
+                self._stays.pop(number, None)
+                continue
+            if self._is_to_stay(number):
+                continue
+            if not self._is_shunned(first) and _has_all(core.members[number], first) and self._tries(number):
+                core.transfer(number, first)
+                left -= 1
+                if not left:
+                    break
+
+
+def _follows(raft: Raft, node: int, lacks: int = FOLLOW_ENTRIES) -> bool:
+    """Whether the voter is there and has, but for so many entries on their way, all of the group's log."""
+    peer = raft.peers.get(node)
+    return peer is not None and not peer.lost and node in raft.configuration.voters and raft.log.last - peer.match <= lacks
+
+
+def _has_all(member: Member, node: int) -> bool:
+    """Whether the group's log, of a busy group but for what is on its way: to a node whose connection broke nothing is."""
+    raft = member.raft
+    if not member.proposals and not member.queue and _follows(raft, node, 0):
+        return True
+    return _follows(raft, node) and raft.peers[node].mode is Mode.REPLICATE

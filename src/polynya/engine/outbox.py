@@ -1,0 +1,39 @@
+"""What the groups of a core have to say to other nodes in a turn: gathered, then one send to each."""
+
+from __future__ import annotations
+
+from polynya.engine.membership import Links
+from polynya.raft import Append, Message, SnapshotChunk, encode_block, encode_message
+
+
+class Outbox:
+    """Of one core."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._small: dict[int, list[bytes]] = {}
+        self._bulk: dict[int, list[bytes]] = {}
+
+    def post(self, messages: list[Message]) -> None:
+        """Those of one group. The entries of an append are encoded once for all members that get the same."""
+        blocks: dict[int, bytes] = {}
+        for message in messages:
+            block = None
+            if type(message) is Append:
+                key = id(message.entries)
+                block = blocks.get(key)
+                if block is None:
+                    block = blocks[key] = encode_block(message.entries)
+            outbox = self._bulk if type(message) is SnapshotChunk else self._small
+            outbox.setdefault(message.to, []).append(encode_message(message, block))
+
+    def send(self) -> None:
+        """At the end of a turn."""
+        if self._small:
+            small, self._small = self._small, {}
+            for node, messages in small.items():
+                self._links.send(node, messages)
+        if self._bulk:
+            bulk, self._bulk = self._bulk, {}
+            for node, messages in bulk.items():
+                self._links.send_bulk(node, messages)

@@ -1,0 +1,128 @@
+"""Hot batches whose copy in memory is damaged are read again, from this core's journal or from another member of their group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from polynya.base.errors import CorruptData, PolynyaError
+from polynya.engine.leadership import Asking
+from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.snapshots.transfer import batch_at
+from polynya.replica import Group
+from polynya.stream.commands import Batch
+from polynya.stream.state.model import HotBatch
+from polynya.transport import Reply
+from polynya.wal import Journal
+from polynya.wire.pack import is_intact
+
+KIND_BATCH = 1014  # beside those of health, access, farewell, the cluster's view and its map, leads, and the object store
+ANSWER_SECONDS = 5.0  # of one other member
+log = logging.getLogger("polynya.repair")
+
+
+class BatchWanted(msgspec.Struct, array_like=True, frozen=True):
+    """Which batch another member is asked for: the one that begins with the record."""
+
+    group: int
+    uid: int
+    record: int
+
+
+class Repairer:
+    """One per core. Nothing is taken that fails its own checksum, or has another size than the batch that it replaces."""
+
+    def __init__(self, journal: Journal, groups: Mapping[int, Group]) -> None:
+        self.repaired = 0  # batches
+        self._journal, self._groups = journal, groups
+        self._transport: Asking | None = None
+        self._places: Callable[[int], Iterable[int]] = lambda group: ()
+
+    def join(self, transport: Asking, places: Callable[[int], Iterable[int]]) -> None:
+        """From now on other members are asked, and answered. `places`: their cores that have a group."""
+        self._transport, self._places = transport, places
+        transport.on(KIND_BATCH, self._answer)
+
+    async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
+        """Whether some of the batches were damaged and all are intact now."""
+        damaged = [batch for batch in batches if not is_intact(batch)]
+        for batch in damaged:
+            found = await self._from_journal(uid, batch) or await self._from_others(group, uid, batch)
+            if found is None:
+                return False
+            _take(batch, found)
+            self.repaired += 1
+            log.warning("a batch was damaged in memory and is read again", extra={"group": group, "stream": uid, "record": batch.record})
+        return bool(damaged)
+
+    async def _from_journal(self, uid: int, batch: HotBatch) -> Batch | None:
+        try:
+            found = await asyncio.to_thread(batch_at, self._journal, batch.place, uid)
+        except (CorruptData, OSError, msgspec.DecodeError) as fault:
+            log.warning("a batch cannot be read from the journal", extra={"stream": uid, "error": str(fault)})
+            return None
+        return found if _fits(batch, found) else None
+
+    async def _from_others(self, group: int, uid: int, batch: HotBatch) -> Batch | None:
+        wanted = msgspec.msgpack.encode(BatchWanted(group, uid, batch.record))
+        for place in self._places(group):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    found = msgspec.msgpack.decode(await self._ask(place, wanted), type=Batch | None)
+            except (PolynyaError, TimeoutError, msgspec.DecodeError) as fault:
+                log.warning("a batch cannot be had from another node", extra={"stream": uid, "error": str(fault)})
+                continue
+            if found is not None and _fits(batch, found):
+                return found
+        return None
+
+    async def _ask(self, place: int, wanted: bytes) -> bytes:
+        assert self._transport is not None
+        answer: asyncio.Future[bytes | BaseException] = asyncio.get_running_loop().create_future()
+        self._transport.call_nowait(place, KIND_BATCH, wanted, lambda found: None if answer.done() else answer.set_result(found))
+        found = await answer
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _answer(self, body: bytes, reply: Reply, sender: int) -> None:
+        """What is in memory here, if it is intact."""
+        wanted = msgspec.msgpack.decode(body, type=BatchWanted)
+        group = self._groups.get(wanted.group)
+        stream = None if group is None else group.machine.by_uid.get(wanted.uid)
+        hot = (stream.hot if stream is not None else None) or ()
+        found = next((batch for batch in hot if batch.record == wanted.record and is_intact(batch)), None)
+        reply(msgspec.msgpack.encode(None if found is None else _batch_of(found)))
+
+
+def others_of(core: ReplicatedCore, core_at: Callable[[int, int], int]) -> Callable[[int], list[int]]:
+    """The cores of other nodes that have a group. `core_at`: by node and group, as the transport calls it."""
+
+    def others(group: int) -> list[int]:
+        member = core.members.get(group)
+        nodes = () if member is None else member.raft.configuration.members
+        return [core_at(node, group) for node in nodes if node != core.node]
+
+    return others
+
+
+def _with(hot: HotBatch, found: Batch) -> HotBatch:
+    """The batch with the bytes that were found. A batch that was copied forward in the journal has no lengths there."""
+    return msgspec.structs.replace(hot, payload=found.payload, crc=found.crc, lengths=found.lengths or hot.lengths)
+
+
+def _fits(hot: HotBatch, found: Batch) -> bool:
+    return found.records == hot.records and len(found.payload) == len(hot.payload) and is_intact(_with(hot, found))
+
+
+def _take(hot: HotBatch, found: Batch) -> None:
+    """Threads that hold the old payload keep it: it is replaced, never changed."""
+    whole = _with(hot, found)
+    hot.payload, hot.lengths, hot.crc = whole.payload, whole.lengths, whole.crc
+
+
+def _batch_of(hot: HotBatch) -> Batch:
+    return Batch(hot.encoding, hot.records, hot.payload, hot.crc, hot.lengths)

@@ -1,0 +1,598 @@
+"""The turn loop of a core whose groups have replicas on other nodes: what came in since the last turn goes through Raft, and what that leads
+to for all groups is gathered into one message to each peer and one write with one fsync (docs/decisions/0010).
+
+What peers say is dealt with at once; what is to be written gathers behind the write in flight, and so do proposals: they leave for the peers
+with the write of their own, so that a group has few and large entries (bundles) when there is much to do. An entry is applied once it is
+committed *and* durable here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from polynya.base.errors import NotLeader, OutcomeUnknown, Senseless, Unavailable
+from polynya.base.futures import settle
+from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.engine.applying import apply_committed
+from polynya.engine.commit_timeout import Patience
+from polynya.engine.deadlines import Deadlines
+from polynya.engine.entry_validation import Doubts
+from polynya.engine.journal_writer import Writer, WriterThread, Writes
+from polynya.engine.leadership import Leads
+from polynya.engine.membership import Cluster
+from polynya.engine.outbox import Outbox
+from polynya.engine.replica_readiness import Fitness
+from polynya.engine.standalone import CoreCounters
+from polynya.engine.storage import Storage
+from polynya.engine.turn_ends import TurnEnds, journal_failed
+from polynya.raft import (
+    Effects,
+    Entry,
+    HardState,
+    Identity,
+    Kind,
+    Message,
+    Raft,
+    Refusal,
+    Restored,
+    Role,
+    Settings,
+    Snapshot,
+    SnapshotChunk,
+    Status,
+    decode_message,
+)
+from polynya.replica import Group
+from polynya.replica.log import ENTRY_BYTES_MAX, encode_proposal
+from polynya.replica.member import Member, Proposal, bundled, parts_of
+from polynya.stream.commands import Append, Bundle, Command, PublishSlices, ReplaceSlices
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.state.feature_level import level_of
+from polynya.stream.state.model import HotBatch
+
+READ_SECONDS = 2.5  # a read waits so long for what it must see
+DRAIN_SECONDS = 2.0  # what is in flight at a stop is waited for, if others answer
+
+_BUNDLE_LEVEL = level_of(Bundle)
+Shared = Callable[[int], bool]
+
+
+def _all_groups(group: int) -> bool:
+    return True
+
+
+class ReplicatedCore:
+    """Has the surface of `polynya.engine.standalone.Core`. All methods are called on the loop.
+
+    Invariants: at most one write is in flight; an entry is applied only when it is committed and durable here; a proposal is answered once.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        storage: Storage,
+        *,
+        fatal: Callable[[BaseException], None],
+        writer: Writer | None = None,
+    ) -> None:
+        self.shard = storage.shard
+        self.journal = journal = storage.journal
+        self.counters = CoreCounters()
+        self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.on_turn: Callable[[], None] = lambda: None
+        self.on_snapshot_effects: Callable[[Member, Effects], None] = lambda member, effects: None
+        self.on_chunk: Callable[[Member, SnapshotChunk], None] = self.step
+        self.on_leadership: list[Callable[[int], None]] = []
+        self.on_made: list[Callable[[int], None]] = []
+        self.on_dropped: list[Callable[[int], None]] = []
+        self.led: dict[int, Machine] = {}  # of the groups that take proposals here
+        self.floor_ms = 0  # log time is not before this: reads here judge by it what has expired, and touches count from it
+        self.inflight_bytes = 0  # of commands proposed here and not answered
+        self.node = cluster.membership.node
+        self._cluster = cluster
+        self.now_ms = self._now_ms = cluster.now_ms  # not log time
+        self._fatal = fatal
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[Raft] = []
+        self._queued: list[Member] = []
+        self._outbox = Outbox(cluster.links)
+        self.departed = storage.departed  # what members promised that were here: it counts for those that are made in their place
+        self.first_of = cluster.membership.first_of  # the node that is to lead a group
+        self._kicked = self._applied = False
+        self._dead: BaseException | None = None
+        self._ends = TurnEnds()
+        self._writes = Writes(journal, WriterThread(journal, self.counters.pace) if writer is None else writer, self, self.counters)
+        self._deadlines = Deadlines(self._now_ms, self._due)
+        self.members: dict[int, Member] = {}
+        self._fitness, self._doubts = Fitness(self.node), Doubts()
+        for number, restored in storage.restored.items():
+            self._join(number, restored)
+        self._writes.begin(self.members.values())
+        self.leadership = Leads(self, self._writes)
+        self._patience = Patience(self)
+        self._kick_soon()
+
+    # --- replicas that come and go ---------------------------------------------------------------------------------------------
+
+    def has(self, group: int) -> bool:
+        """Whether a replica is here."""
+        return group in self.members
+
+    def add(self, group: int, restored: Restored) -> None:
+        """A replica is here from now on, and the disk knows it."""
+        self.departed.pop(group, None)
+        self.shard.groups[group] = Group(group, Machine(group, self._cluster.groups))
+        self._join(group, restored)
+        for hear in self.on_made:
+            hear(group)
+        self._kick_soon()
+
+    def remove(self, group: int) -> asyncio.Future[bool]:
+        """The replica takes part in nothing from now on; True when nothing of its log will be read again, False: the disk was full."""
+        member = self.members.pop(group, None)
+        if member is not None:
+            raft = member.raft
+            self.departed[group] = HardState(raft.term, raft.vote, raft.forgetful)
+            self.led.pop(group, None)
+            member.leads = False
+            queued, proposals = member.emptied()
+            self._answer_all(queued, NotLeader(0))
+            self._answer_all(proposals, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
+            for futures in raft.reads.tokens():
+                _settle(futures, Unavailable("the group has moved to other nodes; retry"))
+            del self.shard.groups[group]
+            for hear in self.on_dropped:
+                hear(group)
+        waiter = self._writes.drop(group, self.departed[group])
+        self._kick_soon()
+        return waiter
+
+    async def configured(self, group: int, snapshot: Snapshot) -> bool:
+        """Keep who belonged to the group at a snapshot, before that is on the disk. False: the disk is full."""
+        waiter = self._writes.configured(group, snapshot)
+        self._kick_soon()
+        return await waiter
+
+    def settings_of(self, number: int) -> Settings:
+        """They change with who is to lead the group, and with how many share the memory."""
+        return self._cluster.settings(number, self.first_of(number) == self.node, len(self.shard.groups))
+
+    def _join(self, number: int, restored: Restored) -> None:
+        identity = Identity(number, self.node, self._cluster.seed())
+        raft = Raft(identity, restored, self.settings_of(number), now_ms=self._now_ms(), ready=self._ready)
+        self._fitness.begins(number, restored)
+        self.members[number] = Member(self.shard.groups[number], raft, restored.entries)
+
+    # --- proposals -------------------------------------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """`done` is called once, on the loop: with the reply, with NotLeader or Unavailable (nothing was applied, nor will it be; perhaps
+        before this returns), or with OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        member = self.members.get(group)
+        refusal = NotLeader(0) if member is None else self._refusal(member, command)
+        payload = encode_proposal(command) if refusal is None else b""
+        if refusal is not None or member is None or len(payload) > ENTRY_BYTES_MAX:
+            done(refusal or Unavailable("an entry of this size fits into no message between nodes"))
+            return
+        if not member.queue:
+            self._queued.append(member)
+        member.queue.append(Proposal(payload, Kind.COMMAND, 0, 0, group, 0, command, done))
+        self.inflight_bytes += len(payload)
+        self._kick_soon()
+
+    async def call(self, group: int, command: Command) -> Reply:
+        """`propose` for those who may wait."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self.propose(group, command, partial(settle, future))
+        return await future
+
+    def inflight_bytes_of(self, group: int) -> int:
+        member = self.members.get(group)
+        return 0 if member is None else sum(len(entry.payload) for entry in (*member.queue, *member.proposals))
+
+    def _refusal(self, member: Member, command: Command) -> Reply | BaseException | None:
+        if self._dead is not None:
+            return journal_failed()
+        if not member.leads:
+            return NotLeader(self.leader_of(member.group.number))
+        if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
+            self.counters.overloaded += 1
+            return Unavailable("the log is behind: more than the bound is in flight; retry")
+        if self._writes.full:
+            return Reply(Code.DISK_FULL)
+        kind = type(command)
+        if kind is not Append and level_of(kind) > member.group.machine.level:  # a node of the release before would not know it
+            return Unavailable("this needs what not all nodes of the cluster know yet: upgrade them all")
+        if isinstance(command, PublishSlices | ReplaceSlices) and command.term != member.raft.term:  # F19
+            return Unavailable("this was planned under an older leader; it is planned again")
+        return self._patience.refusal(member.group.number) if self._patience.stuck else None
+
+    # --- reads -----------------------------------------------------------------------------------------------------------------
+
+    def readable(self, group: int) -> bool:
+        """Whether the group's state here may answer a linearizable read at once."""
+        member = self.members.get(group)
+        return member is not None and self._dead is None and member.raft.readable(self._now_ms())
+
+    def fit(self, group: int) -> bool:
+        """Whether there is a replica here that follows the group: none that still catches up, or that does not belong any more."""
+        return group in self.members and self._fitness.of(self.members[group])
+
+    async def linearize(self, group: int) -> None:
+        """Until the group's state here has all that was acknowledged anywhere before this call. Raises Unavailable when no leader is heard,
+        and when there is no replica here, or one that is only on its way."""
+        if self._dead is not None:
+            raise journal_failed()
+        if not self.fit(group):
+            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
+        member, now_ms = self.members[group], self._now_ms()
+        if member.raft.readable(now_ms):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        if member.reading is None:
+            waiting: list[asyncio.Future[None]] = [future]
+            refusal = member.raft.read(waiting, now_ms)
+            if refusal is not None:
+                raise Unavailable("too many reads wait for this group; retry")
+            if member.raft.role is not Role.LEADER:
+                member.reading = waiting  # one question for all reads of a turn; a leader may have a lease now that is over for the next
+            self._kick_soon()
+        else:
+            member.reading.append(future)
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await future
+        except TimeoutError:
+            raise Unavailable("this node has not yet what was acknowledged elsewhere; retry, or ask another node") from None
+
+    # --- what peers say --------------------------------------------------------------------------------------------------------
+
+    def received(self, messages: Sequence[bytes], sender: int = 0) -> None:
+        """From a peer. What is for nobody here is dropped. Raises Senseless, after all others, for what no member can say: it changed nothing."""
+        if self._dead is not None:
+            return
+        now_ms, senseless = self._now_ms(), None
+        for data in messages:
+            try:
+                message = decode_message(data)
+                if sender and message.sender != sender:
+                    raise Senseless(f"a message of node {message.sender} came from node {sender}")
+                member = self.members.get(message.group)
+                if member is None or not self._doubts.accept(message, now_ms):
+                    continue
+                if type(message) is SnapshotChunk:
+                    self.on_chunk(member, message)
+                else:
+                    member.raft.step(message, now_ms)
+            except Senseless as fault:
+                senseless = fault
+            except BaseException as fault:  # an invariant of the group does not hold: nothing more may be said in its name
+                self._die(fault)
+                return
+        self._kick_soon()
+        if senseless is not None:
+            raise senseless
+
+    def step(self, member: Member, message: Message) -> None:
+        """A message that somebody held back."""
+        if self._dead is not None:
+            return
+        try:
+            member.raft.step(message, self._now_ms())
+        except Senseless as fault:
+            self._doubts.dropped(message.sender, fault, self._now_ms())
+        except BaseException as fault:
+            self._die(fault)
+        self._kick_soon()
+
+    def unreachable(self, node: int, shared: Shared = _all_groups) -> None:
+        """What was sent there lately may be lost. `shared` tells the groups that the core there has."""
+        self._tell(shared, lambda raft, now_ms: raft.unreachable(node, now_ms))
+
+    def peer_lost(self, node: int, heard_ms: int | None = None, shared: Shared = _all_groups) -> None:
+        """Nothing was heard of that node's core since `heard_ms`, or it lives a new life."""
+        self._tell(shared, lambda raft, now_ms: raft.peer_lost(node, now_ms if heard_ms is None else heard_ms, now_ms))
+
+    def peer_found(self, node: int, shared: Shared = _all_groups) -> None:
+        self._tell(shared, lambda raft, now_ms: raft.peer_found(node, now_ms))
+
+    def peer_sends(self, node: int, shared: Shared = _all_groups) -> None:
+        """Something large of that node's core is arriving, and what its groups say is behind it."""
+        self._tell(shared, lambda raft, now_ms: raft.peer_sends(node, now_ms))
+
+    def peer_takes(self, node: int, shared: Shared = _all_groups) -> None:
+        """Something large is leaving for that node's core, and what its groups would answer is behind it."""
+        self._tell(shared, lambda raft, now_ms: raft.peer_takes(node, now_ms))
+
+    def _tell(self, shared: Shared, say: Callable[[Raft, int], None]) -> None:
+        now_ms = self._now_ms()
+        for group, member in self.members.items():
+            if shared(group):
+                say(member.raft, now_ms)
+        self._kick_soon()
+
+    # --- leadership ------------------------------------------------------------------------------------------------------------
+
+    def leads(self, group: int) -> bool:
+        return group in self.led
+
+    def leader_of(self, group: int) -> int:
+        """The node, as far as it is known: 0 when it is not, or when this node was elected and is not ready yet."""
+        member = self.members.get(group)
+        leader = 0 if member is None else member.raft.leader
+        return 0 if leader == self.node and group not in self.led else leader
+
+    def term(self, group: int) -> int:
+        """0 when there is no replica here."""
+        return self.members[group].raft.term if group in self.members else 0
+
+    def transfer(self, group: int, node: int) -> Refusal | None:
+        """Hand the leadership of a group to another node."""
+        if group not in self.members:
+            return Refusal.NOT_LEADER
+        refusal = self.members[group].raft.transfer(node, self._now_ms())
+        self._kick_soon()
+        return refusal
+
+    def statuses(self) -> dict[int, Status]:
+        return {number: member.raft.status() for number, member in self.members.items()}
+
+    # --- the journal -----------------------------------------------------------------------------------------------------------
+
+    async def copy_forward(self, group: int, batches: list[HotBatch]) -> bool:
+        """Write the batches again at the journal's end and move their places there (F12). When the disk is full they stay where they are,
+        and the answer is False."""
+        waiter = self._writes.copy(group, batches)
+        self._kick_soon()
+        return await waiter
+
+    async def renew_states(self) -> None:
+        """Terms and votes are written again, so that the segments in which they lie may go. Raises Unavailable when that did not work."""
+        waiter = self._writes.renew(self.members.values(), self.departed)
+        self._kick_soon()
+        if not await waiter:
+            raise Unavailable("the disk has no room for terms and votes; tried again later")
+
+    async def wait_applied(self) -> None:
+        """Until what was proposed here before this call is applied, or is lost. Raises Unavailable when the journal fails."""
+        pending = [part for member in self.members.values() for entry in (*member.proposals, *member.queue) for part in parts_of(entry)]
+        while any(part.token is not None for part in pending):
+            await self._ends.wait(self._dead)
+
+    async def drain(self) -> None:
+        """Until nothing is in flight, or for a while; for a clean stop."""
+        deadline = self._loop.time() + DRAIN_SECONDS
+        while self._dead is None and (self._writes.busy or self.inflight_bytes) and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for member in self.members.values():
+            self.give_up(member, OutcomeUnknown("this node stops; the append may or may not be applied"))
+
+    def give_up(self, member: Member, outcome: OutcomeUnknown) -> None:
+        """What is in the log and waits for its answer gets this one. It is applied all the same when it is committed."""
+        lost = list(member.proposals)
+        member.proposals.clear()
+        self._answer_all(lost, outcome)
+
+    def close(self) -> None:
+        """Ends the thread, after what it was given."""
+        self._dead = self._dead or RuntimeError("closed")
+        self.leadership.close()
+        self._patience.close()
+        self._deadlines.close()
+        self._writes.close()
+
+    def snapshotted(self, number: int, index: int, size_and_identity: tuple[int, int], *, keep_from: int) -> None:
+        """The snapshot at that index is on the disk. Entries of it from the place `keep_from` on stay, for members that lag."""
+        member = self.members[number]
+        snapshot = member.raft.snapshot_of(index, *size_and_identity)
+        member.raft.snapshotted(snapshot, min(member.first_from(keep_from), index + 1), self._now_ms())
+        member.let_go(member.raft.log.first)
+        self._kick_soon()
+
+    def compact(self, number: int, *, keep_from: int) -> None:
+        """The same, when the snapshot of before is still that of today."""
+        raft = self.members[number].raft
+        if raft.snapshot.index:
+            self.snapshotted(number, raft.snapshot.index, (raft.snapshot.size, raft.snapshot.identity), keep_from=keep_from)
+
+    def floor_of(self, number: int, *, unapplied: bool = False) -> int:
+        """The lowest place in the journal where the group's log has something, or will have. Of what is not applied yet: it may have been written
+        long ago, and have no majority until now."""
+        member, settled = self.members[number], self.journal.settled
+        place = member.place_of(member.group.applied_index + 1 if unapplied else member.first)
+        return settled if place is None else min(place, settled)
+
+    def install(self, member: Member, snapshot: Snapshot, machine: Machine) -> None:
+        """The state of a group is another node's, at the snapshot; both are durable here."""
+        group = member.group
+        group.machine, group.applied_index, group.term = machine, snapshot.index, snapshot.term
+        member.installed(snapshot.index)
+        member.raft.installed(snapshot.identity, self._now_ms())
+        self._kick_soon()
+
+    def kick(self) -> None:
+        """Somebody has given a member something outside of a turn."""
+        self._kick_soon()
+
+    def fail(self, error: BaseException) -> None:
+        """What belongs to this core is broken: it goes down."""
+        if self._dead is None:
+            self._die(error)
+
+    # --- what the writes tell --------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """What was proposed while the disk worked goes with the next write."""
+        if self._dead is None and self._queued:
+            self._turn()
+
+    def synced(self, tickets: list[tuple[Raft, int]]) -> None:
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft, ticket in tickets:
+                raft.persisted(ticket, now_ms)
+            self._turn()
+
+    def refused(self, rafts: Iterable[Raft]) -> None:
+        """What others may count on is written again when there is room; until then nothing new is taken, and leaderships go to those who
+        have room."""
+        if self._dead is None:
+            now_ms = self._now_ms()
+            for raft in rafts:
+                gone = raft.unwritten(now_ms)
+                if gone and raft.group in self.members:  # of a group of one: nobody else has it
+                    self._answer_all(self.members[raft.group].cut(gone), Reply(Code.DISK_FULL))
+            self.leadership.hand_over_all()
+            self._turn()
+
+    def room(self) -> None:
+        self._kick_soon()
+
+    # --- turns -----------------------------------------------------------------------------------------------------------------
+
+    def _kick_soon(self) -> None:
+        if not self._kicked and self._dead is None:
+            self._kicked = True
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kicked = False
+        if self._dead is None:
+            try:
+                self._turn()
+            except BaseException as fault:  # half a turn: messages that left may speak of what is not written
+                self._die(fault)
+
+    def _due(self, groups: list[int]) -> None:
+        if self._dead is None:
+            now_ms = self._now_ms()
+            try:
+                for group in groups:
+                    if group in self.members:
+                        self.members[group].raft.tick(now_ms)
+            except BaseException as fault:
+                self._die(fault)
+            self._kick_soon()
+
+    def _turn(self) -> None:
+        now_ms = self._now_ms()
+        if not self._writes.busy:
+            self._hand_in(now_ms)
+        ready = self._ready
+        while ready:
+            rafts = ready[:]
+            del ready[:]
+            for raft in rafts:
+                member = self.members.get(raft.group)
+                if member is not None and member.raft is raft:  # else it was here
+                    self._carry_out(member, raft.take())
+        self._outbox.send()
+        self._writes.flush()
+        self._deadlines.arm()
+        if self._applied:
+            self._applied = False
+            self.counters.turns += 1
+            self.on_turn()
+        self._ends.tell()
+
+    def _hand_in(self, now_ms: int) -> None:
+        queued, self._queued = self._queued, []
+        for member in queued:
+            entries, member.queue = member.queue, []
+            if not entries:
+                continue
+            if len(entries) > 1 and member.group.machine.level >= _BUNDLE_LEVEL:
+                entries = bundled(entries)
+            refusal = member.raft.propose(entries, now_ms)
+            if refusal is None:
+                member.proposals.extend(entries)  # type: ignore[arg-type]
+            elif refusal is Refusal.OVERLOADED:
+                self._answer_all(entries, Unavailable("the group is behind: too many bytes are not committed; retry"))
+            else:
+                leader = member.raft.leader
+                self._answer_all(entries, NotLeader(0 if leader == self.node else leader))
+
+    def _carry_out(self, member: Member, effects: Effects) -> None:
+        member.reading = None
+        if effects.ticket:
+            self._writes.stage(member, effects)
+        if effects.messages:
+            self._outbox.post(effects.messages)
+        if effects.committed:
+            member.committed.extend(effects.committed)
+        if member.committed and member.committed[0].index <= member.raft.durable:
+            self._apply(member)
+        if effects.changed or member.leads != member.can_lead():
+            self._lead(member)
+        for futures in effects.reads:
+            _settle(futures, None)
+        for futures in effects.reads_failed:
+            _settle(futures, Unavailable("no leader is heard; retry, or read with consistency=local"))
+        if effects.install or effects.chunks_wanted or effects.chunks_arrived or effects.load:
+            self.on_snapshot_effects(member, effects)
+        self._deadlines.put(effects.group, member.raft.deadline_ms)
+
+    # --- applying --------------------------------------------------------------------------------------------------------------
+
+    def _apply(self, member: Member) -> None:
+        """What is committed and durable here."""
+        self.counters.entries += apply_committed(member, self.on_applied, self._answer)
+        member.raft.applied_to(member.group.applied_index)
+        self.floor_ms = max(self.floor_ms, member.group.machine.log_ms)
+        self._applied = True
+
+    def _lead(self, member: Member) -> None:
+        """Part, term or leader are not what they were."""
+        number, leads = member.group.number, member.can_lead()
+        if leads != member.leads:
+            member.leads = leads
+            if leads:
+                self.led[number] = member.group.machine
+            else:
+                del self.led[number]
+                queued, member.queue = member.queue, []  # what waited for the disk: another takes it
+                self._answer_all(queued, NotLeader(self.leader_of(number)))
+        lost = member.lost()
+        if lost:
+            self._answer_all(lost, OutcomeUnknown("this node leads the group no more; the append may or may not be applied"))
+        for look in self.on_leadership:
+            look(number)
+
+    def _answer_all(self, entries: Sequence[Entry], reply: Reply | BaseException) -> None:
+        for entry in entries:
+            for part in parts_of(entry):
+                self._answer(part, reply)
+
+    def _answer(self, proposal: Proposal, reply: Reply | BaseException) -> None:
+        token, proposal.token = proposal.token, None
+        self.inflight_bytes -= len(proposal.payload)
+        try:
+            token(reply)
+        except Exception as fault:
+            self._report("an answer could not be given", fault)
+
+    def _report(self, message: str, fault: Exception) -> None:
+        """One client's broken answer, or one peer's, must not cost the others theirs."""
+        self._loop.call_exception_handler({"message": message, "exception": fault})
+
+    # --- failures --------------------------------------------------------------------------------------------------------------
+
+    def _die(self, error: BaseException) -> None:
+        self._dead = error
+        self._deadlines.close()
+        for member in self.members.values():
+            member.leads = False
+            queued, proposals = member.emptied()
+            self._answer_all(queued, journal_failed())
+            self._answer_all(proposals, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+        self.led.clear()
+        self._ends.tell()
+        self._fatal(error)
+
+
+def _settle(futures: list[asyncio.Future[None]], fault: BaseException | None) -> None:
+    for future in futures:
+        settle(future, fault)

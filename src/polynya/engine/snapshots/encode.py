@@ -1,0 +1,82 @@
+"""A group's state as the body of a snapshot, in slices between which the core's turns go on (F12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from polynya.replica import Group
+from polynya.stream.machine import Machine
+from polynya.stream.snapshots import deltas
+from polynya.stream.state.changes import Changes, keys_of
+
+SLICE_BYTES = 128 << 10  # of streams encoded in one go: about a millisecond
+PASSES = 4  # over what changed while the pass before went on; then the rest is taken at once
+BATCHES = 10_000  # hot batches looked at in one go
+
+
+class Delta(msgspec.Struct):
+    """The body at the group's (`term`, `index`), and the changes that it has."""
+
+    term: int
+    index: int
+    body: list[bytes]
+    changes: Changes
+
+
+async def encode_delta(group: Group, *, whole: bool) -> Delta:
+    """What changed since the last call, or all. The last slice and the small parts are taken in one go: they say what the state is. Whoever
+    does not write this down puts the changes back."""
+    machine = group.machine
+    changes = machine.take_changes()
+    body: list[bytes] = [b""]
+    keys: list[int | str] = [*machine.by_uid, *machine.evicted] if whole else keys_of(changes)
+    count = 0
+    try:
+        for left in reversed(range(PASSES)):
+            count += await _slices(machine, keys, body)
+            if not left or len(machine.changes.streams) + len(machine.changes.evicted) <= len(keys) >> 6:
+                break
+            more = machine.take_changes()
+            keys = keys_of(more)
+            changes = _joined(changes, more)
+    except BaseException:
+        machine.changes.put_back(changes)
+        raise
+    last = machine.take_changes()
+    found, data = deltas.encode_streams(machine, iter(keys_of(last)))
+    changes = _joined(changes, last)
+    body[0] = deltas.encode_head(machine, changes, count + found, whole=whole)
+    body.append(data)
+    return Delta(group.term, group.applied_index, body, changes)
+
+
+async def lowest_place(machine: Machine, unapplied: int) -> int:
+    """The lowest journal place that a hot batch of the machine needs when this returns, or one before it. `unapplied`: where all lies, or behind
+    it, that is applied meanwhile; it may have been in the journal for long."""
+    lowest, seen = unapplied, 0
+    for stream in list(machine.hot.values()):
+        hot = stream.hot or ()
+        lowest = min(lowest, min([batch.place for batch in hot], default=lowest))
+        seen += len(hot)
+        if seen > BATCHES:
+            seen = 0
+            await asyncio.sleep(0)
+    return lowest
+
+
+async def _slices(machine: Machine, keys: list[int | str], body: list[bytes]) -> int:
+    left, count = iter(keys), 0
+    while True:
+        found, data = deltas.encode_streams(machine, left, SLICE_BYTES)
+        if not found:
+            return count
+        count += found
+        body.append(data)
+        await asyncio.sleep(0)
+
+
+def _joined(changes: Changes, later: Changes) -> Changes:
+    later.put_back(changes)
+    return later

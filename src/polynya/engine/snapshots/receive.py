@@ -1,0 +1,183 @@
+"""Snapshots that other nodes send here, on their way to the disk: a chunk is acknowledged when it is in the file, so that a slow disk holds back
+who sends and not this node's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.engine.replicated import ReplicatedCore
+from polynya.raft import ChunkArrived, Snapshot, SnapshotChunk
+from polynya.replica.member import Member
+from polynya.wal import SnapshotStore
+from polynya.wal.scratch import Scratch
+
+ARRIVING_MAX = 4  # groups whose snapshots are on their way here at the same time
+QUEUED_BYTES_MAX = 4 << 20  # of one group's chunks; who sends more than it was acknowledged for is not heard
+IDLE_SECONDS = 2.0  # without a chunk, one makes room for another: its sender may be waiting for just that
+STALE_SECONDS = 20.0  # without a chunk: the sender is gone, or has something newer
+
+
+class _Arrival(msgspec.Struct):
+    """One group's. `kept`: what the agreement has handed over and is to be written."""
+
+    member: Member
+    queue: list[SnapshotChunk]
+    at: float  # when the last chunk came
+    queued: int = 0
+    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # nothing is to be written
+    kept: list[ChunkArrived] = []
+    file: Scratch | None = None
+    snapshot: Snapshot | None = None
+
+    def rests(self, since: float) -> bool:
+        """Nothing has come since then, and nothing is done with what came before; if something is queued, it waits for a chunk that was lost."""
+        return self.at <= since and self.idle.is_set() and self.member.raft.installing is None
+
+
+class Arriving:
+    """Chunks go to the agreement of their group one at a time: the next one when the one before is in the file."""
+
+    def __init__(self, core: ReplicatedCore, store: SnapshotStore, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._core, self._store, self._spawn = core, store, spawn
+        self._arrivals: dict[int, _Arrival] = {}
+        core.on_chunk = self.hear
+
+    def hear(self, member: Member, message: SnapshotChunk) -> None:
+        """A chunk came. What is dropped here is sent again."""
+        number, now = member.group.number, asyncio.get_running_loop().time()
+        arrival = self._arrivals.get(number)
+        if arrival is None:
+            if len(self._arrivals) >= ARRIVING_MAX and not self._make_room(now):
+                return
+            arrival = self._arrivals[number] = _Arrival(member, [], now)
+            arrival.idle.set()
+            self._watch(member)
+        arrival.at = now
+        if any(known.offset == message.offset and known.snapshot == message.snapshot for known in arrival.queue):
+            if _next(member, [message]) is None:  # sent again, though those before it are missing: the sender does not know that
+                self._core.step(member, message)
+            return
+        if arrival.queued + len(message.data) > QUEUED_BYTES_MAX:
+            return
+        arrival.queue.append(message)
+        arrival.queued += len(message.data)
+        self._go_on(member, arrival)
+
+    def keep(self, member: Member, chunks: Sequence[ChunkArrived]) -> None:
+        """The agreement has taken these."""
+        arrival = self._arrivals.get(member.group.number)
+        if arrival is not None and chunks:
+            arrival.kept = [*arrival.kept, *chunks]
+            if arrival.idle.is_set():
+                arrival.idle.clear()
+                self._spawn(self._store_kept(member, arrival))
+
+    async def take(self, number: int, snapshot: Snapshot) -> Scratch | None:
+        """All of it, to be closed; None when it is not all here."""
+        arrival = self._arrivals.get(number)
+        if arrival is None:
+            return None
+        await arrival.idle.wait()
+        if self._arrivals.get(number) is arrival:  # else the group has left, and may have come again
+            del self._arrivals[number]
+        file, arrival.file = arrival.file, None  # it is closed by whoever has it
+        if file is None or (arrival.snapshot == snapshot and file.size == snapshot.size):
+            return file
+        file.close()
+        return None
+
+    def forget(self, number: int) -> None:
+        """The group has no replica here any more."""
+        arrival = self._arrivals.pop(number, None)
+        if arrival is not None:
+            self._spawn(_closed(arrival))
+
+    def close(self) -> None:
+        for arrival in self._arrivals.values():
+            if arrival.file is not None:
+                arrival.file.close()
+        self._arrivals = {}
+
+    def _make_room(self, now: float) -> bool:
+        idle = next((number for number, arrival in self._arrivals.items() if not arrival.queue and arrival.rests(now - IDLE_SECONDS)), None)
+        if idle is None:
+            return False
+        self._drop(self._arrivals.pop(idle))
+        return True
+
+    def _go_on(self, member: Member, arrival: _Arrival) -> None:
+        if not arrival.idle.is_set():
+            return
+        message = _next(member, arrival.queue)
+        if message is not None:
+            arrival.queue.remove(message)
+            arrival.queued -= len(message.data)
+            self._core.step(member, message)
+            asyncio.get_running_loop().call_soon(self._go_on, member, arrival)  # if the agreement did not take it
+        elif arrival.file is None and not arrival.queue and self._arrivals.get(member.group.number) is arrival:
+            del self._arrivals[member.group.number]  # it took none, or they could not be kept
+
+    async def _store_kept(self, member: Member, arrival: _Arrival) -> None:
+        try:
+            while arrival.kept:
+                await asyncio.to_thread(self._append, arrival, arrival.kept[0])
+                del arrival.kept[:1]
+        except (OSError, PolynyaError):
+            self._drop(arrival)
+        finally:
+            arrival.idle.set()
+        self._go_on(member, arrival)
+
+    def _append(self, arrival: _Arrival, chunk: ChunkArrived) -> None:
+        if chunk.offset == 0:
+            if arrival.file is not None:
+                arrival.file.close()
+            arrival.file, arrival.snapshot = None, None
+            arrival.file, arrival.snapshot = self._store.scratch(), chunk.snapshot
+        if arrival.file is None or arrival.snapshot != chunk.snapshot or arrival.file.size != chunk.offset:
+            raise OSError("a chunk without those before it")
+        arrival.file.append(chunk.data)
+
+    def _drop(self, arrival: _Arrival) -> None:
+        """It begins anew, if it is still sent."""
+        if arrival.file is not None:
+            arrival.file.close()
+        arrival.file = None
+        arrival.kept = []
+        arrival.member.raft.forget_incoming()
+
+    def _watch(self, member: Member) -> None:
+        loop, number = asyncio.get_running_loop(), member.group.number
+
+        def look() -> None:
+            arrival = self._arrivals.get(number)
+            if arrival is None:
+                return
+            if arrival.rests(loop.time() - STALE_SECONDS):
+                del self._arrivals[number]
+                self._drop(arrival)
+            else:
+                loop.call_later(STALE_SECONDS, look)
+
+        loop.call_later(STALE_SECONDS, look)
+
+
+def _next(member: Member, queue: Sequence[SnapshotChunk]) -> SnapshotChunk | None:
+    """A chunk that the agreement can take, or that it has to say something to; None when those before the next one are still to come."""
+    incoming = member.raft.incoming
+    if incoming is None:
+        return min(queue, key=lambda message: message.offset, default=None)
+    snapshot, received = incoming
+    return next((message for message in queue if message.snapshot != snapshot or message.offset <= received), None)
+
+
+async def _closed(arrival: _Arrival) -> None:
+    await arrival.idle.wait()
+    if arrival.file is not None:
+        arrival.file.close()
+        arrival.file = None

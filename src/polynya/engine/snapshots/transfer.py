@@ -1,0 +1,129 @@
+"""A group's snapshot as it travels to a member that is far behind: the bodies of its chain, and the hot payload that these leave in the journal
+(docs/formats/snapshots.md, Transfer). Both ends keep it in a file: what they have in memory at a time does not grow with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from struct import Struct
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import CorruptData
+from polynya.engine.snapshots.chain import COUNT_BYTES, LINK_BYTES, links_of, transfer_head
+from polynya.replica.log import decode_part
+from polynya.stream.commands import BUNDLE_COMMANDS_MAX, Append, Batch, Create
+from polynya.stream.machine import Machine
+from polynya.stream.snapshots import deltas
+from polynya.stream.snapshots.encode import decode_image
+from polynya.wal import Journal
+from polynya.wal.scratch import Scratch
+from polynya.wal.snapshots import Link, SnapshotStore
+
+PIECE_BYTES = 1 << 20
+_BODY = Struct("<Q")  # length
+_HOT = Struct("<QI")  # place in the sender's journal, length
+
+
+def pack_transfer(links: Sequence[Link], store: SnapshotStore, journal: Journal, into: Scratch) -> None:
+    """Raises CorruptData or OSError when the snapshot, or a payload, is there no more, DiskFull. For a thread."""
+    into.append(transfer_head(links))
+    for link in links:
+        crc = 0
+        for offset in range(0, link.length, PIECE_BYTES):
+            piece = store.read(link, offset, PIECE_BYTES)
+            crc = extend(crc, piece)
+            into.append(piece)
+        if crc != link.crc:
+            raise CorruptData(f"the snapshot of group {link.group} at {link.index} was written anew")
+    for stream in decode_image(_merged(into, len(transfer_head(links)), links)).streams:
+        for batch in reversed(stream.hot or ()):
+            payload = payload_at(journal, batch.place, stream.uid)
+            into.append(_HOT.pack(batch.place, len(payload)), payload)
+
+
+def unpack_transfer(data: Scratch, identity: int) -> Machine:
+    """The machine, with all its payload; the places in it are the sender's. Raises CorruptData, OSError. For a thread."""
+    try:
+        machine = _of_the_first_clusters(data, identity)
+        machine = _of_a_chain(data, identity) if machine is None else machine
+    except (EOFError, struct.error) as error:
+        raise CorruptData(f"a snapshot that another node sent cannot be read: {error}") from error
+    for _, hot in machine.flush_candidates():
+        for batch in hot:
+            if crc32c(batch.payload) != batch.crc:
+                raise CorruptData("payload in a snapshot that another node sent has another checksum than it should")
+    return machine
+
+
+def _of_a_chain(data: Scratch, identity: int) -> Machine:
+    count = data.read(0, COUNT_BYTES)
+    heads = data.read(COUNT_BYTES, LINK_BYTES * int.from_bytes(count, "little"))
+    if crc32c(count + heads) != identity:
+        raise CorruptData("a snapshot that another node sent has another checksum than it should")
+    links = links_of(count, heads)
+    bodies = len(count) + len(heads)
+    return Machine.restore(_merged(data, bodies, links), _Payloads(data, bodies + sum(link.length for link in links)))
+
+
+def _of_the_first_clusters(data: Scratch, identity: int) -> Machine | None:
+    """What a node sends whose release knows no chains: one body, whose CRC is the identity, and payload in any order. None: it is not that."""
+    (length,) = _BODY.unpack(data.read(0, _BODY.size))
+    at = _BODY.size + length
+    if at > data.size or crc32c(body := data.read(_BODY.size, length)) != identity:
+        return None
+    payloads: dict[int, tuple[int, int]] = {}
+    while at < data.size:
+        place, size = _HOT.unpack(data.read(at, _HOT.size))
+        payloads[place] = at + _HOT.size, size
+        at += _HOT.size + size
+
+    def read_payload(place: int, uid: int) -> bytes:
+        if place not in payloads:
+            raise CorruptData(f"a snapshot that another node sent has no payload for place {place:#x} of stream {uid}")
+        return data.read(*payloads[place])
+
+    return Machine.restore(body, read_payload)
+
+
+class _Payloads:
+    """Hot payload, in the order in which it was packed."""
+
+    def __init__(self, data: Scratch, at: int) -> None:
+        self._data, self._at = data, at
+
+    def __call__(self, place: int, uid: int) -> bytes:
+        found, length = _HOT.unpack(self._data.read(self._at, _HOT.size))
+        if found != place:
+            raise CorruptData(f"a snapshot that another node sent has no payload for place {place:#x} of stream {uid}")
+        payload = self._data.read(self._at + _HOT.size, length)
+        self._at += _HOT.size + length
+        return payload
+
+
+def _merged(data: Scratch, at: int, links: Sequence[Link]) -> bytes:
+    parts = []
+    for link in links:
+        body = data.read(at, link.length)
+        if crc32c(body) != link.crc:
+            raise CorruptData("a part of a snapshot on its way between nodes has another checksum than it should")
+        parts.append(deltas.Part(body, link.delta, link.root))
+        at += link.length
+    return deltas.merge(parts)
+
+
+def payload_at(journal: Journal, place: int, uid: int) -> bytes:
+    """Of the hot batch at a place. Raises CorruptData."""
+    return batch_at(journal, place, uid).payload
+
+
+def batch_at(journal: Journal, place: int, uid: int) -> Batch:
+    """The batch that an entry brought, which may be one of those in a bundle. Raises CorruptData."""
+    entry = journal.read_entry(place, within=BUNDLE_COMMANDS_MAX)
+    command = decode_part(entry.payload, place - entry.place)
+    batch = command.batch if isinstance(command, Append | Create) else None
+    if not isinstance(batch, Batch):
+        raise CorruptData(f"journal place {place:#x} holds no batch, but a snapshot says so of the stream {uid}")
+    return batch

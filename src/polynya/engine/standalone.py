@@ -1,0 +1,312 @@
+"""The turn loop of one core: gather proposals, write and fsync them together in a thread, apply and answer them together.
+
+No timer batches anything: while one write is on its way to the disk the next turn gathers. An fsync error is the end of this process
+(fail-stop): what is on the disk is then unknown, and only a restart reads it again. A full disk is not: the turn is undone and refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.futures import settle
+from polynya.base.limits import INFLIGHT_BYTES_PER_CORE
+from polynya.engine.turn_ends import TurnEnds, journal_failed
+from polynya.replica import Entry, Run, Shard
+from polynya.replica.log import encode_command, encode_proposal
+from polynya.stream.commands import BUNDLE_BYTES, BUNDLE_COMMANDS_MAX, Append, Batch, Command
+from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.state.model import HotBatch
+from polynya.system.disk_pace import DiskPace
+from polynya.wal import DiskFull, Journal, Kind, WriteBatch
+
+MARK_SECONDS = 0.05  # so long after the last write a bare mark says that it was synced (F11)
+KIND_COPY = 2  # a hot batch copied forward, as an Append command: read by its place, never replayed
+Moves = list[tuple[HotBatch, int]]  # hot batches and their new places
+
+
+class CoreCounters:
+    """Plain numbers, read at scrape time."""
+
+    __slots__ = ("copied", "disk_full", "entries", "overloaded", "pace", "turns")
+
+    def __init__(self) -> None:
+        self.turns = self.entries = self.disk_full = self.overloaded = self.copied = 0
+        self.pace = DiskPace()
+
+    @property
+    def write_seconds(self) -> float:
+        return self.pace.seconds
+
+
+class Core:
+    """Owns the shard and the journal. All methods are called on the loop; the journal's writes happen in one thread.
+
+    Invariant: at most one turn is on its way to the disk, and nothing is staged behind it.
+    """
+
+    def __init__(self, shard: Shard, journal: Journal, *, fatal: Callable[[BaseException], None]) -> None:
+        self.shard = shard
+        self.journal = journal
+        self.counters = CoreCounters()
+        self.on_applied: Callable[[int, Command, Reply], None] = lambda group, command, reply: None
+        self.on_turn: Callable[[], None] = lambda: None
+        self.applied_place = journal.position  # every entry before it is applied
+        self._fatal = fatal
+        self._loop = asyncio.get_running_loop()
+        self._proposals: list[Entry] = []
+        self._runs: dict[int, Run] = {}  # of those, by group, the ones that still grow: what comes next in the group may join them
+        self._writing: list[Entry] = []  # of the turn that is on its way to the disk
+        self._copies: list[tuple[int, HotBatch]] = []
+        self.inflight_bytes = 0  # of commands proposed and not yet applied
+        self._writing_bytes = 0  # of those in `_writing`
+        self._busy = False
+        self._kicked = False
+        self._mark_due = False
+        self._dead: BaseException | None = None
+        self._turns_begun = self._turns_ended = 0
+        self._ends = TurnEnds()
+        self._queue: queue.SimpleQueue[tuple[WriteBatch, list[Entry], Moves] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
+        self._thread.start()
+
+    def inflight_bytes_of(self, group: int) -> int:
+        """Those of one group. Looks at every proposal: for when it matters."""
+        entries = (*self._proposals, *self._writing)
+        return sum(entry.size if type(entry) is Run else len(entry.payload) for entry in entries if entry.group == group)
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """`done` is called once, on the loop: with the reply, or with Unavailable (nothing was applied; perhaps before this returns) or
+        OutcomeUnknown. Raises what a command that cannot be encoded raises, and then nothing was taken."""
+        if self._dead is not None:
+            done(journal_failed())
+            return
+        if self.inflight_bytes > INFLIGHT_BYTES_PER_CORE:
+            self.counters.overloaded += 1
+            done(Unavailable("the journal is behind: more than the bound is in flight; retry"))
+            return
+        payload = encode_proposal(command)
+        size = len(payload)
+        self.inflight_bytes += size
+        run = self._runs.get(group)
+        if run is not None and type(command) is Append and run.size + size <= BUNDLE_BYTES and len(run.tokens) < BUNDLE_COMMANDS_MAX:
+            run.commands.append(command)
+            run.payloads.append(payload)
+            run.tokens.append(done)
+            run.size += size
+        else:
+            self._add(group, command, payload, done)
+        if not self._busy and not self._kicked:
+            self._kick_soon()
+
+    def _add(self, group: int, command: Command, payload: bytes, done: Done) -> None:
+        """An entry of its own, which appends may join."""
+        if type(command) is Append:
+            entry: Entry = Run(group, command, payload, None, commands=[command], payloads=[payload], tokens=[done], size=len(payload))
+            self._runs[group] = cast("Run", entry)
+        else:
+            entry = Entry(group, command, payload, done)
+            self._runs.pop(group, None)
+        self._proposals.append(entry)
+
+    async def call(self, group: int, command: Command) -> Reply:
+        """`propose` for those who may wait."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self.propose(group, command, partial(settle, future))
+        return await future
+
+    async def copy_forward(self, group: int, batches: list[HotBatch]) -> None:
+        """Write the batches again at the journal's end and move their places there, so that old segments can go (F12). When the disk is
+        full they stay where they are."""
+        self._copies += [(group, batch) for batch in batches]
+        if not self._busy and not self._kicked:
+            self._kick_soon()
+        await self.wait_applied()
+
+    async def wait_applied(self) -> None:
+        """Until everything proposed before this call is applied or refused. Raises Unavailable when the journal fails."""
+        goal = self._turns_begun + bool(self._proposals or self._copies)
+        while self._turns_ended < goal:
+            await self._ends.wait(self._dead)
+
+    async def drain(self) -> None:
+        """Until nothing is in flight; for a clean stop."""
+        while self._busy or self._kicked or self._proposals:
+            await self._ends.wait(self._dead)
+
+    def close(self) -> None:
+        """Ends the thread, after what it was given."""
+        self._queue.put(None)
+        self._thread.join()
+
+    # --- turns -----------------------------------------------------------------------------------------------------------------
+
+    def _kick_soon(self) -> None:
+        self._kicked = True
+        self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        self._kicked = False
+        if not self._busy and self._dead is None and (self._proposals or self._copies):
+            try:
+                self._start_turn()
+            except BaseException as fault:  # half a turn is staged: its indexes and places are given out
+                self._die(fault, [])
+
+    def _start_turn(self) -> None:
+        entries, self._proposals = self._proposals, []
+        self._runs.clear()
+        copies, self._copies = self._copies, []
+        self._writing, self._writing_bytes = entries, self.inflight_bytes
+        self._busy = True
+        self._turns_begun += 1
+        for entry in entries:
+            if type(entry) is Run:
+                entry.join()
+        self.shard.number(entries)
+        self.journal.stage_all(entries, Kind.COMMAND)
+        moves = [(batch, self.journal.stage(group, 0, 0, KIND_COPY, copy_of(batch))) for group, batch in copies]
+        written = self.journal.take()
+        assert written is not None, "a turn has something to write"
+        self._queue.put((written, entries, moves))
+
+    def _write_loop(self) -> None:
+        while (job := self._queue.get()) is not None:
+            batch, entries, moves = job
+            error: BaseException | None = None
+            try:
+                self.counters.pace.write(self.journal, batch)
+            except BaseException as caught:
+                error = caught
+            try:
+                self._loop.call_soon_threadsafe(self._written, batch, entries, moves, error)
+            except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+                return
+
+    def _written(self, batch: WriteBatch, entries: list[Entry], moves: Moves, error: BaseException | None) -> None:
+        if self._dead is not None:
+            return
+        try:
+            if error is None:
+                self._succeeded(batch, entries, moves)
+            elif isinstance(error, DiskFull):
+                self._refused(batch, entries)
+            else:
+                self._die(error, entries)
+        except BaseException as fault:  # an entry is durable that could not be applied: going on would answer from a state of its own
+            self._die(fault, [])
+
+    def _succeeded(self, batch: WriteBatch, entries: list[Entry], moves: Moves) -> None:
+        self.journal.synced(batch)
+        self._written_off()
+        if self._proposals or self._copies:
+            self._start_turn()  # the disk works while we apply and answer
+        else:
+            self._busy = False
+        for hot, place in moves:
+            hot.place = place
+        if entries:
+            self._apply(entries)
+            self.on_turn()
+        self.counters.copied += len(moves)
+        self._end_turn(batch)
+
+    def _written_off(self) -> None:
+        """What was on its way to the disk is not any more."""
+        self._writing = []
+        self.inflight_bytes -= self._writing_bytes
+        self._writing_bytes = 0
+
+    def _apply(self, entries: list[Entry]) -> None:
+        commit, on_applied = self.shard.commit, self.on_applied
+        count = 0
+        for entry in entries:
+            reply = commit(entry)
+            group = entry.group
+            if type(entry) is not Run:
+                count += 1
+                on_applied(group, entry.command, reply)
+                self._answer(entry.token, reply)
+                continue
+            replies = reply.detail if len(entry.tokens) > 1 else [reply]
+            count += len(replies)
+            for command, token, answer in zip(entry.commands, entry.tokens, replies, strict=True):
+                on_applied(group, command, answer)
+                try:
+                    token(answer)
+                except Exception as fault:
+                    self._report(fault)
+        self.counters.turns += 1
+        self.counters.entries += count
+        self.applied_place = entries[-1].place
+
+    def _answer_all(self, entries: list[Entry], reply: Reply | BaseException) -> None:
+        for entry in entries:
+            for token in entry.tokens if type(entry) is Run else (entry.token,):
+                self._answer(token, reply)
+
+    def _answer(self, token: Done, reply: Reply | BaseException) -> None:
+        try:
+            token(reply)
+        except Exception as fault:
+            self._report(fault)
+
+    def _report(self, fault: Exception) -> None:
+        """One client's broken answer must not cost the others theirs."""
+        self._loop.call_exception_handler({"message": "an answer could not be given", "exception": fault})
+
+    def _end_turn(self, batch: WriteBatch) -> None:
+        self._turns_ended += batch.durable
+        if not self._busy:
+            self._went_idle(marked=not batch.durable)
+        self._ends.tell()
+
+    def _went_idle(self, *, marked: bool) -> None:
+        if self._proposals or self._copies:
+            if not self._kicked:
+                self._kick_soon()
+        elif not self._mark_due and not marked:
+            self._mark_due = True
+            self._loop.call_later(MARK_SECONDS, self._write_mark)
+
+    def _write_mark(self) -> None:
+        self._mark_due = False
+        if self._busy or self._proposals or self._dead is not None:
+            return
+        mark = self.journal.take_mark()
+        if mark is not None:
+            self._busy = True
+            self._queue.put((mark, [], []))
+
+    # --- failures --------------------------------------------------------------------------------------------------------------
+
+    def _refused(self, batch: WriteBatch, entries: list[Entry]) -> None:
+        """The disk is full and the write undone: nothing of the turn has happened."""
+        self.counters.disk_full += 1
+        self.journal.discard(batch)
+        self.shard.retract(entries)
+        self._written_off()
+        self._busy = False
+        self._answer_all(entries, Reply(Code.DISK_FULL))
+        self._end_turn(batch)
+
+    def _die(self, error: BaseException, entries: list[Entry]) -> None:
+        self._dead = error
+        self._busy = False
+        self._writing, self._writing_bytes, self.inflight_bytes = [], 0, 0
+        waiting, self._proposals = self._proposals, []
+        self._runs.clear()
+        self._answer_all(entries, OutcomeUnknown("the journal could not be synced; the append may or may not be durable"))
+        self._answer_all(waiting, journal_failed())
+        self._ends.tell()
+        self._fatal(error)
+
+
+def copy_of(hot: HotBatch) -> bytes:
+    """What `read_payload` finds at the batch's new place."""
+    return encode_command(Append("", hot.time_ms, "", Batch(hot.encoding, hot.records, hot.payload, hot.crc)))

@@ -1,0 +1,180 @@
+"""What a core opens at start: its journal and snapshots, and from them the machines of its groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES
+from polynya.config.node_identity import journal_id_of
+from polynya.engine.journal_writer import FORGETFUL, hard_state_of
+from polynya.engine.membership import Membership
+from polynya.engine.snapshots.chain import Chain, hot_bytes_of
+from polynya.engine.snapshots.merge_process import merge
+from polynya.engine.snapshots.transfer import payload_at
+from polynya.engine.standalone import KIND_COPY
+from polynya.raft import Configuration, Entry, HardState, Recovery, Restored, decode_configuration
+from polynya.raft import Kind as RaftKind
+from polynya.raft import Snapshot as RaftSnapshot
+from polynya.replica import Group, Shard
+from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
+from polynya.wal import Files, Journal, JournalEntry, Kind, OsFiles, SnapshotStore, has_segments
+from polynya.wal.snapshots import SUFFIX, Link
+
+_ENTRIES = (RaftKind.COMMAND, RaftKind.NOOP, RaftKind.CONFIGURATION)
+log = logging.getLogger("polynya.storage")
+
+
+class Storage(msgspec.Struct):
+    """The opened state of one core. `log_ms` is the largest time stamp found: log time goes on from there (F14). `restored`: of the groups
+    that have other members, whose logs are applied as far as their snapshots; empty on a lone node. `departed`: what members promised that
+    were here and are no more. `chains`: the snapshots on the disk."""
+
+    journal: Journal
+    snapshots: SnapshotStore
+    shard: Shard
+    log_ms: int
+    restored: dict[int, Restored] = {}
+    departed: dict[int, HardState] = {}
+    chains: dict[int, Chain] = {}
+
+
+def open_storage(  # noqa: PLR0913
+    folder: Path,
+    *,
+    core: int,
+    cores: int,
+    groups: int,
+    cluster_id: str = "",
+    files: Files | None = None,
+    segment_bytes: int = JOURNAL_SEGMENT_BYTES,
+    membership: Membership | None = None,
+) -> Storage:
+    """Recover the groups `g % cores == core` (group 0, the meta group, included), or those of them that have a replica here. Raises CorruptData
+    with the place of the damage."""
+    refuse_lost_journal(folder, files)
+    journal = Journal.open(folder / "journal", journal_id=journal_id_of(cluster_id, core), segment_bytes=segment_bytes, files=files)
+    for cut in journal.cuts:
+        log.warning("a torn tail was cut", extra={"path": str(cut.path), "offset": cut.offset, "bytes": cut.length, "reason": cut.reason})
+    snapshots = SnapshotStore(folder / "snapshots", files=files)
+    storage = Storage(journal, snapshots, Shard(), 0)
+    try:
+        numbers = range(core, groups + 1, cores)
+        if membership is None:
+            for number in numbers:
+                _restore(storage, number, groups, snapshots.links(number))
+            for entry in journal.entries():
+                _replay(storage, entry)
+        else:
+            for recovery in _recoveries(journal, numbers).values():
+                _recover(storage, recovery, groups, membership)
+    except BaseException:
+        journal.close()
+        raise
+    return storage
+
+
+def refuse_lost_journal(folder: Path, files: Files | None = None) -> None:
+    """Snapshots are only written beside a journal. Raises CorruptData when it is gone: what it had, a member's promises too, is nowhere else here."""
+    files = OsFiles() if files is None else files
+    journal, snapshots = folder / "journal", folder / "snapshots"
+    if has_segments(journal, files):
+        return
+    try:
+        names = files.names(snapshots)
+    except FileNotFoundError:
+        return
+    if any(name.endswith(SUFFIX) for name in names):
+        raise CorruptData(
+            f"the journal in {journal} is gone, but the snapshots in {snapshots} were written beside one. Nothing was changed. Put its "
+            "files back from a copy of the same moment as the snapshots"
+        )
+
+
+def _restore(storage: Storage, number: int, groups: int, links: list[Link]) -> None:
+    if not links:
+        storage.shard.groups[number] = Group(number, Machine(number, groups))
+        return
+    journal = storage.journal
+
+    machine = Machine.restore(merge(storage.snapshots.chain(number)), lambda place, uid: payload_at(journal, place, uid))
+    storage.shard.groups[number] = Group(number, machine, term=links[-1].term, index=links[-1].index)
+    storage.chains[number] = Chain(tuple(links), machine.needed_places(), hot_bytes_of(machine))
+    storage.log_ms = max(storage.log_ms, machine.log_ms)
+
+
+def _replay(storage: Storage, entry: JournalEntry) -> None:
+    group = storage.shard.groups.get(entry.group)
+    if group is None:
+        raise CorruptData(f"the journal holds group {entry.group}, which this core does not own")
+    if entry.kind == KIND_COPY:
+        return
+    if entry.kind != Kind.COMMAND:
+        raise _of_a_newer_release(entry)
+    if entry.index > group.applied_index:
+        storage.shard.replay(entry.group, entry.term, entry.index, entry.payload, entry.place)
+        storage.log_ms = max(storage.log_ms, group.machine.log_ms)
+
+
+def _of_a_newer_release(entry: JournalEntry) -> ConfigError:
+    """Its checksum is right, so nothing is damaged."""
+    return ConfigError(
+        f"group {entry.group}: journal place {entry.place:#x} holds an entry of kind {entry.kind}, unknown to this release: start this node with the "
+        "release that wrote it, or a newer one; nothing was changed"
+    )
+
+
+def _recoveries(journal: Journal, numbers: Iterable[int]) -> dict[int, Recovery]:
+    """What the journal has of each group."""
+    recoveries = {number: Recovery(number) for number in numbers}
+    for frame in journal.entries():
+        recovery = recoveries.get(frame.group)
+        if recovery is None:
+            raise CorruptData(f"the journal holds group {frame.group}, which this core does not own")
+        if frame.kind in _ENTRIES:
+            recovery.entry(Entry(frame.payload, frame.kind, frame.term, frame.index, frame.group, frame.place))
+        elif frame.kind == RaftKind.HARD_STATE:
+            recovery.hard_state(hard_state_of(frame.term, frame.index, frame.payload))
+        elif frame.kind == RaftKind.RESET:
+            recovery.reset(frame.index, frame.term)
+        elif frame.kind == RaftKind.CONFIGURED:
+            recovery.configured(frame.index, decode_configuration(frame.payload))
+        elif frame.kind == RaftKind.DROPPED:
+            recovery.dropped(HardState(frame.term, frame.index, frame.payload == FORGETFUL))
+        elif frame.kind != KIND_COPY:
+            raise _of_a_newer_release(frame)
+    return recoveries
+
+
+def _recover(storage: Storage, recovery: Recovery, groups: int, membership: Membership) -> None:
+    """What the member of a group starts with, if there is one here: which entries behind the snapshot are committed, the others will tell."""
+    number, born = recovery.group, membership.born_with(recovery.group)
+    if recovery.departed is not None:
+        storage.departed[number] = recovery.departed
+        storage.snapshots.remove(number)  # if that was cut short
+        return
+    links = storage.snapshots.links(number)
+    blank = recovery.blank and not links
+    if blank and membership.node not in born.members and number != META_GROUP:
+        return
+    _restore(storage, number, groups, links)
+    found = storage.chains.get(number)
+    if found is None or not found.index:
+        snapshot = RaftSnapshot(0, 0, recovery.configuration_at(0, born))
+    else:
+        snapshot = snapshot_of(found, recovery.configuration_at(found.index, born))
+    restored = recovery.result(snapshot)
+    if blank and born.votes(membership.node):  # a new member, or one that lost its disk
+        restored.hard_state = HardState(forgetful=True)
+    restored.entries = [entry for entry in restored.entries if entry.index > snapshot.index]
+    storage.restored[number] = restored
+
+
+def snapshot_of(found: Chain, configuration: Configuration) -> RaftSnapshot:
+    """What the snapshot of a group is called among its members."""
+    return RaftSnapshot(found.index, found.links[-1].term, configuration, *found.transfer)

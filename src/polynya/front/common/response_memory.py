@@ -1,0 +1,127 @@
+"""The memory that responses hold while their clients do not read them: an equal share for each caller, and a reserve of small pages.
+
+A caller is a token, or an address where none was presented. A page that would exceed the caller's share is cut to what is left of it. Once
+the share is used up, pages are small and count against the reserve instead, so that a reader keeps making progress beside stalled ones of
+its own address. A connection counts while its transport holds more than its high-water mark (64 KiB).
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+from polynya.base.limits import RAW_STEP_BYTES, RESPONSE_BYTES_PER_CORE, RESPONSE_RESERVE_BYTES_PER_CORE
+from polynya.front.http.protocol.errors import Failure
+
+if TYPE_CHECKING:
+    from polynya.front.http.connection import Connection
+
+SMALL_PAGE_BYTES = RAW_STEP_BYTES  # the shortest raw page, or so many bytes of whole records, or one record if that is larger
+_TOTAL_SHARES = (
+    2  # a share shrinks when callers come, while earlier ones still hold a larger one: all together, at most this many times the bound
+)
+_HOST_BITS = 64  # of an IPv6 address: one host may use any address of its /64
+
+
+class _Caller:
+    """What the connections of one caller hold, those that count against the reserve left out."""
+
+    __slots__ = ("bytes", "connections", "key")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.bytes = self.connections = 0
+
+
+class _Unread:
+    """What one connection holds: `bytes` as last measured. `caller` is None where it counts against the reserve."""
+
+    __slots__ = ("bytes", "caller")
+
+    def __init__(self, caller: _Caller | None) -> None:
+        self.caller = caller
+        self.bytes = 0
+
+
+class ResponseMemory:
+    """One per front. The totals are kept as connections stall, drain and are swept, so that a request looks at three numbers."""
+
+    def __init__(self) -> None:
+        self.unread: dict[Connection, _Unread] = {}  # the connections whose clients are slow to read
+        self.reserve_bytes = 0  # of small pages beyond their callers' shares
+        self._total = 0  # of all others
+        self._callers: dict[str, _Caller] = {}
+
+    def allow(self, connection: Connection, wanted: int) -> int:
+        """The size that the connection's next page may have: at most `wanted` bytes, or one record.
+
+        Raises `Failure` when neither the caller's share nor the reserve has room."""
+        key = _key_of(connection)
+        caller = self._callers.get(key)
+        share = RESPONSE_BYTES_PER_CORE // (len(self._callers) + (caller is None))
+        left = share - (0 if caller is None else caller.bytes)
+        left = min(left, _TOTAL_SHARES * RESPONSE_BYTES_PER_CORE - self._total)
+        if left >= min(wanted, SMALL_PAGE_BYTES):
+            return min(wanted, left)
+        if self.reserve_bytes >= RESPONSE_RESERVE_BYTES_PER_CORE:
+            raise Failure("ANSWER_BUDGET")
+        connection.uses_reserve = True
+        return min(wanted, SMALL_PAGE_BYTES)
+
+    def stalled(self, connection: Connection) -> None:
+        """The connection's transport holds more than it should: count it from now on."""
+        if connection not in self.unread:
+            caller = None if connection.uses_reserve else self._enter(_key_of(connection))
+            self.unread[connection] = _Unread(caller)
+        self._measure(connection, self.unread[connection])
+
+    def measure(self) -> None:
+        """Count what each connection holds by now: called every other second."""
+        for connection, found in self.unread.items():
+            self._measure(connection, found)
+
+    def drained(self, connection: Connection) -> None:
+        """The client has read what it was sent, or is gone."""
+        found = self.unread.pop(connection, None)
+        if found is None:
+            return
+        self._add(found.caller, -found.bytes)
+        if found.caller is not None:
+            found.caller.connections -= 1
+            if not found.caller.connections:
+                del self._callers[found.caller.key]
+
+    def _enter(self, key: str) -> _Caller:
+        caller = self._callers.setdefault(key, _Caller(key))
+        caller.connections += 1
+        return caller
+
+    def _measure(self, connection: Connection, found: _Unread) -> None:
+        size = connection.unread_bytes
+        self._add(found.caller, size - found.bytes)
+        found.bytes = size
+
+    def _add(self, caller: _Caller | None, size: int) -> None:
+        if caller is None:
+            self.reserve_bytes += size
+        else:
+            caller.bytes += size
+            self._total += size
+
+
+def _key_of(connection: Connection) -> str:
+    """The token's id, else the address without what one host may vary in it."""
+    principal = connection.principal
+    if principal is not None:
+        return f"token {principal.id}"
+    return f"address {network_of(connection.remote)}"
+
+
+def network_of(address: str) -> str:
+    """An address without what one host may vary in it: the /64 of an IPv6 address."""
+    if ":" not in address:
+        return address
+    found = ip_address(address)
+    if not isinstance(found, IPv6Address) or found.ipv4_mapped is not None:
+        return address
+    return str(IPv6Address(int(found) >> _HOST_BITS << _HOST_BITS))

@@ -1,0 +1,101 @@
+"""TLS connections on their way in: few at a time and not for long, counted before they cost anything.
+
+A server of the loop would tell of a connection when its handshake is over: those that never end it would be counted nowhere, and take all open
+files. When there are too many, the oldest goes: a client that means it needs milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from polynya.front.http.protocol.settings import HANDSHAKE_SECONDS
+
+BACKLOG = 1024
+ACCEPTS_PER_PASS = 16  # of the loop: each costs a signature, and others wait meanwhile
+PAUSE_SECONDS = 0.25  # when the process may open no more files
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+log = logging.getLogger("polynya.http")
+
+
+class Handshakes:
+    """Of one listening socket. `make` makes the protocol of a connection; `dropped` is told of each that had to make room."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        at_most: int,
+        dropped: Callable[[], None],
+    ) -> None:
+        self._listener, self._context, self._make, self._at_most, self._dropped = listener, context, make, at_most, dropped
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._loop.add_reader(listener, self._accept)
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def close(self) -> None:
+        """Take no more, and end what has not come in yet."""
+        if self._listener.fileno() < 0:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for task in self._pending:
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_PASS):
+            try:
+                raw, _where = self._listener.accept()
+            except OSError as error:
+                if error.errno in _NO_ROOM:  # it stays in the kernel's queue, and would be told again at once
+                    self._loop.remove_reader(self._listener)
+                    self._pause = self._loop.call_later(PAUSE_SECONDS, self._resume)
+                return
+            if len(self._pending) >= self._at_most:
+                self._drop_oldest()
+            raw.setblocking(False)
+            task = self._loop.create_task(self._shake(raw))
+            self._pending[task] = raw
+            task.add_done_callback(self._done)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _drop_oldest(self) -> None:
+        task = next(iter(self._pending))
+        task.cancel()
+        del self._pending[task]  # it may take a pass of the loop to go
+        self._dropped()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        raw = self._pending.pop(task, None)
+        if task.cancelled() and raw is not None:  # perhaps before it began
+            raw.close()
+
+    async def _shake(self, raw: socket.socket) -> None:
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                self._make, raw, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:  # as ssl.SSLError and TimeoutError are
+            log.debug("a TLS handshake failed", extra={"reason": str(error)})
+            raw.close()
+        except BaseException:
+            raw.close()
+            raise

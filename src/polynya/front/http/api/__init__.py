@@ -1,0 +1,1 @@
+"""JSON APIs over HTTP: buckets, cluster, SQL, schemas, subscriptions, tables and tokens."""

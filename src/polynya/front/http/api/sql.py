@@ -1,0 +1,69 @@
+"""`POST /v1/sql`: one SELECT over the tables, `{"sql", "rows"}` in, `{"columns", "rows", "truncated", "seconds", "tables"}` out.
+
+Who answers is given: this route checks what is asked, and says how far the tables that it is about are behind their streams.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.base.limits import SQL_BODY_BYTES_MAX, SQL_ROWS_DEFAULT, SQL_ROWS_MAX
+from polynya.front.http.api.tables import TableRoutes
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request, Response
+
+PATH = "/v1/sql"
+
+
+class Answerer(Protocol):
+    """Answers questions, in bounded time and memory, where it does not hold up the core."""
+
+    async def ask(self, sql: str, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+        """`tables` are references as `GET /v1/tables` lists them, all that may be read. The answer has `columns`, `rows` and
+        `truncated`. Raises `Failure`."""
+        ...
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    sql: str
+    rows: int = SQL_ROWS_DEFAULT
+
+
+class QuestionRoute:
+    """The handler of the path."""
+
+    def __init__(self, tables: TableRoutes, answerer: Answerer) -> None:
+        self._tables = tables
+        self._answerer = answerer
+
+    async def handle(self, request: Request) -> Response:
+        if request.method != "POST":
+            raise Failure("METHOD_NOT_ALLOWED", headers=(("Allow", "POST"),))
+        asked = _read(request.body)
+        begun = time.perf_counter()
+        principal = request.principal
+        answer = await self._answerer.ask(asked.sql, asked.rows, await self._tables.references(principal))
+        words = set(re.findall(r"\w+", asked.sql.casefold()))
+        answer["seconds"] = round(time.perf_counter() - begun, 3)
+
+        def named(name: str) -> bool:
+            return not words.isdisjoint((name.casefold(), f"{name.casefold()}__dlq"))
+
+        answer["tables"] = await self._tables.freshness(principal, named)
+        return Response(200, msgspec.json.encode(answer), headers=(("Cache-Control", "no-store"),))
+
+
+def _read(body: bytes) -> _Asked:
+    if len(body) > SQL_BODY_BYTES_MAX:
+        raise Failure("BODY_TOO_LARGE", f"a question has at most {SQL_BODY_BYTES_MAX} bytes")
+    try:
+        asked = msgspec.json.decode(body, type=_Asked)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Failure("INVALID_REQUEST", f'the body is {{"sql": "select …", "rows": {SQL_ROWS_DEFAULT}}}: {error}') from None
+    if not 1 <= asked.rows <= SQL_ROWS_MAX:
+        raise Failure("INVALID_REQUEST", f"rows must be a whole number from 1 to {SQL_ROWS_MAX}")
+    return asked

@@ -1,0 +1,301 @@
+"""Routes of subscriptions: everything under `/v1/stream/__ds/`, mounted as a whole (R140 to R147)."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Annotated, Any
+
+import msgspec
+
+from polynya.access import Principal
+from polynya.access.grants import Verb
+from polynya.base.limits import (
+    SUBSCRIPTION_BODY_BYTES_MAX,
+    SUBSCRIPTION_ID_BYTES_MAX,
+    SUBSCRIPTION_STREAMS_MAX,
+    SUBSCRIPTION_TEXT_BYTES_MAX,
+)
+from polynya.base.names import BadName, canonical_name, canonical_prefix, spelled_name
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.stream.commands import SubscriptionConfig
+from polynya.stream.subscriptions.globs import BadPattern, check_pattern
+from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK
+from polynya.subscriptions import Subscriptions
+from polynya.subscriptions.messages import Answer, AnyOperation, Claim, Delete, Get, Members, Put, Work, refuse
+
+PREFIXES = ("/v1/stream/__ds/", "/v1/streams/__ds/")
+LEASE_MS = 30_000
+LEASE_MS_MIN = 1_000
+LEASE_MS_MAX = 600_000
+LISTED = 100  # subscriptions in one page of the list
+LISTED_MAX = 1000
+_ENCODER = msgspec.json.Encoder()
+
+
+class _Webhook(msgspec.Struct):
+    url: str
+
+
+class _PutBody(msgspec.Struct):
+    type: str
+    pattern: str | None = None
+    streams: list[str] | None = None
+    webhook: _Webhook | None = None
+    wake_stream: str | None = None
+    lease_ttl_ms: int = LEASE_MS
+    description: str | None = None
+
+
+class _StreamsBody(msgspec.Struct):
+    streams: list[str]
+
+
+class _ClaimBody(msgspec.Struct):
+    worker: str
+    claim_id: str = ""  # not in the protocol
+
+
+class _Ack(msgspec.Struct):
+    offset: str
+    stream: str | None = None
+    path: str | None = None
+
+
+class _WorkBody(msgspec.Struct):
+    wake_id: str | None = None
+    generation: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # what the log can hold
+    acks: list[_Ack] | None = None
+    done: bool | None = None
+
+
+class _Refused(Exception):
+    """Carries the answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class SubscriptionRoutes:
+    """`handle` is the mount for each of `PREFIXES`."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    async def handle(self, request: Request) -> Response:
+        try:
+            if request.segments == ("jwks.json",):
+                return await self._jwks(request)
+            listed = request.segments in (("subscriptions",), ("subscriptions", ""))
+            answer = await (self._list(request) if listed else self._operate(request))
+        except _Refused as refused:
+            answer = refused.answer
+        if answer.status == 405:
+            allowed = (("Allow", answer.value["error"]["allow"]),) if answer.value else ()
+            return Response(405, _ENCODER.encode(answer.value), headers=(*allowed, ("Cache-Control", "no-store")))
+        body = b"" if answer.value is None else _ENCODER.encode(answer.value)
+        return Response(answer.status, body, headers=(("Cache-Control", "no-store"),))
+
+    async def _operate(self, request: Request) -> Answer:
+        operation = _operation(request)
+        if request.principal is not None and not isinstance(operation, Work):  # work proves itself by the token of the wake
+            await self._check(request.principal, operation)
+        return await self._subscriptions.operate(operation)
+
+    async def _list(self, request: Request) -> Answer:
+        """Not in the protocol: all subscriptions by id, in pages."""
+        if request.method not in ("GET", "HEAD"):
+            raise _Refused(_not_allowed("GET"))
+        if request.principal is not None and not request.principal.may(Verb.SUBSCRIBE, ""):
+            raise _forbidden("'subscribe' on all streams, which the list of all subscriptions needs")
+        limit = min(_limit(request) or LISTED, LISTED_MAX)
+        return await self._subscriptions.listed(request.query.get("prefix", ""), request.query.get("after", ""), limit)
+
+    async def _check(self, principal: Principal, operation: AnyOperation) -> None:
+        """Whether all that the subscription watches, or will, is the caller's to watch. Raises `_Refused`."""
+        if principal.may(Verb.SUBSCRIBE, "") and not isinstance(operation, Put):
+            return
+        if isinstance(operation, Put):
+            config = operation.config
+            watched = [*_stem(config.pattern), *config.streams]
+            if config.wake_stream and not principal.may(Verb.APPEND, config.wake_stream):
+                raise _forbidden(f"'append' on the wake_stream '{spelled_name(config.wake_stream)}'")
+        else:
+            watched = [*(operation.add if isinstance(operation, Members) else ()), *await self._watched(operation.id)]
+        for name in watched:
+            if not principal.may(Verb.SUBSCRIBE, name):
+                raise _forbidden(f"'subscribe' on all that the subscription watches, such as '{spelled_name(name)}'")
+
+    async def _watched(self, key: str) -> list[str]:
+        """Names and prefixes of names that a subscription watches; none if there is none."""
+        found: list[str] = []
+        after = ""
+        while True:
+            shown = await self._subscriptions.operate(Get(key, "", after))
+            if shown.status != 200 or shown.value is None:
+                return found
+            if not after:
+                found += _stem(shown.value["pattern"] or "")
+            found += [canonical_name(link["path"]) for link in shown.value["streams"] if link["link_type"] == "explicit"]
+            after = shown.value.get("streams_after", "") if shown.value["explicit_streams"] else ""
+            if not after:
+                return found
+
+    async def _jwks(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise _Refused(_not_allowed("GET"))
+        body = _ENCODER.encode(await self._subscriptions.jwks())
+        return Response(200, body, "application/jwk-set+json", (("Cache-Control", "public, max-age=300"),))
+
+
+def _stem(pattern: str) -> list[str]:
+    """The prefix of all names that a pattern can match, as a list of one; none for no pattern."""
+    if not pattern:
+        return []
+    segments = pattern.split("/")
+    fixed = list(takewhile(lambda segment: segment not in ("*", "**"), segments))
+    text = "/".join(fixed).replace("%2a", "*").replace("%2A", "*")
+    return [canonical_name(text) if len(fixed) == len(segments) else canonical_prefix(f"{text}/" if fixed else "")]
+
+
+def _forbidden(what: str) -> _Refused:
+    return _Refused(refuse(403, "FORBIDDEN", f"the token does not allow {what}"))
+
+
+def _operation(request: Request) -> AnyOperation:
+    """What the request asks. Raises `_Refused`."""
+    segments = request.segments
+    if len(segments) < 2 or segments[0] != "subscriptions" or not segments[1]:
+        raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is nothing at this path; subscriptions are at __ds/subscriptions/ID"))
+    key = segments[1]
+    if len(key.encode()) > SUBSCRIPTION_ID_BYTES_MAX or not key.isprintable():
+        raise _invalid(f"a subscription's id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes, all printable")
+    if len(request.body) > SUBSCRIPTION_BODY_BYTES_MAX:
+        raise _Refused(refuse(413, "BODY_TOO_LARGE", f"the body has at most {SUBSCRIPTION_BODY_BYTES_MAX} bytes"))
+    rest = segments[2:]
+    if not rest:
+        return _base(request, key)
+    if rest[0] == "streams":
+        return _members(request, key, rest[1:])
+    if len(rest) == 1 and rest[0] in ("callback", "claim", "ack", "release"):
+        _only(request, "POST")
+        return _claim(request, key) if rest[0] == "claim" else _work(request, key, rest[0])
+    raise _Refused(refuse(404, "SUBSCRIPTION_NOT_FOUND", "a subscription has streams, callback, claim, ack and release below it"))
+
+
+def _base(request: Request, key: str) -> AnyOperation:
+    if request.method == "PUT":
+        return Put(key, request.base_url, _config(_read(request, _PutBody)))
+    if request.method in ("GET", "HEAD"):
+        return Get(key, request.base_url, request.query.get("after", ""), _limit(request))
+    _only(request, "DELETE", "GET, PUT, DELETE")
+    return Delete(key, request.base_url)
+
+
+def _limit(request: Request) -> int:
+    """`limit`; 0 where there is none. Raises `_Refused`."""
+    limit = request.query.get("limit", "0")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
+        raise _invalid("limit is a whole number")
+    return int(limit)
+
+
+def _members(request: Request, key: str, path: tuple[str, ...]) -> AnyOperation:
+    """`path` may come as one segment with encoded slashes or as several: in subscription parameters %2F separates (F3)."""
+    if path:
+        _only(request, "DELETE")
+        return Members(key, request.base_url, [], [_name("/".join(path))])
+    _only(request, "POST")
+    return Members(key, request.base_url, _names(_read(request, _StreamsBody).streams), [])
+
+
+def _claim(request: Request, key: str) -> AnyOperation:
+    body = _read(request, _ClaimBody)
+    worker, claim_id = body.worker, body.claim_id
+    if not worker or len(worker.encode()) > SUBSCRIPTION_TEXT_BYTES_MAX or "\0" in worker:
+        raise _invalid(f"worker must be a non-empty string of at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes without NUL")
+    if len(claim_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX or "\0" in claim_id:
+        raise _invalid(f"claim_id has at most {SUBSCRIPTION_ID_BYTES_MAX} bytes without NUL")
+    return Claim(key, request.base_url, worker, claim_id)
+
+
+def _work(request: Request, key: str, verb: str) -> AnyOperation:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise _Refused(refuse(401, "TOKEN_INVALID", "the Authorization header must be: Bearer, and the token of the wake"))
+    body = _read(request, _WorkBody)
+    acks = [(_acknowledged(ack), ack.offset) for ack in body.acks or ()]
+    return Work(key, request.base_url, verb, token.strip(), body.generation, body.wake_id, acks, body.done is True)
+
+
+def _acknowledged(ack: _Ack) -> str:
+    """A name that is none is no stream of the subscription either: the same answer."""
+    path = ack.stream if ack.stream is not None else ack.path or ""
+    try:
+        return canonical_name(path.strip("/"))
+    except BadName:
+        return path
+
+
+def _config(body: _PutBody) -> SubscriptionConfig:
+    """The normalised configuration. Raises `_Refused`."""
+    if body.type not in ("webhook", "pull-wake"):
+        raise _invalid('type must be "webhook" or "pull-wake"')
+    pull = body.type == "pull-wake"
+    pattern = (body.pattern or "").strip("/")
+    streams = sorted(_names(body.streams or []))
+    if not pattern and not streams:
+        raise _invalid("at least one of pattern and streams is required")
+    if pattern:
+        try:
+            check_pattern(pattern)
+        except BadPattern as bad:
+            raise _invalid(str(bad)) from None
+    if not LEASE_MS_MIN <= body.lease_ttl_ms <= LEASE_MS_MAX:
+        raise _invalid(f"lease_ttl_ms must be an integer from {LEASE_MS_MIN} to {LEASE_MS_MAX}")
+    if not pull and (body.webhook is None or not body.webhook.url):
+        raise _invalid("webhook subscriptions require webhook.url")
+    if pull and not body.wake_stream:
+        raise _invalid("pull-wake subscriptions require wake_stream")
+    if len((body.description or "").encode()) > SUBSCRIPTION_TEXT_BYTES_MAX:
+        raise _invalid(f"description has at most {SUBSCRIPTION_TEXT_BYTES_MAX} bytes")
+    wake_stream = _name(body.wake_stream) if pull and body.wake_stream else ""
+    if wake_stream in streams:
+        raise _invalid("a subscription cannot watch its own wake_stream")
+    url = body.webhook.url if body.webhook is not None and not pull else ""
+    return SubscriptionConfig(PULL_WAKE if pull else WEBHOOK, pattern, streams, url, wake_stream, body.lease_ttl_ms, body.description)
+
+
+def _names(paths: list[str]) -> list[str]:
+    if len(paths) > SUBSCRIPTION_STREAMS_MAX:
+        raise _invalid(f"streams holds at most {SUBSCRIPTION_STREAMS_MAX} paths; use a pattern for more")
+    return list(dict.fromkeys(_name(path) for path in paths))
+
+
+def _name(path: str) -> str:
+    try:
+        return canonical_name(path.strip("/"))
+    except BadName as bad:
+        raise _invalid(f"'{path}' is no stream path: {bad}") from None
+
+
+def _read(request: Request, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(request.body or b"{}", type=shape)
+    except RecursionError:
+        raise _invalid("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _invalid(f"the body is not what this route takes: {error}") from None
+
+
+def _only(request: Request, method: str, allowed: str = "") -> None:
+    if request.method != method:
+        raise _Refused(_not_allowed(allowed or method))
+
+
+def _not_allowed(allowed: str) -> Answer:
+    return refuse(405, "METHOD_NOT_ALLOWED", f"this path takes {allowed}", allow=allowed)
+
+
+def _invalid(message: str) -> _Refused:
+    return _Refused(refuse(400, "INVALID_REQUEST", message))

@@ -1,0 +1,196 @@
+"""Routes of tables: users' (`/v1/tables…`, base port) and drivers' (`/v1/admin/tables/NAME/plan|commit|abandon`, admin port).
+
+The JSON is that of docs/formats/tables.md, section "Routes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from polynya.access import Principal
+from polynya.access.grants import Verb
+from polynya.base.names import BadName, canonical_prefix, spelled_name
+from polynya.front.http.api.schemas import columns_of
+from polynya.front.http.protocol.extension import Request
+from polynya.front.http.protocol.json_bodies import read_json
+from polynya.service.tables import PlannedJob, TableRefused, Tables
+from polynya.stream.commands import TableCommit
+from polynya.stream.rules.tables import Range, Table
+from polynya.wire.tables import AbandonRequest, CommitRequest, StoreRef
+
+
+class _Create(msgspec.Struct, forbid_unknown_fields=True):
+    prefix: str
+
+
+ReadObject = Callable[[str], Awaitable[bytes]]
+Answer = tuple[int, Any]  # status, and what becomes JSON (None: no body)
+
+
+class TableRoutes:
+    """Handlers that know no sockets: (status, JSON value). Refusals are raised as `TableRefused`, and bodies that are no such thing as `Failure`."""
+
+    def __init__(self, tables: Tables, store: StoreRef, now_ms: Any, read_object: ReadObject | None = None) -> None:
+        """`read_object` reads an object of the store by its key; without one tables have no schema to show."""
+        self._tables = tables
+        self._store = store
+        self._now_ms = now_ms
+        self._read_object = read_object
+
+    async def user(self, request: Request) -> Answer:
+        """`GET /v1/tables`, `GET|PUT /v1/tables/NAME`, `GET /v1/tables/NAME/schema`; its segments are those after `/v1/tables`. A caller
+        sees the tables of streams that it may read."""
+        method, segments, principal = request.method, request.segments, request.principal
+        if not segments and method == "GET":
+            return 200, {"tables": [await self._described(table) for table in await self._visible(principal)]}
+        if len(segments) == 1 and method == "GET":
+            table = await self._tables.find(segments[0])
+            _check(principal, Verb.READ, table.prefix)
+            return 200, {"table": await self._described(table)}
+        if len(segments) == 1 and method == "PUT":
+            wanted = read_json(request.body, _Create)
+            _check(principal, Verb.TABLE, wanted.prefix, spelled=True)
+            table, new = await self._tables.create(segments[0], wanted.prefix)
+            return 201 if new else 200, {"table": await self._described(table)}
+        if len(segments) == 2 and segments[1] == "schema" and method == "GET":
+            table = await self._tables.find(segments[0])
+            _check(principal, Verb.READ, table.prefix)
+            return 200, {"columns": await self._columns(table)}
+        raise TableRefused(
+            405, "METHOD_NOT_ALLOWED", "tables know GET /v1/tables, GET and PUT /v1/tables/NAME, and GET /v1/tables/NAME/schema"
+        )
+
+    async def references(self, principal: Principal | None) -> list[dict[str, Any]]:
+        """All tables that the caller may read, as those who read them need to know them."""
+        return [{**_ref(table), "store": self._store} for table in await self._visible(principal)]
+
+    async def freshness(self, principal: Principal | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """How far the tables whose names are wanted are behind their streams."""
+        shown = ("name", "records_behind", "behind_seconds")
+        described = [await self._described(table) for table in await self._visible(principal) if wanted(table.name)]
+        return [{key: table[key] for key in shown} for table in described]
+
+    async def _visible(self, principal: Principal | None) -> list[Table]:
+        return [table for table in await self._tables.all() if principal is None or principal.may(Verb.READ, table.prefix)]
+
+    async def _columns(self, table: Table) -> list[dict[str, Any]]:
+        """Those of the last job; none before the first one."""
+        if not table.main or self._read_object is None:
+            return []
+        return columns_of(await self._read_object(f"tables/{table.uid}/{table.main.partition(f'/tables/{table.uid}/')[2]}"))
+
+    async def admin(self, request: Request) -> Answer:
+        """`POST /v1/admin/tables/NAME/plan|commit|abandon`; its segments are those after `/v1/admin/tables`."""
+        method, segments, body = request.method, request.segments, request.body
+        if len(segments) != 2 or method != "POST":
+            raise TableRefused(404, "NO_ROUTE", "drivers know POST /v1/admin/tables/NAME/plan, commit and abandon")
+        name, verb = segments
+        if verb == "plan":
+            job = await self._tables.plan(name)
+            return (204, None) if job is None else (200, self._plan(job))
+        if verb == "commit":
+            return await self._commit(read_json(body, CommitRequest))
+        if verb == "abandon":
+            given_up = read_json(body, AbandonRequest)
+            table = await self._tables.abandon(_uid(given_up.uid), given_up.job)
+            return (409 if table.committed >= given_up.job else 200), {"table": _ref(table)}
+        raise TableRefused(404, "NO_ROUTE", f"drivers know plan, commit and abandon, not '{verb}'")
+
+    async def _commit(self, asked: CommitRequest) -> Answer:
+        uid = _uid(asked.uid)
+        command = TableCommit(
+            uid,
+            asked.job,
+            asked.attempt,
+            asked.base_iceberg,
+            asked.base_iceberg_dlq,
+            asked.iceberg,
+            asked.iceberg_dlq,
+            asked.rows,
+            asked.dead_rows,
+            self._now_ms(),
+            asked.result,
+        )
+        try:
+            return 200, {"table": _ref(await self._tables.commit(command))}
+        except TableRefused as refused:
+            if refused.status != 409:
+                raise
+            found = [table for table in await self._tables.all() if table.uid == uid]
+            return 409, {"error": {"code": refused.code, "message": str(refused)}, "table": _ref(found[0])}
+
+    def _plan(self, job: PlannedJob) -> dict[str, Any]:
+        ranges = [_range(part, number) for part in job.ranges for number in range(len(part.slices))]
+        plan = {"version": 1, "table": _ref(job.table), "job": job.job, "attempt": job.attempt, "store": self._store, "ranges": ranges}
+        return {**plan, "more": job.more}
+
+    async def _described(self, table: Table) -> dict[str, Any]:
+        """What users see: the pointers, and how far the table is behind its streams."""
+        lag = await self._tables.lag(table)
+        behind = max(0, self._now_ms() - lag.since_ms) / 1000 if lag.records else 0.0
+        location = f"tables/{table.uid}"
+        return {
+            **_ref(table),
+            "delta": f"{location}/main",
+            "delta_dlq": f"{location}/dlq",
+            "store": self._store,
+            "streams": lag.streams,
+            "rows": table.rows,
+            "dead_rows": table.dlq_rows,
+            "records_behind": lag.records,
+            "records_trimmed": lag.skipped,
+            "behind_seconds": round(behind, 3),
+            "committed_ms": table.committed_ms,
+        }
+
+
+def _check(principal: Principal | None, verb: str, prefix: str, *, spelled: bool = False) -> None:
+    """Whether the caller may do it with all streams under a prefix. Raises `TableRefused`."""
+    try:
+        canonical = canonical_prefix(prefix) if spelled else prefix
+    except BadName as bad:
+        raise TableRefused(400, "TABLE_PREFIX", str(bad)) from None
+    if principal is not None and not principal.may(verb, canonical):
+        raise TableRefused(403, "FORBIDDEN", f"the token does not allow '{verb}' on all streams under '{prefix}'")
+
+
+def _ref(table: Table) -> dict[str, Any]:
+    """The table as drivers know it (`TableRef` of docs/formats/tables.md)."""
+    return {
+        "uid": str(table.uid),
+        "name": table.name,
+        "prefix": table.prefix,
+        "location": f"tables/{table.uid}",
+        "job": table.committed,
+        "iceberg": table.main,
+        "iceberg_dlq": table.dlq,
+        "result": table.result,
+    }
+
+
+def _range(part: Range, number: int) -> dict[str, Any]:
+    cold = part.slices[number]
+    return {
+        "stream": spelled_name(part.name),
+        "uid": part.uid,
+        "group": part.uid >> 48,
+        "content_type": part.content_type,
+        "encoding": part.encoding,
+        "record": cold.record,
+        "byte": cold.byte,
+        "records": cold.records,
+        "length": cold.length,
+        "pack": cold.pack,
+        "offset": cold.offset,
+        "stored": cold.stored,
+        "crc": cold.crc,
+    }
+
+
+def _uid(text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and len(text) <= 20 and int(text) < 1 << 63):
+        raise TableRefused(400, "INVALID_REQUEST", "uid is a number, as text")
+    return int(text)

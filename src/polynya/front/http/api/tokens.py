@@ -1,0 +1,140 @@
+"""`/v1/admin/tokens` and `/v1/admin/jwts`: make, list and revoke tokens, and revoke JWTs, for holders of a token with `admin`.
+
+On this machine there is `polynya token`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import msgspec
+
+from polynya.access import Access, BadScope, Denied, Principal
+from polynya.access.revocations import RevokedJwt, UnwantedJwt
+from polynya.access.token_file import AtRest, NoToken, TokenRecord, Wanted
+from polynya.base.errors import ConfigError, Unavailable
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Request, Response
+from polynya.front.http.protocol.json_bodies import read_json
+
+_NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class Tokens(Protocol):
+    """Where tokens are changed. Raises `BadScope`, `NoToken`, `ConfigError`, and `Unavailable`."""
+
+    async def load(self) -> AtRest: ...
+
+    async def add(self, wanted: Wanted, now_ms: int) -> tuple[TokenRecord, str]: ...
+
+    async def revoke(self, which: str, now_ms: int) -> TokenRecord: ...
+
+    async def revoke_jwt(self, unwanted: UnwantedJwt, now_ms: int) -> RevokedJwt: ...
+
+
+class TokenRoutes:
+    """Proves its callers itself: also on loopback, where the rest of the admin port asks nobody, a token comes from a token."""
+
+    def __init__(self, tokens: Tokens, access: Access | None) -> None:
+        self._tokens = tokens
+        self._access = access
+
+    async def handle(self, request: Request) -> Response:
+        """The segments are those after `/v1/admin/tokens`. Raises `Failure` and `Unavailable`."""
+        self.admin_of(request)
+        method, segments = request.method, request.segments
+        try:
+            if not segments and method == "GET":
+                found = await self._tokens.load()
+                return _json(200, {"tokens": [shown(record) for record in found.tokens]})
+            if not segments and method == "POST":
+                return await self._create(request)
+            if len(segments) == 1 and method == "DELETE":
+                record = await self._tokens.revoke(segments[0], _now_ms())
+                self._changed()
+                return _json(200, {"token": shown(record)})
+        except BadScope as bad:
+            raise Failure("INVALID_REQUEST", str(bad)) from None
+        except NoToken as none:
+            raise Failure("TOKEN_NOT_FOUND", str(none)) from None
+        except ConfigError as error:
+            raise Unavailable(str(error)) from None
+        raise Failure("METHOD_NOT_ALLOWED", "tokens know GET and POST /v1/admin/tokens, and DELETE /v1/admin/tokens/ID")
+
+    async def handle_jwts(self, request: Request) -> Response:
+        """Those that are revoked; the segments are those after `/v1/admin/jwts`. Raises `Failure` and `Unavailable`."""
+        self.admin_of(request)
+        if request.segments or request.method not in ("GET", "POST"):
+            raise Failure("METHOD_NOT_ALLOWED", "revoked JWTs know GET and POST /v1/admin/jwts")
+        try:
+            if request.method == "GET":
+                found = await self._tokens.load()
+                return _json(200, {"revoked": shown_jwts(found)})
+            unwanted = read_json(request.body, UnwantedJwt)
+            entry = await self._tokens.revoke_jwt(unwanted, _now_ms())
+        except BadScope as bad:
+            raise Failure("INVALID_REQUEST", str(bad)) from None
+        except ConfigError as error:
+            raise Unavailable(str(error)) from None
+        self._changed()
+        return _json(200, {"revoked": entry})
+
+    def admin_of(self, request: Request) -> Principal:
+        """Who asks, if that is an admin. Raises `Failure`."""
+        if self._access is None:
+            raise Failure(
+                "FORBIDDEN", "requests need no tokens here: set auth.required, or make tokens with 'polynya token' on the machine"
+            )
+        if request.principal is not None:
+            principal = request.principal
+        else:
+            scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer":
+                raise Failure("UNAUTHORIZED", headers=(("WWW-Authenticate", "Bearer"),))
+            try:
+                principal = self._access.identify(credential.strip())
+            except Denied as denied:
+                raise Failure("TOKEN_REFUSED", str(denied), (("WWW-Authenticate", 'Bearer error="invalid_token"'),)) from None
+        if not principal.is_admin:
+            raise Failure("FORBIDDEN", "the token does not allow 'admin'")
+        request.principal = principal  # for the audit log
+        return principal
+
+    async def _create(self, request: Request) -> Response:
+        wanted = read_json(request.body, Wanted)
+        record, text = await self._tokens.add(wanted, _now_ms())
+        self._changed()
+        return _json(201, {"token": {**shown(record), "secret": text}})
+
+    def _changed(self) -> None:
+        """This core knows at once, the others a quarter of a second later."""
+        if self._access is not None:
+            self._access.reload()
+
+
+def shown(record: TokenRecord) -> dict[str, Any]:
+    """A token as it is listed: all but its hash."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state(_now_ms()),
+        "scopes": list(record.scopes),
+        "created_ms": record.created_ms,
+        "expires_ms": record.expires_ms,
+        "revoked_ms": record.revoked_ms,
+        "limits": record.limits,
+    }
+
+
+def shown_jwts(found: AtRest) -> list[RevokedJwt]:
+    """The revocations in force."""
+    return [entry for entry in found.revoked_jwts if entry.expires_ms > _now_ms()]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _json(status: int, value: Any) -> Response:
+    return Response(status, msgspec.json.encode(value), headers=_NO_STORE)

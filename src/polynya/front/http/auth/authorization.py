@@ -1,0 +1,265 @@
+"""The entrance: what a request asks for, as a verb and a name, and whether its sender may have it now.
+
+Everything that is not named here is for admins alone, so that a route that somebody adds is closed until its rule is written down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from polynya.access import Access, Denied, KeysUnknown, Principal
+from polynya.access.grants import Verb
+from polynya.base.limits import URL_TOKEN_SECONDS_MAX
+from polynya.base.names import spelled_name
+from polynya.front.common.stream_quotas import StreamQuotas
+from polynya.front.http.api.buckets import PATH as BUCKETS
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.exchange import Exchange
+from polynya.front.http.protocol.router import Kind, Route
+from polynya.front.http.routes.table import dispatch
+from polynya.wire.http1 import Head
+
+if TYPE_CHECKING:
+    from polynya.front.http.connection import Connection
+    from polynya.front.http.server import HttpFront
+
+Audit = Callable[[str, str, str, str, str, str], None]
+"""(act, target, principal's id and name, address, outcome, request id)."""
+
+_ANYBODY = frozenset(
+    (
+        "/",
+        "/livez",
+        "/readyz",
+        "/health",
+        "/v1/cluster/health",
+        "/console",
+        "/favicon.ico",
+        "/v1/stream/__ds/jwks.json",
+        "/v1/streams/__ds/jwks.json",
+    )
+)
+_MORE_WITH_TOKEN = frozenset(("/v1/cluster/health",))  # answered to anybody; a token shows more
+_ANYBODY_BELOW = "/console/"  # a page without data: what it shows it asks for with its reader's token
+_SUBSCRIPTIONS = ("/v1/stream/__ds/", "/v1/streams/__ds/")
+_WORK = ("/callback", "/ack", "/release")  # these prove themselves by the token of the wake
+_STREAM = {"GET": Verb.READ, "HEAD": Verb.READ, "POST": Verb.APPEND, "PUT": Verb.CREATE, "DELETE": Verb.DELETE}
+_ACTS = {Kind.STREAM: "stream.delete", Kind.RETENTION: "stream.retention"}  # of admins, as the audit log names them …
+_HARMLESS = {Kind.STREAM: ("GET", "HEAD", "POST", "PUT", "PATCH"), Kind.RETENTION: ("GET", "HEAD")}  # … but for these methods
+_CHALLENGE = (("WWW-Authenticate", "Bearer"),)
+_CHALLENGE_AGAIN = (("WWW-Authenticate", 'Bearer error="invalid_token"'),)
+
+
+class Entrance:
+    """One per front. `admin_only`: everything but the health of the node is for admins, as on the admin port. `cores` share the quotas."""
+
+    def __init__(self, access: Access, *, audit: Audit, admin_only: bool = False, cores: int = 1) -> None:
+        self._access = access
+        self._audit = audit
+        self._admin_only = admin_only
+        self._quotas = StreamQuotas(cores)
+
+    # --- requests --------------------------------------------------------------------------------------------------------------
+
+    def admit(self, front: HttpFront, exchange: Exchange) -> bool:
+        """Whether the request goes on to its route now. False: it will be answered, or dispatched, later. Raises `Failure`."""
+        connection = exchange.connection
+        connection.admitted = False
+        method, path = exchange.head.method, exchange.route.path
+        if method == "OPTIONS" or is_open(path):
+            return path not in _MORE_WITH_TOKEN or self._recognize(front, exchange)
+        try:
+            principal = self._access.identify(self._credential(exchange))
+        except KeysUnknown:
+            exchange.spawn(self._ask_again(front, exchange))
+            return False
+        except Denied as denied:
+            self._access.counters.denied += 1
+            raise Failure("TOKEN_REFUSED", str(denied), _CHALLENGE_AGAIN) from None
+        exchange.principal = principal
+        self._check_url_token(exchange, principal)
+        self._check_grants(front, exchange, principal)
+        self._bind(connection, principal, exchange)
+        meter = connection.meter
+        if meter is not None and (wait := meter.take(self._access.now(), len(exchange.body), paced=_is_paced(exchange))):
+            self._access.counters.limited += 1
+            raise Failure("RATE_LIMIT", headers=(("Retry-After", str(max(1, math.ceil(wait)))),))
+        connection.admitted = True
+        if principal.limits.streams and exchange.route.kind == Kind.STREAM and method == "PUT":
+            exchange.spawn(self._create(front, exchange, principal))
+            return False
+        return True
+
+    def welcomes(self, head: Head) -> bool:
+        """Before a large body is read: whether its sender is known at all."""
+        path = head.target.partition("?")[0]
+        if is_open(path):
+            return True
+        try:
+            self._access.identify(_bearer(head))
+        except KeysUnknown:
+            return True
+        except (Denied, Failure):
+            self._access.counters.denied += 1
+            return False
+        return True
+
+    def answered(self, exchange: Exchange, status: int, size: int) -> None:
+        """Count an answer's bytes, and note what an admin did."""
+        principal = exchange.principal
+        assert principal is not None
+        if principal.meter is not None:
+            principal.meter.charge(size)
+        act = _ACTS.get(exchange.route.kind)
+        if act is not None and exchange.head.method not in _HARMLESS[exchange.route.kind] and principal.is_admin:
+            who = f"{principal.id} {principal.name}"
+            request_id = exchange.request_id or exchange.connection.front.new_request_id()
+            self._audit(act, spelled_name(exchange.route.name), who, exchange.connection.remote, str(status), request_id)
+
+    def _recognize(self, front: HttpFront, exchange: Exchange) -> bool:
+        """Note who asks where a token is not needed; one that proves nothing is as good as none. False: the answer waits for new keys."""
+        try:
+            exchange.principal = self._access.identify(_bearer(exchange.head))
+        except KeysUnknown:
+            exchange.spawn(self._ask_again(front, exchange))
+            return False
+        except (Denied, Failure):
+            exchange.principal = None
+        return True
+
+    async def _ask_again(self, front: HttpFront, exchange: Exchange) -> None:
+        await self._access.refresh()
+        if exchange.connection.transport is not None:  # nobody tells any more that it is gone
+            front.handle(exchange)
+
+    async def _create(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
+        if await self._quotas.has_room(front.service, principal, exchange.route.name):
+            dispatch(front, exchange)
+        else:
+            self._access.counters.limited += 1
+            exchange.fail("STREAM_QUOTA")
+
+    # --- who -------------------------------------------------------------------------------------------------------------------
+
+    def _credential(self, exchange: Exchange) -> str:
+        """Raises `Failure`."""
+        if "authorization" not in exchange.head.headers and "access_token" in exchange.query:
+            if exchange.query.get("live") != "sse" or exchange.head.method != "GET":
+                raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
+            return exchange.query["access_token"]
+        try:
+            return _bearer(exchange.head)
+        except Failure:
+            self._access.counters.denied += 1
+            raise
+
+    def _check_url_token(self, exchange: Exchange, principal: Principal) -> None:
+        """A browser's `EventSource` can send no header; what it puts into a URL must soon be worthless."""
+        if "authorization" in exchange.head.headers:
+            return
+        left = _FOREVER_MS if principal.expires_ms is None else principal.expires_ms - self._access.wall_ms()
+        if left > URL_TOKEN_SECONDS_MAX * 1000:
+            raise Failure("TOKEN_IN_URL", headers=_CHALLENGE)
+
+    def _bind(self, connection: Connection, principal: Principal, exchange: Exchange) -> None:
+        """The connection is this principal's from here on. Raises `Failure` when it has too many."""
+        if connection.principal is principal:
+            return
+        meter, most = principal.meter, principal.limits.connections
+        if most and meter is not None and meter.connections_everywhere >= most and not _shares_meter(connection, principal):
+            self._access.counters.limited += 1
+            exchange.keep_alive = False
+            raise Failure("CONNECTION_QUOTA", f"the token may have {most} connections open; close one, or use it again")
+        self.release(connection)
+        connection.principal = principal
+        if meter is not None:
+            meter.connections += 1
+            connection.meter = meter if any(meter.rates) else None
+
+    def release(self, connection: Connection) -> None:
+        """It is gone, or another's."""
+        known, connection.principal = connection.principal, None
+        connection.meter = None
+        connection.forget_repeat()
+        if known is not None and known.meter is not None:
+            known.meter.connections -= 1
+
+    # --- what ------------------------------------------------------------------------------------------------------------------
+
+    def _check_grants(self, front: HttpFront, exchange: Exchange, principal: Principal) -> None:
+        """Raises `Failure`."""
+        verb, name = self._asked(exchange)
+        if verb and not (principal.may_somewhere(verb) if name is None else principal.may(verb, name)):
+            self._refuse(verb, "" if name is None else f" on {spelled_name(name)}")
+        source = exchange.head.headers.get("stream-forked-from")
+        if source is not None and verb == Verb.CREATE:
+            name = front.router.stream_of(source)
+            if not principal.may(Verb.READ, name):
+                self._refuse(Verb.READ, f" on {spelled_name(name)}, which the fork would show")
+
+    def _refuse(self, verb: str, where: str) -> None:
+        self._access.counters.forbidden += 1
+        raise Failure("FORBIDDEN", f"the token does not allow '{verb}'{where}")
+
+    def _asked(self, exchange: Exchange) -> tuple[str, str | None]:
+        """The verb, and the canonical name or prefix; None: the route asks for the names that it meets. No verb: any token will do."""
+        route, method = exchange.route, exchange.head.method
+        if self._admin_only:
+            return (Verb.METRICS if route.path == "/metrics" else Verb.ADMIN), None
+        if route.kind == Kind.STREAM:
+            return _STREAM.get(method, Verb.READ), route.name
+        if route.kind == Kind.BUCKET:
+            return Verb.CREATE, f"{route.name}/"
+        if route.kind == Kind.LIST:
+            return Verb.READ, None
+        if route.kind == Kind.RETENTION:
+            return (Verb.READ if method in ("GET", "HEAD") else Verb.DELETE), route.name
+        return _asked_of_handler(route, method)
+
+
+def is_open(path: str) -> bool:
+    """Whether anybody may ask: for health, for the public keys, and with the token of a wake, which its route checks."""
+    if path in _ANYBODY or path.startswith(_ANYBODY_BELOW):
+        return True
+    return path.startswith(_SUBSCRIPTIONS) and path.endswith(_WORK)
+
+
+def _is_paced(exchange: Exchange) -> bool:
+    """A live reader is slowed down, not refused, which a browser's `EventSource` would take for the end."""
+    return exchange.route.kind == Kind.STREAM and exchange.head.method == "GET" and exchange.query.get("live") == "sse"
+
+
+def _asked_of_handler(route: Route, method: str) -> tuple[str, str | None]:
+    path, reads = route.path, method in ("GET", "HEAD")
+    if path == "/v1/node":
+        return "", None
+    if path == "/metrics":
+        return Verb.METRICS, None
+    if path == "/v1/sql":
+        return Verb.READ, None
+    if path == "/v1/tables" or path.startswith("/v1/tables/"):
+        return (Verb.READ if reads else Verb.TABLE), None
+    if path.startswith(_SUBSCRIPTIONS):
+        return Verb.SUBSCRIBE, None
+    if path == BUCKETS or path.startswith(f"{BUCKETS}/"):
+        return (Verb.READ if reads else Verb.DELETE), f"{route.segments[0]}/" if route.segments else ""
+    return Verb.ADMIN, None
+
+
+def _bearer(head: Head) -> str:
+    """Raises `Failure`."""
+    text = head.headers.get("authorization", "")
+    scheme, _, credential = text.partition(" ")
+    if scheme.lower() != "bearer" or not credential.strip():
+        raise Failure("UNAUTHORIZED", headers=_CHALLENGE)
+    return credential.strip()
+
+
+def _shares_meter(connection: Connection, principal: Principal) -> bool:
+    """Whether the connection is counted for the same caller already."""
+    return connection.principal is not None and connection.principal.meter is principal.meter
+
+
+_FOREVER_MS = 1 << 62

@@ -1,0 +1,1 @@
+"""HTTP as bytes: exchanges, responses, errors, CORS, the router and the template of repeated appends."""

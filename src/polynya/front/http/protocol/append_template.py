@@ -1,0 +1,114 @@
+"""A writer's requests repeat: the same head again and again, but for the sequence number and the length of the body.
+
+Once a connection's append was parsed in full and answered, the bytes of its head are kept. A later request that has the very same bytes,
+other digits at those two places aside, can only mean the same again, so nothing of it is parsed but the digits. Whatever differs in a
+single byte takes the general way. That holds for who asks, too: the same `Authorization` is the same principal, and when that one dies the
+connection forgets the shape (`Connection.forget_repeat`).
+
+Measured with 500 connections (bench/compare.py): a third less of the server's own CPU per append.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.front.http.protocol.router import Kind
+from polynya.front.http.routes.bodies import encoding_of
+from polynya.stream.commands import Producer
+from polynya.wire.headers import BadField, parse_producer
+from polynya.wire.http1 import Head
+
+if TYPE_CHECKING:
+    from polynya.front.http.server import HttpFront
+
+_VARIABLE = re.compile(rb"\r\n(?:(producer-seq)|content-length): ?(\d{1,15})(?=\r\n|\Z)", re.IGNORECASE)
+_PLAIN = frozenset(
+    (
+        *("host", "content-type", "content-length", "producer-id", "producer-epoch", "producer-seq"),
+        *("accept", "accept-encoding", "user-agent", "authorization"),
+    )
+)
+_DIGITS_MAX = 15
+_HEAD_BYTES_MAX = 1024
+
+
+class Repeat(msgspec.Struct, gc=False):
+    """A head with its digits cut out: what stands before, between and behind them. Without a producer the body's length is the only
+    variable, and `between` is empty. The `seen_…` are of the last request read: the next one is mostly of the same lengths."""
+
+    before: bytes
+    between: bytes
+    behind: bytes
+    length_first: bool  # of the two
+    head: Head
+    name: str
+    content_type: str
+    encoding: int
+    producer_id: str
+    producer_epoch: int
+    seen_begin: int  # of the sequence's digits, as long as `seen_rest` says …
+    seen_end: int = 0
+    seen_rest: bytes = b""  # … from their end to the body
+    seen_body: int = 0  # where the body begins
+    seen_size: int = 0  # of the whole request
+
+    def read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        """The body and its producer, when `data` is exactly one request of this shape."""
+        end = self.seen_end
+        if end and len(data) == self.seen_size and data.startswith(self.before) and data.startswith(self.seen_rest, end):
+            sequence = data[self.seen_begin : end]
+            if sequence.isdigit():
+                return data[self.seen_body :], Producer(self.producer_id, self.producer_epoch, int(sequence))
+        return self._read(data)
+
+    def _read(self, data: bytes) -> tuple[bytes, Producer | None] | None:
+        if not data.startswith(self.before):
+            return None
+        head, _, body = data.partition(b"\r\n\r\n")
+        if not head.endswith(self.behind):
+            return None
+        length = head[len(self.before) : len(head) - len(self.behind)]
+        sequence = b""
+        if self.between:
+            sequence, _, length = length.partition(self.between)
+            if self.length_first:
+                sequence, length = length, sequence
+            if not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
+                return None
+        if not length.isdigit() or len(length) > _DIGITS_MAX or int(length) != len(body) or not body:
+            return None
+        if not self.between:
+            return body, None
+        if not self.length_first:
+            self.seen_end = self.seen_begin + len(sequence)
+            self.seen_body = len(head) + 4
+            self.seen_rest = data[self.seen_end : self.seen_body]
+            self.seen_size = len(data)
+        return body, Producer(self.producer_id, self.producer_epoch, int(sequence))
+
+
+def learn(front: HttpFront, head: Head, block: bytes) -> Repeat | None:
+    """The shape of an append that was just parsed, or None when it has anything that the short way does not know."""
+    headers = head.headers
+    if len(block) > _HEAD_BYTES_MAX or not head.keep_alive or not head.minor or not headers.keys() <= _PLAIN:
+        return None
+    route = front.router.known(head.target)
+    content_type = headers.get("content-type", "")
+    if route is None or route.kind != Kind.STREAM or not content_type or head.length <= 0:
+        return None
+    try:
+        producer = parse_producer(headers)
+    except BadField:
+        return None
+    variables = list(_VARIABLE.finditer(block))
+    of_sequence = [bool(match[1]) for match in variables]
+    if sorted(of_sequence) != ([False] if producer is None else [False, True]):
+        return None
+    first, last = variables[0], variables[-1]
+    pieces = (block[: first.start(2)], b"" if producer is None else block[first.end(2) : last.start(2)], block[last.end(2) :])
+    identity = ("", 0) if producer is None else (producer.id, producer.epoch)
+    shape = (*pieces, not of_sequence[0])
+    return Repeat(*shape, head, route.name, content_type, encoding_of(content_type), *identity, seen_begin=len(pieces[0]))

@@ -1,0 +1,46 @@
+"""Check the `Host` of requests, where no token keeps strangers out.
+
+A web page can give its own host name the address of this node (DNS rebinding). To the browser the node is then part of that page's site.
+Such requests carry the page's host name in `Host`, so a node without access control answers only to names that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from polynya.front.http.protocol.errors import Failure
+from polynya.wire.hosts import address_of, bare_host, is_this_machine
+from polynya.wire.http1 import Head
+
+ANY = "*"
+SHOWN_CHARACTERS_MAX = 100  # of what a client sent, in the answer to it
+_EXEMPT = frozenset(("/livez", "/readyz"))  # for probes, which name the node as they please
+
+
+class Hosts:
+    """`allowed`: host names, `*` for any. `nodes` returns the bare hosts of the cluster's nodes at this moment."""
+
+    def __init__(self, allowed: Iterable[str] = (ANY,), nodes: Callable[[], Collection[str]] = tuple) -> None:
+        known = tuple(allowed)
+        self._any = ANY in known
+        self._named = frozenset(map(bare_host, known)) - {""}
+        self._nodes = nodes
+
+    def check(self, head: Head) -> bool:
+        """Raises `Failure` when the node does not answer to the request's Host. False: it answers this path alone."""
+        value = head.headers.get("host")
+        if value is None or self._any:  # HTTP/1.0; browsers always send it
+            return True
+        host = bare_host(value)
+        if host and (address_of(host) is not None or self.is_own(host)):  # no page can be at an address that is not its own
+            return True
+        if head.target.partition("?")[0] in _EXEMPT:
+            return False
+        raise Failure(
+            "HOST_NOT_ALLOWED",
+            f"this node does not answer to the host {value[:SHOWN_CHARACTERS_MAX]!r}; add it to allowed_hosts, or ask by IP address",
+        )
+
+    def is_own(self, host: str) -> bool:
+        """Whether a bare host is this machine, a node of the cluster, or allowed by the settings."""
+        return self._any or is_this_machine(host) or host in self._named or host in self._nodes()

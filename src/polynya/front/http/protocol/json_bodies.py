@@ -1,0 +1,21 @@
+"""JSON bodies of requests, as the shapes that routes take."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from polynya.front.http.protocol.errors import Failure
+
+Shape = TypeVar("Shape")
+
+
+def read_json(body: bytes, shape: type[Shape]) -> Shape:
+    """Raises `Failure`, also for what is no UTF-8 and for what is nested too deeply."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except RecursionError:
+        raise Failure("INVALID_REQUEST", "the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Failure("INVALID_REQUEST", f"the body is not what this path takes: {error}") from None

@@ -1,0 +1,118 @@
+"""What a request target means: a stream on either spelling, a bucket, the list, a handler's exact path, or a mount (F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from polynya.base.names import BUCKET_RULE, BadName, canonical_name, is_bucket, is_reserved
+from polynya.front.http.protocol.errors import Failure
+from polynya.front.http.protocol.extension import Handler
+from polynya.wire.targets import BadTarget, decode_path, decode_segments, parse_query, split_target
+
+_ROUTES_MAX = 16_384
+_STREAM_PREFIXES = ("/v1/stream/", "/v1/streams/")
+
+
+class Kind:
+    """What a route is; plain numbers, as a table is indexed by them for every request."""
+
+    STREAM = 1
+    BUCKET = 2
+    LIST = 3
+    HANDLER = 4
+    MOUNT = 5
+    RETENTION = 6
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    kind: int
+    path: str
+    name: str = ""  # canonical, of a stream; the bucket's
+    bare_offsets: bool = False  # Ursula's spelling: an offset may be a byte position
+    handler: Handler | None = None
+    segments: tuple[str, ...] = ()
+
+
+class Router:
+    """Resolves targets; keeps the routes of the streams' paths, bounded."""
+
+    def __init__(self, handlers: Mapping[str, Handler], mounts: Mapping[str, Handler], *, streams: bool = True) -> None:
+        self._streams = streams
+        self._handlers = dict(handlers)
+        self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+        self._known: dict[str, Route] = {}
+
+    def resolve(self, target: str) -> tuple[Route, dict[str, str]]:
+        """The route and the query's parameters. Raises `Failure`."""
+        route = self._known.get(target)
+        if route is not None:
+            return route, {}
+        try:
+            path, query = split_target(target)
+            return self._known.get(path) or self._resolve(path), parse_query(query)
+        except BadTarget as bad:
+            raise Failure("BAD_TARGET", str(bad)) from None
+        except BadName as bad:
+            raise Failure("INVALID_NAME", str(bad)) from None
+
+    def known(self, target: str) -> Route | None:
+        """The route of a target without a query that was resolved before."""
+        return self._known.get(target)
+
+    def _resolve(self, path: str) -> Route:
+        handler = self._handlers.get(path)
+        if handler is not None:
+            return Route(Kind.HANDLER, path, handler=handler)
+        for prefix, handler in self._mounts:
+            if path.startswith(prefix):
+                return Route(Kind.MOUNT, path, handler=handler, segments=decode_segments(path[len(prefix) :]))
+        if not self._streams:
+            raise Failure("NO_ROUTE")
+        if path == "/v1/streams":
+            return Route(Kind.LIST, path)
+        route = self._retention(path) or self._stream(path)
+        if len(self._known) >= _ROUTES_MAX:
+            self._known.clear()
+        self._known[path] = route
+        return route
+
+    def _stream(self, path: str) -> Route:
+        for prefix in _STREAM_PREFIXES:
+            if path.startswith(prefix):
+                return Route(Kind.STREAM, path, canonical_name(decode_path(path[len(prefix) :])))
+        decoded = decode_path(path)[1:]
+        bucket, slash, _ = decoded.partition("/")
+        if is_reserved(bucket) or not decoded:
+            raise Failure("NO_ROUTE", "there is nothing at this path; a stream is at /v1/stream/NAME")
+        if not is_bucket(bucket):
+            raise BadName(BUCKET_RULE)
+        if not slash:
+            return Route(Kind.BUCKET, path, bucket)
+        return Route(Kind.STREAM, path, canonical_name(decoded), bare_offsets=True)
+
+    def _retention(self, path: str) -> Route | None:
+        """`STREAM/retention` and `STREAM/retention/OFFSET`, on either spelling of the stream; None for what is neither."""
+        stem, found, tail = path.rpartition("/retention")
+        if not found or stem + "/" in ("/", *_STREAM_PREFIXES) or (tail and tail[0] != "/"):
+            return None
+        stream = self._stream(stem)
+        if stream.kind != Kind.STREAM:
+            return None
+        segments = decode_segments(tail[1:]) if tail else ()
+        return Route(Kind.RETENTION, path, stream.name, bare_offsets=stream.bare_offsets, segments=segments)
+
+    def stream_of(self, path: str) -> str:
+        """The canonical name that a path names, as `Stream-Forked-From` spells it. Raises `Failure`."""
+        try:
+            if not path.startswith("/") or "?" in path:
+                raise BadTarget("Stream-Forked-From must be the path of a stream, such as /v1/stream/source")
+            route = self._resolve(path)
+        except BadTarget as bad:
+            raise Failure("INVALID_HEADER", str(bad)) from None
+        except BadName as bad:
+            raise Failure("INVALID_HEADER", f"Stream-Forked-From: {bad}") from None
+        if route.kind != Kind.STREAM:
+            raise Failure("INVALID_HEADER", "Stream-Forked-From must be the path of a stream")
+        return route.name

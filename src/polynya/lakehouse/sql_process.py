@@ -1,0 +1,128 @@
+"""One question of a stranger, answered in a process of its own: JSON from stdin, JSON to stdout, and the end.
+
+The process is the outer bound: it ends itself when its time is over, writes no file, and takes what it has leaked with it. DuckDB is
+locked before the question runs (`guard`).
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from polynya.base.errors import ConfigError
+from polynya.lakehouse.plan import TableRef
+from polynya.lakehouse.sql_policy import BadQuestion, Bounds
+
+ADDRESS_BYTES_EXTRA = 6 << 30  # beside DuckDB's own bound: libraries, stacks of threads, what allocators reserve and never touch
+DATA_BYTES_EXTRA = 512 << 20  # writable memory beside twice DuckDB's own bound, which counts neither long texts nor rows in Python
+LIMITED = ("Out of Memory Error", "memory")
+
+
+class Question(msgspec.Struct, frozen=True):
+    """`tables` are all that the asker may read; `environment` has the credentials of the store, and nothing else."""
+
+    sql: str
+    tables: list[TableRef]
+    environment: dict[str, str]
+    rows: int
+    answer_bytes: int
+    memory_bytes: int
+    seconds: float
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    type: str  # DuckDB's name
+
+
+class Answered(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
+    """`rows` in the order of the columns; `truncated`: there are more."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    truncated: bool
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="kind", tag="refused"):
+    """`code` is one of the error codes that HTTP answers."""
+
+    code: str
+    message: str
+
+
+def main() -> None:
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    _bound(question)
+    sys.stdout.buffer.write(msgspec.json.encode(_outcome(question), enc_hook=str))
+    sys.stdout.buffer.flush()
+
+
+def _bound(question: Question) -> None:
+    """What the operating system holds this process to. Its time ends by a signal that nothing here catches."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, question.seconds)
+    space = question.memory_bytes + ADDRESS_BYTES_EXTRA
+    data = 2 * question.memory_bytes + DATA_BYTES_EXTRA
+    processor = int(question.seconds * 4) + 2
+    limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_AS": space, "RLIMIT_DATA": data, "RLIMIT_CPU": processor}
+    for name, most in limits.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (wanted, wanted))
+
+
+def _outcome(question: Question) -> Answered | Refused:
+    try:
+        return answer(question)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "polynya":
+            raise
+        return Refused("NO_SQL", f"{missing.name} is not installed where the server runs: pip install 'polynya[lake]'")
+    except ConfigError as wrong:
+        return Refused("NO_SQL", str(wrong))
+    except BadQuestion as bad:
+        return Refused("QUESTION_TOO_LARGE" if str(bad).startswith(LIMITED) else "BAD_QUESTION", str(bad))
+    except (OverflowError, RecursionError) as fault:  # an interval of 178 million years; a VARIANT of a thousand levels
+        return Refused("BAD_QUESTION", f"the answer holds a value that cannot be told: {fault}; cast it to VARCHAR")
+    except MemoryError:
+        return Refused("QUESTION_TOO_LARGE", "the answer takes more memory than a question may; ask for less")
+
+
+def answer(question: Question) -> Answered:
+    """Raises BadQuestion, ConfigError."""
+    from polynya.lakehouse.sql import ask
+
+    rows: list[list[Any]] = []
+    size = 0
+    with ask(question.tables, question.sql, question.environment, Bounds(question.memory_bytes)) as found:
+        columns = [Column(name, kind) for name, kind in zip(found.columns, found.types, strict=True)]
+        for block in found.blocks:
+            for row in block:
+                shown = [_shown(value) for value in row]
+                size += len(msgspec.json.encode(shown, enc_hook=str))
+                if len(rows) == question.rows or size > question.answer_bytes:
+                    if not rows and question.rows:
+                        raise BadQuestion("one row is larger than an answer may be: ask for fewer columns, or for a part of them")
+                    return Answered(columns, rows, truncated=True)
+                rows.append(shown)
+    return Answered(columns, rows, truncated=False)
+
+
+def _shown(value: Any) -> Any:
+    """As JSON can say it: bytes as the text that they nearly always are, keys of maps as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list | tuple):
+        return [_shown(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(name): _shown(inner) for name, inner in value.items()}
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""One core process: put everything together, serve until told to stop, take it apart in order. The composition root of the product."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
+from polynya.cluster.join import membership_of
+from polynya.cluster.stale_copy import refuse_older
+from polynya.config.core_start import (
+    EXIT_CLEAN,
+    EXIT_CONFIG,
+    EXIT_CORRUPT,
+    EXIT_STORAGE,
+    CoreStart,
+    read_start,
+    report_ready,
+    watch_parent,
+)
+from polynya.engine.membership import Membership
+from polynya.engine.storage import Storage, open_storage
+from polynya.files import keep_private
+from polynya.node.assembly import Assembly, lost_callback, lost_thread
+from polynya.node.shutdown_watchdog import Ending
+from polynya.observability import logs
+from polynya.system.malloc import keep_heap_small
+from polynya.system.scheduling import ask_for_whole_turns
+from polynya.wal.errors import is_full
+
+log = logging.getLogger("polynya.core")
+
+
+def main() -> int:
+    """`python -m polynya.node.core_process`, started by the supervisor; the exit code tells it whether a restart can help."""
+    keep_private()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+    keep_heap_small()
+    start = read_start()
+    if start.config.scheduling == "batch":
+        ask_for_whole_turns()
+    logs.setup(start.config.log.level, start.config.log.format, core=start.core)
+    try:
+        storage = _opened(start)
+        if storage is None:
+            return EXIT_STORAGE
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(start, storage))
+    except ConfigError as error:
+        logs.say_end(str(error))
+        return EXIT_CONFIG
+    except CorruptData as error:
+        logs.say_end(str(error))
+        return EXIT_CORRUPT
+
+
+def _opened(start: CoreStart) -> Storage | None:
+    """None when the disk fails, which has been said. Raises ConfigError where it has no room, CorruptData."""
+    try:
+        return _open(start)
+    except OSError as error:
+        logs.say_end(f"core {start.core} cannot read or write its journal: {error}")
+        return None
+
+
+def _open(start: CoreStart) -> Storage:
+    folder = Path(start.config.data) / f"core-{start.core}"
+    refuse_older(folder)
+    shape = {"core": start.core, "cores": start.cores, "groups": start.groups}
+    return open_quickly(folder, **shape, cluster_id=start.birth.cluster_id, membership=membership_of(start))
+
+
+def open_quickly(
+    folder: Path, *, core: int, cores: int, groups: int, cluster_id: str = "", membership: Membership | None = None
+) -> Storage:
+    """`open_storage`, with the garbage collector out of its way, then and later."""
+    gc.disable()  # recovery makes many objects and no cycles
+    try:
+        return open_storage(folder, core=core, cores=cores, groups=groups, cluster_id=cluster_id, membership=membership)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        needed = JOURNAL_SEGMENT_BYTES // MIB
+        raise ConfigError(f"data: {folder} has no room for the journal, which takes {needed} MiB at a time; make room") from None
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()  # what recovery made lives long: no collection needs to look at it again
+        gc.set_threshold(50_000, 20, 100)
+
+
+async def _serve(start: CoreStart, storage: Storage) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lost_callback)
+    threading.excepthook = lost_thread
+    stopping = asyncio.Event()
+    ending = Ending(loop)
+
+    def stop() -> None:
+        ending.begin()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    watch_parent(loop)
+    assembly = Assembly(start, storage)
+    told = loop.create_task(stopping.wait())
+    try:
+        if await _unless(told, assembly.start()):
+            loop.add_signal_handler(signal.SIGHUP, assembly.reload)
+            await _unless(told, assembly.meet())
+            report_ready(start)
+            await told
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await assembly.stop()
+    log.info("a core stopped", extra={"core": start.core})
+    return EXIT_CLEAN
+
+
+async def _unless(told: asyncio.Task[bool], work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, and break it off when the process is told to stop; whether it was done. Raises what it raises."""
+    task = asyncio.get_running_loop().create_task(work)
+    await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of libraries must not hold up the end

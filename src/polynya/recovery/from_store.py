@@ -1,0 +1,130 @@
+"""What a restore takes out of the object store itself, after the loss of all nodes: copies of the groups' states, and packs that came after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.backup import copies
+from polynya.backup.copies import Copy, Whole
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.objectstore import ObjectInfo, ObjectStore, read_root
+from polynya.recovery.restore import Restored, State
+from polynya.stream.commands import ColdSlice
+from polynya.stream.machine import Machine
+from polynya.stream.snapshots.encode import Image, decode_image
+from polynya.stream.snapshots.restore_history import Note
+from polynya.stream.snapshots.store_recovery import Piece, salvage
+from polynya.wire.pack import FOOTER_GUESS_BYTES, Footer, ShortTail, home_group_of, read_footer
+
+READERS = 8
+
+
+class FromStore:
+    """`polynya.recovery.restore.States`. Made by `open`."""
+
+    def __init__(self, store: ObjectStore, whole: Whole, found: Mapping[int, Copy]) -> None:
+        self.whole = whole
+        self.lost: dict[int, list[Note]] = {}  # by group
+        self.warnings: list[str] = []
+        self.packs = 0  # that not all of their groups' copies name, and that were looked into
+        self._store, self._copies = store, found
+        self._pieces: dict[int, dict[int, list[Piece]]] = {}  # group -> uid
+        self._named: dict[str, set[int]] = {}  # pack -> the groups whose copies know of their slices in it
+
+    @classmethod
+    async def open(cls, store: ObjectStore) -> FromStore:
+        """Raises ConfigError when there is nothing to begin with; CorruptData, StoreUnavailable."""
+        marker = await read_root(store)
+        if marker is None:
+            raise ConfigError("there is no polynya-root.json: this is not the root of a cluster's objects")
+        whole, found = await copies.newest(store, marker.cluster_id)
+        states = cls(store, whole, found)
+        await states._look_at_packs()
+        return states
+
+    @property
+    def next_history(self) -> int:
+        """Of what is made of it."""
+        digest = crc32c(msgspec.json.encode([copy.key for copy in sorted(self._copies.values())]))
+        return self.whole.history + 1 + int(digest) % (1 << 20)
+
+    async def state(self, group: int) -> State:
+        image, log_ms = await self._copied(group)
+        self.lost[group] = salvage(image, self._pieces.get(group, {}))
+        return State(image, {}, log_ms)
+
+    async def objects(self, store: ObjectStore, done: Restored) -> None:
+        """They are there."""
+        done.notes += [note for notes in self.lost.values() for note in notes]
+        done.warnings += self.warnings
+
+    async def _copied(self, group: int) -> tuple[Image, int]:
+        copy = self._copies.get(group)
+        if copy is None:  # nothing was ever in it
+            return decode_image(Machine(group, self.whole.groups).snapshot()), 0
+        file = await copies.read(self._store, copy)
+        return decode_image(file.state), file.header.log_ms
+
+    async def _look_at_packs(self) -> None:
+        """A pack has slices of several groups, whose copies are of different moments: each of them has to name it, or it is looked into."""
+        holders: dict[str, list[int]] = {}  # by the copies of the packs' home groups: the groups that have slices in it
+        for group in range(self.whole.groups + 1):
+            image = (await self._copied(group))[0]
+            holders |= {key: pack.groups for key, pack in image.packs.items()}
+            for key in image.held:
+                self._named.setdefault(key, set()).add(group)
+        gone = set(self._named)
+        others: list[ObjectInfo] = []
+        async for info in self._store.list(f"{self.whole.cluster}/packs/"):
+            gone.discard(info.key)
+            needed = holders.get(info.key)
+            known = needed is not None and self._named.get(info.key, set()).issuperset(needed)
+            if not known and home_group_of(info.key) is not None:
+                others.append(info)
+        self.warnings += [f"{key} is gone from the store; the records in it cannot be read" for key in sorted(gone)]
+        todo = iter(others)
+
+        async def work() -> None:
+            for info in todo:
+                await self._look_at(info)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READERS):
+                tasks.create_task(work())
+
+    async def _look_at(self, info: ObjectInfo) -> None:
+        self.packs += 1
+        try:
+            footer = await self._footer(info)
+        except (CorruptData, ValueError) as fault:
+            self.warnings.append(f"{info.key} cannot be read ({fault}); it is left alone")
+            return
+        for entry in footer.entries:
+            if entry.base_record < 0 or entry.group in self._named.get(info.key, ()):
+                continue
+            cold = ColdSlice(
+                entry.base_record, entry.base_byte, entry.records, entry.length, info.key, entry.offset, entry.stored, entry.crc,
+                entry.append_time_ms_max,
+            )  # fmt: skip
+            piece = Piece(entry.uid, cold, footer.home_group, entry.encoding, entry.append_time_ms_max, entry.path, entry.content_type)
+            self._pieces.setdefault(entry.group, {}).setdefault(entry.uid, []).append(piece)
+
+    async def _footer(self, info: ObjectInfo) -> Footer:
+        wanted = min(FOOTER_GUESS_BYTES, info.size)
+        try:
+            return read_footer(await self._store.get_range(info.key, info.size - wanted, wanted))
+        except ShortTail as short:
+            return read_footer(await self._store.get_range(info.key, info.size - short.wanted, short.wanted))
+
+
+def check_ids(cluster_ids: Sequence[str], whole: Whole) -> None:
+    """Raises ConfigError when the settings name another cluster than the store."""
+    for each in cluster_ids:
+        if each and each != whole.cluster:
+            raise ConfigError(
+                f"cluster.id: the object store is that of the cluster {whole.cluster}, and so has to be the new one; these settings say {each}"
+            )

@@ -1,0 +1,223 @@
+"""Another number of cores: the journals and snapshots of the old ones are shared out to the new ones, before any starts (docs/decisions/0011)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+
+from polynya.base.errors import ConfigError
+from polynya.base.limits import JOURNAL_SEGMENT_BYTES, MIB
+from polynya.config.node_identity import FILE, Birth, journal_id_of, write_json
+from polynya.engine.snapshots.merge_process import merge
+from polynya.engine.standalone import KIND_COPY
+from polynya.engine.storage import refuse_lost_journal
+from polynya.files import sync_folder
+from polynya.replica.log import count_of
+from polynya.stream.snapshots.encode import places_of, with_places
+from polynya.wal import DiskFull, Journal, JournalEntry, SnapshotStore
+from polynya.wal.errors import is_full
+from polynya.wal.recovery import OFFSET_MASK
+
+NEW, OLD, PLAN = "cores.new", "cores.old", "plan.json"
+WRITE_BYTES = 4 * MIB  # staged before it is written
+SAID_FIRST_SECONDS, SAID_SECONDS = 2.0, 5.0  # how far it is, of one that takes long
+log = logging.getLogger("polynya.node")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The new folders are complete: what is left is to switch."""
+
+    cores: int
+
+
+def finish(data: Path) -> None:
+    """What a crash interrupted is done to its end, or as if it had not begun. Before anything else looks at the folder. Raises OSError."""
+    plan = data / NEW / PLAN
+    if plan.exists():
+        _switch(data, msgspec.json.decode(plan.read_bytes(), type=Plan).cores)
+    for name in (NEW, OLD):
+        shutil.rmtree(data / name, ignore_errors=True)
+
+
+def say(text: str) -> None:
+    """Into the log, and on a terminal that the log does not go to."""
+    log.info(text)
+    if sys.stdout.isatty() and not (sys.stderr.isatty() and log.isEnabledFor(logging.INFO)):
+        print(text, flush=True)
+
+
+def reshare(data: Path, birth: Birth, cores: int, *, segment_bytes: int = JOURNAL_SEGMENT_BYTES, say: Callable[[str], None] = say) -> Birth:
+    """The identity of the data with its new number of cores. Raises `ConfigError` where there is no room; `CorruptData`, as a start does. What
+    takes long is told of now and then."""
+    log.info("sharing the data out to another number of cores", extra={"from": birth.cores, "to": cores, "data": str(data)})
+    began, progress = time.monotonic(), _Progress(birth.cores, cores, say)
+    try:
+        with _Shares(data / NEW, birth, cores, segment_bytes) as shares:
+            for core in range(birth.cores):
+                progress.begin(core)
+                shares.take_over(data / f"core-{core}", core, progress)
+    except (OSError, DiskFull) as error:
+        if isinstance(error, OSError) and not is_full(error):
+            raise
+        shutil.rmtree(data / NEW, ignore_errors=True)
+        raise ConfigError(
+            f"cores: {data} has no room for a second copy of its journals, which another number of cores needs for a moment; make room, "
+            f"or start with --cores {birth.cores}. Nothing was changed"
+        ) from None
+    write_json(data / NEW / PLAN, Plan(cores))
+    _switch(data, cores)
+    finish(data)
+    if progress.said:
+        say(f"the data is shared out to {_cores(cores)}; it took {time.monotonic() - began:.0f} s")
+    return msgspec.structs.replace(birth, cores=cores)
+
+
+class _Progress:
+    """How far it is: of the old core that is being read, the bytes of its journal and its snapshots, which are read and written."""
+
+    def __init__(self, old: int, new: int, say: Callable[[str], None]) -> None:
+        self._old, self._new, self._say = old, new, say
+        self._core = self.done = self._total = 0
+        self._next = time.monotonic() + SAID_FIRST_SECONDS
+        self.said = False
+
+    def begin(self, core: int) -> None:
+        """Its journal is being looked through: how much there is, is not known yet."""
+        self._core, self.done, self._total = core, 0, 0
+        self.at(0)
+
+    def count(self, total: int) -> None:
+        self._total = total
+        self.at(0)
+
+    def advance(self, size: int) -> None:
+        self.at(self.done + size)
+
+    def at(self, done: int) -> None:
+        self.done = done
+        if time.monotonic() < self._next:
+            return
+        self._next, self.said = time.monotonic() + SAID_SECONDS, True
+        far = f"{done * 100 // self._total} % of {self._total / MIB:,.0f} MiB" if self._total else "looking through its journal"
+        self._say(f"sharing the data out to {_cores(self._new)}: core {self._core + 1} of {self._old}, {far}")
+
+
+def _cores(number: int) -> str:
+    return f"{number} core{'s' if number > 1 else ''}"
+
+
+class _Shares:
+    """The journals and snapshots of the new cores, as they are written."""
+
+    def __init__(self, folder: Path, birth: Birth, cores: int, segment_bytes: int) -> None:
+        self._folder, self._birth, self._cores, self._segment_bytes = folder, birth, cores, segment_bytes
+        self._journals: list[Journal] = []
+        self._stores: list[SnapshotStore] = []
+
+    def __enter__(self) -> _Shares:
+        for core in range(self._cores):
+            folder = self._folder / f"core-{core}"
+            number = journal_id_of(self._birth.cluster_id, core)
+            self._journals.append(Journal.open(folder / "journal", journal_id=number, segment_bytes=self._segment_bytes))
+            self._stores.append(SnapshotStore(folder / "snapshots"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for journal in self._journals:
+            journal.close()
+
+    def take_over(self, folder: Path, core: int, progress: _Progress) -> None:
+        """All that an old core has."""
+        if not folder.exists():
+            return  # it never started
+        refuse_lost_journal(folder)
+        old = Journal.open(folder / "journal", journal_id=journal_id_of(self._birth.cluster_id, core), segment_bytes=self._segment_bytes)
+        try:
+            store = SnapshotStore(folder / "snapshots")
+            chains = {group: store.links(group) for group in store.groups()}
+            sizes = {group: sum(link.length for link in chain) for group, chain in chains.items()}
+            links = {group: chain[-1] for group, chain in chains.items()}
+            progress.count(sum(size for _, size in old.segments()) + 2 * sum(sizes.values()))
+            bodies = {group: _merged(store, group, sizes[group], progress) for group in links}
+            named = {place for body in bodies.values() for place in places_of(body)}
+            moved = self._stage_all(_told(old, progress), {group: link.index for group, link in links.items()}, named)
+        finally:
+            old.close()
+        for group, link in links.items():
+            self._stores[group % self._cores].write(group, link.term, link.index, with_places(bodies[group], moved))
+            progress.advance(sizes[group])
+
+    def _stage_all(self, entries: Iterator[JournalEntry], snapshots: dict[int, int], named: set[int]) -> dict[int, int]:
+        """Where the places that snapshots, which are at these indexes, name are now."""
+        alone = self._birth.node == 0
+        moved: dict[int, int] = {}
+        for entry in entries:
+            wanted = [number for number in range(count_of(entry.payload)) if entry.place + number in named]
+            covered = alone and entry.group in snapshots and entry.index <= snapshots[entry.group]
+            if not wanted and (covered or entry.kind == KIND_COPY):
+                continue
+            journal = self._journals[entry.group % self._cores]
+            place = journal.stage(entry.group, entry.term, entry.index, entry.kind, entry.payload)
+            for number in wanted:
+                moved[entry.place + number] = place + number
+            if journal.pending_bytes >= WRITE_BYTES:
+                _write(journal)
+        for journal in self._journals:
+            _write(journal)
+        return moved
+
+
+def _merged(store: SnapshotStore, group: int, size: int, progress: _Progress) -> bytes:
+    body = merge(store.chain(group))
+    progress.advance(size)
+    return body
+
+
+def _told(journal: Journal, progress: _Progress) -> Iterator[JournalEntry]:
+    """Its entries, while it is told how many of its bytes have passed."""
+    segments = journal.segments()
+    begins = dict(zip((number for number, _ in segments), accumulate((size for _, size in segments), initial=progress.done), strict=False))
+    for entry in journal.entries():
+        progress.at(begins[entry.place >> 32] + (entry.place & OFFSET_MASK))
+        yield entry
+    progress.at(begins[segments[-1][0]] + segments[-1][1] if segments else progress.done)
+
+
+def _write(journal: Journal) -> None:
+    batch = journal.take()
+    if batch is not None:
+        journal.write(batch)
+        journal.synced(batch)
+
+
+def _switch(data: Path, cores: int) -> None:
+    """Again from any point of it."""
+    new, old = data / NEW, data / OLD
+    old.mkdir(exist_ok=True)
+    sync_folder(data)
+    there = [int(path.name.removeprefix("core-")) for path in data.glob("core-*") if path.name.removeprefix("core-").isdecimal()]
+    for core in sorted({*there, *range(cores)}):
+        name = f"core-{core}"
+        if core < cores and not (new / name).exists():
+            continue  # switched before
+        if (data / name).exists():
+            _move(data / name, old / name)
+        if core < cores:
+            _move(new / name, data / name)
+    path = data / FILE
+    write_json(path, msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=Birth), cores=cores))
+    (new / PLAN).unlink()
+    sync_folder(new)
+
+
+def _move(source: Path, target: Path) -> None:
+    source.rename(target)
+    sync_folder(target.parent)
+    sync_folder(source.parent)

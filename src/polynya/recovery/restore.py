@@ -1,0 +1,339 @@
+"""A data folder that begins with a backup: the groups' snapshots and hot payload, where a node's start finds them, and last its identity.
+
+What is interrupted leaves a folder without an identity, which no node starts on and which the next restore begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.backup import copies
+from polynya.backup.copies import Whole
+from polynya.backup.group_file import Header
+from polynya.backup.progress import patiently
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.names import spelled_name
+from polynya.cluster.map_cache import map_at_birth
+from polynya.config import node_identity as births
+from polynya.config.model import Config
+from polynya.config.node_identity import Birth
+from polynya.engine.standalone import KIND_COPY, copy_of
+from polynya.files import sync_folder
+from polynya.objectstore import NotFound, ObjectStore, StoreSettings, open_store, read_root
+from polynya.stream.machine import Machine
+from polynya.stream.placement import META_GROUP
+from polynya.stream.rules.eviction import where_of, whole_of
+from polynya.stream.rules.tables import Table
+from polynya.stream.snapshots.encode import Image, write_image
+from polynya.stream.snapshots.restore_history import Note, Survey, reborn
+from polynya.stream.snapshots.store_recovery import whole_again
+from polynya.system.data_dir import lock_folder
+from polynya.wal import Journal, SnapshotStore
+
+TERM, INDEX = 1, 1  # what the logs of the new history begin behind: the same on all nodes
+COPY_BYTES = 4 << 20  # of payload in one write
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folders are to begin with. `cluster_id`: of the lost cluster, kept by a node by itself."""
+
+    cluster_id: str
+    history: int
+    groups: int
+
+
+class Target:
+    """The data folder of one node, taken for a restore. Raises ConfigError when it is in use, or has anything in it."""
+
+    def __init__(self, config: Config, origin: Origin, held: contextlib.ExitStack) -> None:
+        if config.groups not in (None, origin.groups):
+            raise ConfigError(
+                f"groups: the backup has {origin.groups} groups, and a stream's group is part of its identity; leave the setting out. To have other "
+                "groups, start a new cluster and copy the streams ('polynya import')"
+            )
+        if config.cluster.join:
+            raise ConfigError(
+                f"cluster.join of node {config.cluster.node}: a restore makes the nodes that a cluster begins with, which join none: take join out, and "
+                "name all of them in [[cluster.nodes]], the same in each file"
+            )
+        self.config = config
+        self.folder = Path(config.data)
+        lock_folder(config.data, held)
+        self._is_begun = self._look()
+        self.birth = births.new_birth(config, config.cluster.id or origin.cluster_id, origin.groups, origin.history)
+        self._placed = map_at_birth(self.birth, config.cluster).groups
+        self._cores: dict[int, tuple[Journal, SnapshotStore]] = {}
+
+    def _look(self) -> bool:
+        """Whether an earlier restore has begun in the folder. Nothing is changed: this one may be refused yet."""
+        folder, is_begun, ours = self.folder, (self.folder / births.RESTORING).exists(), frozenset[str]()
+        if (folder / births.FILE).exists():
+            raise ConfigError(f"data: {folder} is the data of a node; a restore needs an empty or a new folder")
+        if is_begun:
+            ours = frozenset((births.RESTORING, *(core.name for core in folder.glob("core-*"))))
+        if self.config.cold.backend == "local":
+            ours |= {self.config.objects_path.name}  # what is there is the root's matter
+        strangers = births.strangers_in(folder, ours)
+        if strangers:
+            raise ConfigError(f"data: {folder} is not empty ({', '.join(strangers[:5])}); a restore needs an empty or a new folder")
+        return is_begun
+
+    def begin(self) -> None:
+        """From here on no node starts on it until `finish`. Only what a restore has begun is taken away."""
+        for core in self.folder.glob("core-*") if self._is_begun else ():
+            shutil.rmtree(core)
+        (self.folder / births.RESTORING).touch()
+        sync_folder(self.folder)
+
+    def write(self, number: int, machine: Machine) -> None:
+        """A group's state, with its payload, if it is to have a replica here; its places are those of this node's journal from now on. A read
+        replica learns all from the others. For a thread."""
+        if self.config.cluster.joins:
+            return
+        if number in self._placed and number != META_GROUP and self.birth.node not in self._placed[number].voters:
+            return
+        journal, snapshots = self._core(number % self.birth.cores)
+        size = 0
+        for _, hot in machine.flush_candidates():
+            for batch in hot:
+                batch.place = journal.stage(number, 0, 0, KIND_COPY, copy_of(batch))
+                size += len(batch.payload)
+                if size >= COPY_BYTES:
+                    _sync(journal)
+                    size = 0
+        _sync(journal)
+        snapshots.write(number, TERM, INDEX, machine.snapshot())
+
+    def finish(self) -> None:
+        """From here on it is a node's."""
+        for core in range(self.birth.cores):
+            self._core(core)[0].close()
+        births.write_json(self.folder / births.FILE, self.birth)
+        (self.folder / births.RESTORING).unlink()
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)
+
+    def _core(self, core: int) -> tuple[Journal, SnapshotStore]:
+        if core not in self._cores:
+            folder = self.folder / f"core-{core}"
+            folder.mkdir(exist_ok=True)
+            journal = Journal.open(folder / "journal", journal_id=births.journal_id_of(self.birth.cluster_id, core))
+            self._cores[core] = (journal, SnapshotStore(folder / "snapshots"))
+        return self._cores[core]
+
+
+class Restored(msgspec.Struct):
+    """What was done; only growing. `notes`: what streams have lost; `warnings`: what else is not as it was."""
+
+    doing: str = "reading"
+    groups: int = 0
+    streams: int = 0
+    objects: int = 0
+    bytes: int = 0
+    total: int = 0
+    total_bytes: int = 0
+    notes: list[Note] = []
+    warnings: list[str] = []
+
+
+class State(msgspec.Struct, frozen=True):
+    """A group's state to begin with, and its hot payload by place."""
+
+    image: Image
+    hot: Mapping[int, bytes]
+    log_ms: int
+
+
+class States(Protocol):
+    """Where the states come from. All raise CorruptData, ConfigError, StoreUnavailable."""
+
+    async def state(self, group: int) -> State:
+        """May be asked more than once; each time it is another image, to be changed."""
+        ...
+
+    async def objects(self, store: ObjectStore, done: Restored) -> None:
+        """Bring the objects that the states name into the store, if they are not there."""
+        ...
+
+
+class Restorer:
+    """Of the data folders of some nodes, which share an object store, or have none."""
+
+    def __init__(self, states: States, targets: Sequence[Target], store: ObjectStore | None, rename: Callable[[str], str]) -> None:
+        """`rename` gives a pack's key in the store."""
+        self.done = Restored()
+        self._states, self._targets, self._store = states, targets, store
+        self._birth = targets[0].birth
+        self._survey = Survey(rename)
+
+    async def run(self) -> Restored:
+        """Raises CorruptData, ConfigError, StoreUnavailable; what was begun is begun anew by the next restore."""
+        groups = range(self._birth.groups + 1)
+        for target in self._targets:
+            await asyncio.to_thread(target.begin)
+        for group in groups:  # what they say of each other, before anything is written
+            self.done.doing = f"looking at group {group}"
+            self._survey.add((await self._states.state(group)).image)
+        for group in groups if self._survey.forks else ():
+            self._survey.add_origins((await self._states.state(group)).image)
+        if self._store is not None:
+            self.done.doing = "objects"
+            await self._states.objects(self._store, self.done)
+        self._survey.kept = await self._tables_that_go_on()
+        for group in groups:
+            self.done.doing = f"group {group}"
+            await self._one(group)
+            self.done.groups += 1
+        if self._store is not None:
+            store, whole = self._store, Whole(self._birth.cluster_id, self._birth.history, self._birth.groups)
+            await patiently(lambda: copies.mark(store, whole))
+        for target in self._targets:
+            await asyncio.to_thread(target.finish)
+        return self.done
+
+    async def _tables_that_go_on(self) -> frozenset[int]:
+        """All of them, or none: where two share streams, what one has depends on what the other has. Why not is said."""
+        tables = self._survey.tables
+        why = await self._against(tables.values()) if tables else ""
+        if not why:
+            return frozenset(tables)
+        self.done.warnings += [
+            f"the table {table.name} begins anew ({why}); what it had is left under tables/{uid}, as a Delta table"
+            for uid, table in tables.items()
+        ]
+        return frozenset()
+
+    async def _against(self, tables: Iterable[Table]) -> str:
+        """What keeps the tables from going on with the rows that they have."""
+        if self._store is None or not self._survey.agree_on_tables():
+            return "its groups were copied while it got rows"
+        base = address_of(self._targets[0].config.store)
+        for table in tables:
+            for pointer in (table.main, table.dlq):
+                if pointer and not pointer.startswith(base):
+                    return "its files name another place than this object store"
+                if pointer and not await _is_there(self._store, pointer.removeprefix(base)):
+                    return "its metadata is gone from the object store"
+            if await self._is_ahead(table):
+                return "it has rows of records that came later, and that are lost"
+        return ""
+
+    async def _is_ahead(self, table: Table) -> bool:
+        """Whether a later job than the last that is known to be committed may have been: it left its result."""
+        assert self._store is not None
+        folder = f"tables/{table.uid}/jobs/"
+        async for info in self._store.list(folder):
+            job = info.key.removeprefix(folder).partition("/")[0]
+            if info.key.endswith(".result.json") and (not job.isdigit() or int(job) > table.committed):
+                return True
+        return False
+
+    async def _one(self, group: int) -> None:
+        state = await self._states.state(group)
+        await self._inflate(state.image)
+        self.done.notes += reborn(state.image, self._survey, now_ms=state.log_ms)
+        self.done.streams += len(state.image.streams)
+        body = await asyncio.to_thread(self._write, group, state)
+        if self._store is not None:
+            header = Header(group, TERM, INDEX, state.log_ms, len(body), int(crc32c(body)), 0)
+            store, place = self._store, (self._birth.cluster_id, self._birth.history)
+            await patiently(lambda: copies.write(store, place, header, [body]))
+
+    async def _inflate(self, image: Image) -> None:
+        """Evicted streams of which another group says, or the packs, what only a whole state can hold. Their share of the block is not given back: a
+        small object that stays."""
+        keys = {held.number: self._survey.rename(key) for key, held in image.held.items()}
+        for number, ghost in enumerate(image.streams):
+            where = where_of(ghost)
+            if where is None or (ghost.cold is None and ghost.uid not in self._survey.forks):
+                continue
+            if self._store is None:
+                raise ConfigError("cold.backend: streams of this backup are in the object store; the restored node needs one")
+            try:
+                data = await self._store.get_range(keys[where.pack], where.offset, where.length)
+            except (NotFound, ValueError) as fault:
+                raise CorruptData(f"the state of the stream {spelled_name(ghost.name)} is not in the object store: {fault}") from None
+            stream = image.streams[number] = whole_of(ghost, data)
+            whole_again(image, stream, ghost)
+
+    def _write(self, group: int, state: State) -> bytes:
+        """To every node; the group's new state."""
+        body = write_image(state.image)
+        for target in self._targets:
+            target.write(group, Machine.restore(body, lambda place, uid: state.hot[place]))
+        return body
+
+
+def address_of(store: StoreSettings) -> str:
+    """How the files of tables name the store: what is before a key."""
+    if store.backend == "local":
+        return f"file://{Path(store.root).absolute()}/"
+    return "/".join(filter(None, (f"s3://{store.s3_bucket}", store.root))) + "/"
+
+
+async def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        await store.head(key)
+    except NotFound:
+        return False
+    return True
+
+
+def open_shared(configs: Sequence[Config]) -> ObjectStore | None:
+    """The object store that these nodes share, who know the same nodes. Raises ConfigError, StoreUnavailable."""
+    lists = {tuple(sorted(node.id for node in config.cluster.nodes)): config.cluster.node for config in configs}
+    if len(lists) > 1:
+        said = " and ".join(f"{', '.join(map(str, ids))} (node {node})" for ids, node in lists.items())
+        raise ConfigError(f"cluster.nodes: the files name different nodes: {said}; a cluster begins with one list")
+    if any(config.store != configs[0].store for config in configs):
+        raise ConfigError("cold: the nodes of a cluster share one object store, and these files name several (cold.root)")
+    return open_store(configs[0].store)
+
+
+async def check_root(store: ObjectStore, birth: Birth, *, take_over: bool) -> None:
+    """Whether the restored nodes may have this root. Raises ConfigError, StoreUnavailable."""
+    found = await read_root(store)
+    if found is None:
+        return
+    if found.cluster_id != birth.cluster_id:
+        raise ConfigError(f"cold: the object store's root belongs to another cluster ({found.cluster_id}); choose another root or bucket")
+    if found.history == birth.history and await _went_on(store, birth):
+        late = ". A node of the cluster that was restored begins on an empty folder, and gets all from the others" if birth.node else ""
+        raise ConfigError(
+            "cold: what would be restored has been restored with this object store before, and went on from there: what came since would be taken "
+            f"for what comes now. Choose another root or bucket, or take a new backup{late}"
+        )
+    if found.history > birth.history:
+        raise ConfigError(
+            f"cold: the object store's root is used by a later history ({found.history}) than what would be restored ({birth.history}): it was restored "
+            "before; choose another root"
+        )
+    if found.start_id and not take_over:
+        raise ConfigError(
+            "cold: the object store's root belongs to the cluster that was backed up, and that has not stopped in order. If it is gone for good, "
+            "--take-over says so: its nodes can never use this root again. Else choose another root"
+        )
+
+
+async def _went_on(store: ObjectStore, birth: Birth) -> bool:
+    """Of what has been started. Some nodes of a cluster may have been, when others are still to be restored: nothing comes of that before a majority
+    is there, and whoever leads a group then copies its state at once."""
+    if not birth.node:
+        return True
+    begun = dict.fromkeys(range(birth.groups + 1), INDEX)
+    return await copies.ahead(store, (birth.cluster_id, birth.history), begun) is not None
+
+
+def _sync(journal: Journal) -> None:
+    batch = journal.take()
+    if batch is not None:
+        journal.write(batch)
+        journal.synced(batch)

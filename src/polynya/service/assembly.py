@@ -1,0 +1,122 @@
+"""What serves the streams of one core, put together: turn loop, machines, service, settling, snapshots. Doors and object tier come on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from polynya.engine.journal_writer import Writer
+from polynya.engine.membership import Cluster
+from polynya.engine.repair import Repairer
+from polynya.engine.replica_lifecycle import Residence
+from polynya.engine.replicated import ReplicatedCore
+from polynya.engine.snapshots.catch_up import Exchange
+from polynya.engine.snapshots.snapshotter import Snapshotter
+from polynya.engine.standalone import Core
+from polynya.engine.storage import Storage
+from polynya.service.routing.service import CoreTransport, NodeService
+from polynya.service.streams.local import LocalGroups
+from polynya.service.streams.outbox_sender import Settler
+from polynya.service.streams.retention_job import Retainer
+from polynya.service.tier_view import CoreGroups
+
+SNAPSHOT_BYTES = 64 << 20  # of journal since the last round of snapshots
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one core."""
+
+    core: int
+    cores: int
+    groups: int
+    history: int
+    hot_bytes_max: int  # of a group
+    snapshot_bytes: int = SNAPSHOT_BYTES
+
+
+class Engine:
+    """Made on a running loop. `now_ms` is log time; `fatal` is called when the journal fails."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        shape: Shape,
+        *,
+        now_ms: Callable[[], int],
+        transport: CoreTransport | None,
+        fatal: Callable[[BaseException], None],
+        cluster: Cluster | None = None,
+        writer: Writer | None = None,
+    ) -> None:
+        """`cluster`: where the groups have other members; then `storage` was opened as this member's."""
+        self.storage = storage
+        self.replicated: ReplicatedCore | None = None
+        self.exchange: Exchange | None = None
+        self.residence: Residence | None = None
+        if cluster is None:
+            self.core: Core | ReplicatedCore = Core(storage.shard, storage.journal, fatal=fatal)
+        else:
+            self.core = replicated = ReplicatedCore(cluster, storage, fatal=fatal, writer=writer)
+            self.replicated = replicated
+            now_ms = _not_before(replicated, now_ms, cluster.reached)
+        machines = {number: group.machine for number, group in storage.shard.groups.items()}
+        self.local = LocalGroups(machines, self.core, now_ms, groups=shape.groups, hot_bytes_max=shape.hot_bytes_max, history=shape.history)
+        self.service = NodeService(self.local, groups=shape.groups, core=shape.core, cores=shape.cores, transport=transport)
+        self.settler = Settler(self.service)
+        self.retainer = Retainer(self.service)
+        self.snapshotter = Snapshotter(self.core, storage.snapshots, every_bytes=shape.snapshot_bytes, chains=storage.chains)
+        self.snapshotter.faulted = self.local.faulted
+        self.repairer = Repairer(storage.journal, storage.shard.groups)
+        self.groups = CoreGroups(self._term, self.service, self.snapshotter, self.repairer)
+        if self.replicated is not None:
+            self._join(self.replicated)
+        self.core.on_applied = self.local.applied
+        self.after_turn: list[Callable[[], None]] = [self.local.turned, self.settler.pump]
+        self.core.on_turn = self._turned
+
+    def indexes(self) -> dict[int, int]:
+        """How far the groups are."""
+        return {number: group.applied_index for number, group in self.storage.shard.groups.items()}
+
+    async def stop(self) -> None:
+        """Before `close`: what works beside the turns ends."""
+        self.local.recalls.close()
+        if self.exchange is not None:
+            await self.exchange.close()
+
+    def close(self) -> None:
+        """After the last proposal was answered, or not: nothing acknowledged depends on it."""
+        self.core.close()
+        self.storage.journal.close()
+
+    def _join(self, core: ReplicatedCore) -> None:
+        """What has to happen once in a cluster happens where a group is led."""
+        self.local.join(core, core.led)
+        self.local.lifetimes.propose = self.service.propose_to
+        self.exchange = Exchange(core, self.storage.snapshots, self.snapshotter, self.local.put)
+        self.residence = Residence(core, self.storage.snapshots, self.snapshotter)
+        core.on_snapshot_effects = self.exchange.carry_out
+        core.on_made.append(lambda group: self.local.put(group, core.shard.groups[group].machine))
+        core.on_dropped += [self.local.remove, self.exchange.forget]
+
+    def _term(self, group: int) -> int:
+        return self.storage.shard.groups[group].term if self.replicated is None else self.replicated.term(group)
+
+    def _turned(self) -> None:
+        for look in self.after_turn:
+            look()
+
+
+def _not_before(core: ReplicatedCore, now_ms: Callable[[], int], reached: Callable[[int], None]) -> Callable[[], int]:
+    """Log time goes on from what other leaders have logged (F14). It does not wait there for the wall's clock: that of another node may have been
+    hours ahead, and leases, ages and times to live would stand still for as long."""
+
+    def now() -> int:
+        log_ms, floor_ms = now_ms(), core.floor_ms
+        if log_ms >= floor_ms:
+            return log_ms
+        reached(floor_ms)
+        return floor_ms
+
+    return now

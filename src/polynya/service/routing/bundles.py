@@ -1,0 +1,231 @@
+"""Appends on their way to a core that leads their group: those of one pass of the loop for one group travel, and are answered, together.
+
+They become one write and one message to each member there, and so are committed together: nobody waits for another's answer. What may take
+longer than its turn (anything but an append) travels alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from polynya.base.errors import NotLeader, OutcomeUnknown
+from polynya.base.limits import MIB
+from polynya.base.msgpack import array_head
+from polynya.service.routing import messages, relay
+from polynya.stream.commands import Append, Command
+from polynya.stream.replies import Done, Reply
+from polynya.transport.errors import decode_error, encode_error
+
+BUNDLE_BYTES_MAX = 1 * MIB  # then it leaves before the pass is over; a larger append goes alone
+PROTOCOL = 2  # between nodes, from which on PROPOSE_ALL is known
+Answer = Callable[[bytes | BaseException], None]
+
+
+class Way(Protocol):
+    """See `polynya.transport`."""
+
+    def call_nowait(self, core: int, kind: int, body: bytes, done: Answer) -> None: ...
+
+    def protocol(self, core: int) -> int: ...
+
+
+class _Answers(msgspec.Struct, array_like=True):
+    """Of a bundle, in its order; where there is None the fault is in `faults`, as (error's number, text)."""
+
+    replies: list[Reply | None]
+    faults: dict[int, tuple[int, bytes]] = {}
+
+
+_answers: msgspec.msgpack.Decoder[_Answers] = msgspec.msgpack.Decoder(_Answers)
+_append: msgspec.msgpack.Decoder[Append] = msgspec.msgpack.Decoder(Append)
+_appends: msgspec.msgpack.Decoder[list[Append]] = msgspec.msgpack.Decoder(list[Append])
+_raws: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+
+
+class Bundle:
+    """Appends for one group, in the order of their proposals, and for whom the answers are."""
+
+    __slots__ = ("bodies", "commands", "deadline", "dones", "group", "number", "size", "target", "tried")
+
+    def __init__(self, target: int, group: int) -> None:
+        self.target = target
+        self.group = group
+        self.commands: list[Append] = []
+        self.bodies: list[bytes] = []  # the same, encoded
+        self.dones: list[Done] = []
+        self.size = 0
+        self.number = 0  # these three are the asker's (see `polynya.service.routing.forwarding`)
+        self.deadline = 0.0
+        self.tried: dict[int, Any] = {}
+
+
+Landed = Callable[[Bundle, list[Reply | BaseException]], None]
+
+
+class Bundles:
+    """The asking side. `done` is called as by `call_nowait`: Unavailable, not applied; OutcomeUnknown, perhaps; NotLeader from there. `landed`
+    gets a bundle's answers, in its order, instead of the `done` of each.
+
+    Invariant: what is in `open` goes on to grow in this pass of the loop."""
+
+    def __init__(self, way: Way, landed: Landed | None = None) -> None:
+        self.open: dict[int, Bundle] = {}  # by group
+        self._way = way
+        self._landed = landed or _hand_out
+        self._loop = asyncio.get_running_loop()
+
+    def propose(self, target: int, group: int, command: Command, body: bytes, done: Done) -> None:
+        """In the order of the calls. `body`: the command, encoded."""
+        if type(command) is Append:
+            self.add(self.bundle(target, group), command, body, done)
+            return
+        bundle = self.open.pop(group, None)
+        if bundle is not None:
+            self._leave(bundle)
+        relay.ask(self._way, target, group, messages.PROPOSE, group.to_bytes(2, "little") + body, partial(_one_came, done))
+
+    def bundle(self, target: int, group: int, *, grows: bool = True) -> Bundle:
+        """What an append to this core may be added to; if it does not grow, it leaves with the first."""
+        bundle = self.open.get(group)
+        if bundle is not None and bundle.target == target and grows:
+            return bundle
+        if bundle is not None:
+            del self.open[group]
+            self._leave(bundle)
+        bundle = Bundle(target, group)
+        if grows and (target >= relay.THROUGH or self._way.protocol(target) >= PROTOCOL):
+            if not self.open:
+                self._loop.call_soon(self._leave_all)
+            self.open[group] = bundle
+        return bundle
+
+    def add(self, bundle: Bundle, command: Append, body: bytes, done: Done) -> None:
+        bundle.commands.append(command)
+        bundle.bodies.append(body)
+        bundle.dones.append(done)
+        bundle.size += len(body)
+        if bundle.size > BUNDLE_BYTES_MAX or bundle.group not in self.open:
+            self.open.pop(bundle.group, None)
+            self._leave(bundle)
+
+    def _leave_all(self) -> None:
+        bundles = list(self.open.values())
+        self.open.clear()
+        for bundle in bundles:
+            self._leave(bundle)
+
+    def _leave(self, bundle: Bundle) -> None:
+        group, bodies, come = bundle.group.to_bytes(2, "little"), bundle.bodies, partial(self._came, bundle)
+        if len(bodies) == 1:
+            relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE, group + bodies[0], come)
+        elif bodies:
+            body = b"".join((group, array_head(len(bodies)), *bodies))
+            relay.ask(self._way, bundle.target, bundle.group, messages.PROPOSE_ALL, body, come)
+
+    def _came(self, bundle: Bundle, body: bytes | BaseException) -> None:
+        count = len(bundle.dones)
+        if isinstance(body, BaseException):
+            self._landed(bundle, [body] * count)
+        elif count == 1:
+            self._landed(bundle, [messages.decode(messages.PROPOSE, body)])
+        else:
+            self._landed(bundle, _outcomes(body, count))
+
+
+def _hand_out(bundle: Bundle, outcomes: list[Reply | BaseException]) -> None:
+    for done, outcome in zip(bundle.dones, outcomes, strict=True):
+        done(outcome)
+
+
+def _one_came(done: Done, body: bytes | BaseException) -> None:
+    done(body if isinstance(body, BaseException) else messages.decode(messages.PROPOSE, body))
+
+
+def _outcomes(body: bytes, count: int) -> list[Reply | BaseException]:
+    answers = _answers.decode(body)
+    replies, faults = answers.replies, answers.faults
+    if not faults and len(replies) == count and None not in replies:
+        return cast("list[Reply | BaseException]", replies)
+    replies += [None] * (count - len(replies))
+    return [decode_error(*faults.get(i, _MISSING)) if reply is None else reply for i, reply in enumerate(replies[:count])]
+
+
+_MISSING = encode_error(OutcomeUnknown("the node that leads the group gave no answer to this append"))
+
+
+# --- the answering side ------------------------------------------------------------------------------------------------------------
+
+
+class Collected:
+    """The answers of one bundle, which leave when the last is there."""
+
+    __slots__ = ("_faults", "_left", "_replies", "_reply")
+
+    def __init__(self, count: int, reply: Answer) -> None:
+        self._replies: list[Reply | None] = [None] * count
+        self._faults: dict[int, tuple[int, bytes]] = {}
+        self._left = count
+        self._reply = reply
+
+    def done(self, index: int, outcome: Reply | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            self._faults[index] = encode_error(outcome)
+        else:
+            self._replies[index] = outcome
+        self._left -= 1
+        if not self._left:
+            self._reply(_encode((self._replies, self._faults)))
+
+
+def handler_of(
+    leads: Callable[[int], bool],
+    leader_of: Callable[[int], int],
+    propose: Callable[[int, Append, Done], None],
+    now_ms: Callable[[], int],
+    came: Callable[[int, int, int], None],
+) -> Callable[[bytes, Answer, int], None]:
+    """Answers PROPOSE_ALL. `propose` gets appends that are stamped with this core's log time (F14), `came` the group, the sender and how many
+    there were."""
+
+    def handle(body: bytes, reply: Answer, sender: int) -> None:
+        group = int.from_bytes(body[:2], "little")
+        if not leads(group):
+            reply(NotLeader(leader_of(group)))
+            return
+        appends = _appends_of(body)
+        came(group, sender, len(appends))
+        collected, stamp = Collected(len(appends), reply), now_ms()
+        for index, append in enumerate(appends):
+            done = partial(collected.done, index)
+            try:
+                if isinstance(append, Exception):
+                    raise append
+                force_setattr(append, "now_ms", stamp)  # nobody else has it
+                propose(group, append, done)
+            except Exception as fault:  # those beside it must not wait for ever
+                done(fault)
+
+    return handle
+
+
+def _appends_of(body: bytes) -> list[Append] | list[Append | Exception]:
+    """What is none that this release knows is the fault of it alone."""
+    rest = memoryview(body)[2:]
+    try:
+        return _appends.decode(rest)
+    except msgspec.ValidationError:
+        return [_decoded(raw) for raw in _raws.decode(rest)]
+
+
+def _decoded(raw: msgspec.Raw) -> Append | Exception:
+    try:
+        return _append.decode(raw)
+    except msgspec.ValidationError as fault:
+        return fault

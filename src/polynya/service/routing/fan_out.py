@@ -1,0 +1,92 @@
+"""Questions to whoever has a replica of a group: this core, another of this node, or one of another node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from polynya.base.errors import Unavailable
+from polynya.service.routing.forwarding import LOOK_SECONDS, PATIENCE_SECONDS, Forwarding
+from polynya.service.streams.local import LocalGroups
+
+HERE = -1
+Answer = TypeVar("Answer")
+
+
+class Places:
+    """Of one core. A question changes nothing, so that one which is not answered in one place is asked in the next."""
+
+    def __init__(self, local: LocalGroups, core: int, cores: int) -> None:
+        self._local, self._core, self._cores = local, core, cores
+        self._forwarding: Forwarding | None = None
+
+    def join(self, forwarding: Forwarding) -> None:
+        """There are other nodes."""
+        self._forwarding = forwarding
+
+    async def ask(
+        self, group: int, here: Callable[[], Awaitable[Answer]], there: Callable[[int], Awaitable[Answer]], *, local: bool = False
+    ) -> Answer:
+        """Raises what the last place did, or Unavailable when there is none for a while. `local`: what this node has, if it has anything."""
+        if self._forwarding is None:
+            return await (here() if group in self._local.machines else there(group % self._cores))
+        loop = asyncio.get_running_loop()
+        begin, asked, fault = loop.time(), set[int](), Unavailable("no node with a replica of the group can be reached; retry")
+        while loop.time() - begin <= PATIENCE_SECONDS + LOOK_SECONDS:  # with what is asked last there may be as much again
+            place = next((place for place in self._of(group, local=local) if place not in asked), None)
+            if place is None and asked:
+                break
+            if place is None:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            asked.add(place)
+            try:
+                return await (here() if place == HERE else there(place))
+            except Unavailable as found:
+                fault = found
+        raise fault
+
+    async def ask_all(
+        self,
+        groups: Iterable[int],
+        here: Callable[[list[int]], Awaitable[Answer]],
+        there: Callable[[int, list[int]], Awaitable[Answer]],
+        *,
+        local: bool = False,
+        missing: list[int] | None = None,
+    ) -> list[Answer]:
+        """The answers of so many places as it takes, each for some of the groups, and each group in one. Raises Unavailable when a group has
+        nobody who answers for it, unless such groups are to be put into `missing`."""
+        candidates = {group: self._of(group, local=local) for group in groups}
+        answers: list[Answer] = []
+        while candidates:
+            shares: dict[int, list[int]] = {}
+            for group, places in candidates.items():
+                if places:
+                    shares.setdefault(places[0], []).append(group)
+                elif missing is None:
+                    raise Unavailable(f"no node answers for group {group}; retry")
+                else:
+                    missing.append(group)
+            candidates = {group: places for group, places in candidates.items() if places}
+            asked = [here(some) if place == HERE else there(place, some) for place, some in shares.items()]
+            for some, answer in zip(shares.values(), await asyncio.gather(*asked, return_exceptions=True), strict=True):
+                if isinstance(answer, Unavailable) and self._forwarding is not None:
+                    candidates |= {group: candidates[group][1:] for group in some}
+                    continue
+                if isinstance(answer, BaseException):
+                    raise answer
+                answers.append(answer)
+                for group in some:
+                    del candidates[group]
+        return answers
+
+    def _of(self, group: int, *, local: bool) -> list[int]:
+        """Where a read of the group may be answered, the best first: here, unless the leader is not heard here and others may hear it."""
+        forwarding = self._forwarding
+        if forwarding is None:
+            return [HERE if group in self._local.machines else group % self._cores]
+        here = self._local.fit(group) and forwarding.place.node in forwarding.whereabouts.map.replicas_of(group)
+        others = forwarding.to_read(group, local=local)
+        return [HERE] * here + others if local or forwarding.follows(group) else others + [HERE] * here

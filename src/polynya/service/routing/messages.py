@@ -1,0 +1,110 @@
+"""What cores say to each other for the service: message kinds and bodies (msgpack of msgspec structs). Faults travel as the transport's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polynya.service.api import Facts, Page, ReadQuery, Refusal, Span
+from polynya.stream.commands import Retention
+from polynya.stream.replies import Reply
+from polynya.stream.rules.tables import Lag, Table
+
+PROPOSE = 1
+FACTS = 2
+READ = 3
+READ_UID = 4
+ATTACH = 5
+LIST = 6
+TABLES = 7
+LAG = 8
+FLUSH = 9
+PLACE_OF_TIME = 10
+BUCKETS = 11
+LEADERS = 12
+PROPOSE_ALL = 13
+META = 14
+PASS_ON = 15
+
+
+class ReadUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    at: tuple[int, int]
+    until: tuple[int, int]
+    limits: tuple[int, bool]
+    local: bool = False
+
+
+class TimeOfUid(msgspec.Struct, array_like=True, gc=False):
+    uid: int
+    time_ms: int
+    until: tuple[int, int]
+
+
+class ListQuery(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
+    after: str
+    limit: int
+    local: bool = False
+    groups: list[int] = []  # which are asked for
+
+
+class LagQuery(msgspec.Struct, array_like=True, gc=False):
+    table: int
+    prefix: str
+    without: list[str]
+    committed: int
+    groups: list[int] = []
+
+
+class Flush(msgspec.Struct, array_like=True, gc=False):
+    prefix: str
+
+
+class Attach(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    name: str
+    local: bool = False
+
+
+class Query(msgspec.Struct, array_like=True, gc=False):
+    group: int
+    query: ReadQuery
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: bytes(value) if isinstance(value, memoryview) else _unknown(value))
+
+
+def _unknown(value: Any) -> Any:
+    raise NotImplementedError(type(value))
+
+
+def encode(value: Any) -> bytes:
+    return _encoder.encode(value)
+
+
+_REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_FACTS: msgspec.msgpack.Decoder[Facts | Refusal] = msgspec.msgpack.Decoder(Facts | Refusal)
+_PAGE: msgspec.msgpack.Decoder[Page | Refusal] = msgspec.msgpack.Decoder(Page | Refusal)
+_SPANS: msgspec.msgpack.Decoder[tuple[list[Span], tuple[int, int]]] = msgspec.msgpack.Decoder(tuple[list[Span], tuple[int, int]])
+_LIST: msgspec.msgpack.Decoder[list[Facts]] = msgspec.msgpack.Decoder(list[Facts])
+DECODERS: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    PROPOSE: _REPLY,
+    FACTS: _FACTS,
+    READ: _PAGE,
+    READ_UID: _SPANS,
+    ATTACH: _FACTS,
+    LIST: _LIST,
+    TABLES: msgspec.msgpack.Decoder(list[Table]),
+    LAG: msgspec.msgpack.Decoder(list[Lag]),
+    PLACE_OF_TIME: msgspec.msgpack.Decoder(tuple[int, int]),
+    BUCKETS: msgspec.msgpack.Decoder(dict[str, Retention]),
+    FLUSH: msgspec.msgpack.Decoder(None),
+    META: msgspec.msgpack.Decoder(dict[str, bytes]),
+}
+
+
+def decode(kind: int, body: bytes) -> Any:
+    """The value of an answer."""
+    return DECODERS[kind].decode(body)

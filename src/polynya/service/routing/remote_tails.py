@@ -1,0 +1,189 @@
+"""Live readers of streams that another core owns: one subscription per stream between two cores, however many readers (F30)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from copy import copy
+from typing import Protocol
+
+import msgspec
+
+from polynya.base.errors import Unavailable
+from polynya.service.api import Facts, LiveEvent, Refusal, Sink
+from polynya.service.routing import messages
+from polynya.service.streams.feeds import Feeds
+from polynya.service.streams.local import LocalGroups
+
+_EVENT: msgspec.msgpack.Decoder[LiveEvent] = msgspec.msgpack.Decoder(LiveEvent)
+
+
+class Subscription(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Push(Protocol):
+    on_cancel: Callable[[], object]
+
+    def item(self, body: bytes) -> None: ...
+    def end(self, error: BaseException | None = None) -> None: ...
+
+
+class TailTransport(Protocol):
+    def on_stream(self, kind: int, handler: Callable[[bytes, Push, int], None]) -> None: ...
+    def subscribe(
+        self, core: int, kind: int, body: bytes, on_item: Callable[[bytes], None], on_end: Callable[[BaseException | None], None]
+    ) -> Subscription: ...
+
+
+class _Tail:
+    """One subscription: first item the facts, then the events."""
+
+    __slots__ = ("facts", "subscription", "waiting")
+
+    def __init__(self) -> None:
+        self.facts: Facts | None = None
+        self.subscription: Subscription | None = None
+        self.waiting: list[tuple[asyncio.Future[Facts | Refusal], Sink]] = []
+
+
+class RemoteTails:
+    """The tails that this core follows on others."""
+
+    def __init__(self, transport: TailTransport, *, local: bool = False) -> None:
+        """`local`: what the core there has when it attaches is not asked of its group's leader."""
+        self._transport = transport
+        self._local = local
+        self._tails: dict[str, _Tail] = {}
+        self._names: dict[int, str] = {}
+        self._feeds = Feeds()
+
+    async def attach(self, core: int, group: int, name: str, sink: Sink) -> Facts | Refusal:
+        """From the returned tail on `sink` hears of everything. The tail may be older than the stream's: read up to the present."""
+        tail = self._tails.get(name)
+        if tail is not None and tail.facts is not None:
+            self._feeds.attach(tail.facts.uid, sink)
+            return copy(tail.facts)  # ours moves on with the events
+        future: asyncio.Future[Facts | Refusal] = asyncio.get_running_loop().create_future()
+        if tail is None:
+            tail = self._tails[name] = _Tail()
+            tail.waiting.append((future, sink))
+            body = messages.encode(messages.Attach(group, name, self._local))
+            try:
+                tail.subscription = self._transport.subscribe(
+                    core, messages.ATTACH, body, lambda item: self._item(name, tail, item), lambda error: self._ended(name, tail, error)
+                )
+            except BaseException:  # nobody will ever be told anything
+                self._forget(name, tail)
+                raise
+        else:
+            tail.waiting.append((future, sink))
+        try:
+            return await future
+        except asyncio.CancelledError:  # the client is gone: perhaps after it was attached
+            if future.done() and not future.cancelled() and future.exception() is None and isinstance(found := future.result(), Facts):
+                self.detach(found.uid, sink)
+            raise
+
+    def detach(self, uid: int, sink: Sink) -> None:
+        self._feeds.detach(uid, sink)
+        self._leave_unwatched(uid)
+
+    def _leave_unwatched(self, uid: int) -> None:
+        name = self._names.get(uid)
+        if name is not None and not self._feeds.watched(uid):
+            tail = self._tails[name]
+            assert tail.subscription is not None
+            tail.subscription.cancel()
+            self._forget(name, tail)
+
+    def _item(self, name: str, tail: _Tail, item: bytes) -> None:
+        if tail.facts is None:
+            self._opened(name, tail, messages.decode(messages.ATTACH, item))
+            return
+        event = _EVENT.decode(item)
+        tail.facts.record, tail.facts.byte = event.record, event.byte
+        tail.facts.closed = tail.facts.closed or event.closed
+        if event.gone:
+            self._forget(name, tail)
+        self._feeds.publish(event)
+
+    def _opened(self, name: str, tail: _Tail, found: Facts | Refusal) -> None:
+        waiting, tail.waiting = tail.waiting, []
+        if isinstance(found, Refusal):
+            self._forget(name, tail)
+        else:
+            tail.facts = found
+            self._names[found.uid] = name
+        for future, sink in waiting:
+            if not future.done():  # else its client is gone
+                if isinstance(found, Facts):
+                    self._feeds.attach(found.uid, sink)
+                future.set_result(copy(found))
+        if isinstance(found, Facts):
+            self._leave_unwatched(found.uid)
+
+    def _ended(self, name: str, tail: _Tail, error: BaseException | None) -> None:
+        self._forget(name, tail)
+        for future, _ in tail.waiting:
+            if not future.done():
+                future.set_exception(error or Unavailable("the stream's core ended the subscription; retry"))
+        if tail.facts is not None:
+            self._feeds.cut(tail.facts.uid)
+
+    def _forget(self, name: str, tail: _Tail) -> None:
+        if self._tails.get(name) is tail:
+            del self._tails[name]
+        if tail.facts is not None:
+            self._names.pop(tail.facts.uid, None)
+
+
+class _PushSink:
+    """All live readers of one stream on another core."""
+
+    __slots__ = ("_push",)
+
+    def __init__(self, push: Push) -> None:
+        self._push = push
+
+    def live(self, event: LiveEvent) -> None:
+        self._push.item(messages.encode(event))
+        if event.gone or event.cut:
+            self._push.end()
+
+
+def serve_tails(transport: TailTransport, local: LocalGroups) -> None:
+    """Answer the other cores' subscriptions to the streams of this one."""
+
+    waiting: set[asyncio.Task[None]] = set()
+
+    def attach(question: messages.Attach, push: Push) -> None:
+        sink = _PushSink(push)
+        found = local.attach(question.group, question.name, sink, local=question.local)
+        if isinstance(found, Facts):
+            uid = found.uid
+            push.on_cancel = lambda: local.detach(uid, sink)  # before the first item, which may be the one too many
+        push.item(messages.encode(found))
+        if isinstance(found, Refusal):
+            push.end()
+
+    async def attach_later(question: messages.Attach, push: Push) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        push.on_cancel = task.cancel
+        try:
+            await local.prepare(question.group, local=question.local)
+            attach(question, push)
+        except Exception as fault:  # the asking core raises it as what it is
+            push.end(fault)
+
+    def subscribed(body: bytes, push: Push, peer: int) -> None:
+        question = msgspec.msgpack.decode(body, type=messages.Attach)
+        if local.fit(question.group) if question.local else local.readable(question.group):
+            attach(question, push)
+        else:
+            task = asyncio.get_running_loop().create_task(attach_later(question, push))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
+
+    transport.on_stream(messages.ATTACH, subscribed)

@@ -1,0 +1,50 @@
+"""Live readers of a replica that hears no leader, while another node's does: they are told to resume, and are fed from there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from polynya.base.errors import PolynyaError
+from polynya.service.routing import messages
+from polynya.transport.handshake import node_of
+
+if TYPE_CHECKING:
+    from polynya.service.routing.forwarding import Forwarding
+    from polynya.service.routing.service import NodeService
+
+ASKED_AT_ONCE = 16  # an answer may take as long as an election
+
+
+class Stranded:
+    """Of one core. `look` about once a second, beside what must not wait for other nodes."""
+
+    def __init__(self, service: NodeService, forwarding: Forwarding) -> None:
+        self._service, self._local, self._forwarding = service, service.local, forwarding
+        self._told: set[int] = set()  # groups whose readers were told; those that stay have asked for what is here
+
+    async def look(self) -> None:
+        """While nobody hears a leader the readers stay: what they wait for comes from nowhere else."""
+        watched = {uid >> 48: uid for uid in self._local.feeds.uids()}
+        deaf = {group for group in watched if group in self._local.machines and not self._forwarding.knows(group)}
+        self._told &= deaf
+        some = sorted(deaf - self._told)
+        for begin in range(0, len(some), ASKED_AT_ONCE):
+            await asyncio.gather(*(self._look_at(group, watched[group]) for group in some[begin : begin + ASKED_AT_ONCE]))
+
+    async def _look_at(self, group: int, uid: int) -> None:
+        if await self._is_heard_elsewhere(group, uid) and not self._forwarding.knows(group):
+            self._told.add(group)
+            self._local.cut_readers(group)
+
+    async def _is_heard_elsewhere(self, group: int, uid: int) -> bool:
+        machine = self._local.machines.get(group)  # it may have left while others were asked about
+        stream = None if machine is None else machine.by_uid.get(uid)
+        others = [place for place in self._forwarding.to_read(group) if node_of(place)]
+        if stream is None or not others:
+            return False
+        try:
+            await self._service.ask_core(others[0], messages.FACTS, messages.Attach(group, stream.name))
+        except PolynyaError:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""Operations on streams whose group is on this core, and the jobs that maintain them."""

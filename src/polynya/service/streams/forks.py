@@ -1,0 +1,157 @@
+"""Creating a fork: pin the source, create the target, confirm the pin (F17). Each step is one idempotent command with an attempt id.
+
+The source may live in another group and on another core. What a crash leaves between the steps is settled by `polynya.service.streams.outbox_sender`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.limits import APPEND_BYTES_MAX
+from polynya.base.offsets import format_token
+from polynya.service.api import Page, Position, ReadQuery, Refusal
+from polynya.stream.commands import Batch, Command, ConfirmPin, Create, Encoding, Fork, PinSource, Unpin
+from polynya.stream.replies import Code, Reply
+
+_ENCODING, _PREFIX = 3, 7  # of what `PinSource` answers
+
+
+class ForkService(Protocol):
+    """What the dance needs of the service."""
+
+    def now_ms(self) -> int: ...
+    def group_of(self, name: str) -> int: ...
+    async def call(self, group: int, command: Command) -> Reply: ...
+    async def read(self, query: ReadQuery) -> Page | Refusal: ...
+
+
+async def create_fork(service: ForkService, create: Create, source: str, point: tuple[int, int, int]) -> Reply:
+    """`point` is (record, byte, sub-offset); record -1 is the source's tail. `create.content_type` "" inherits the source's."""
+    record, byte, sub_offset = point
+    attempt = secrets.token_hex(16)
+    source_group = service.group_of(source)
+    pin = PinSource(source, attempt, create.name, service.now_ms(), record, byte, create.content_type, sub_offset)
+    pinned = await service.call(source_group, pin)
+    prefix = 0
+    if pinned.code == Code.NOT_YET:  # the record's boundary is in the object tier, or in the source's own source
+        found = await _locate(service, source, point)
+        if isinstance(found, Refusal):
+            return Reply(found.code, pinned.uid, found.record, found.byte)
+        at_record, at_byte, prefix = found
+        pin = msgspec.structs.replace(pin, record=at_record, byte=at_byte, sub_offset=0, resolved=True)
+        looked_at, pinned = pinned.uid, await service.call(source_group, pin)
+        if pinned.code < Code.NOT_FOUND and pinned.uid != looked_at:  # its records begin elsewhere
+            await _unpin(service, source_group, pinned.uid, attempt)
+            raise Unavailable("the source of the fork was deleted and created anew meanwhile; retry")
+    if pinned.code >= Code.NOT_FOUND:
+        return pinned
+    if create.batch is not None and create.batch.encoding != pinned.detail[_ENCODING]:  # it was read as what the source was before
+        await _unpin(service, source_group, pinned.uid, attempt)
+        raise Unavailable("the source of the fork was deleted and created anew with another content type meanwhile; retry")
+    if prefix:
+        pinned.detail[_PREFIX] = prefix
+    cut = pinned.detail[_PREFIX]
+    if cut and create.batch is not None and cut + len(create.batch.payload) > APPEND_BYTES_MAX:
+        await _unpin(service, source_group, pinned.uid, attempt)  # both come with one entry of the log, which must fit into a message
+        return Reply(Code.TOO_LARGE)
+    try:
+        command = await _resolve(service, create, pinned, Fork(attempt, source, pinned.uid, 0, 0, _spell(record, byte), sub_offset))
+        reply = await service.call(service.group_of(create.name), command)
+    except Unavailable:  # nothing was created for certain
+        await _unpin(service, source_group, pinned.uid, attempt)
+        raise
+    if reply.code != Code.CREATED:
+        await _unpin(service, source_group, pinned.uid, attempt)
+        return reply
+    try:
+        await service.call(source_group, ConfirmPin(pinned.uid, attempt))
+    except Unavailable as fault:
+        raise OutcomeUnknown(
+            f"the fork was created, but its source could not log it yet ({fault}); the same request again is safe"
+        ) from None
+    return reply
+
+
+async def _unpin(service: ForkService, group: int, uid: int, attempt: str) -> None:
+    """At once if that is possible: the settler does it otherwise."""
+    with suppress(Unavailable, OutcomeUnknown):
+        await service.call(group, Unpin(uid, attempt, service.now_ms()))
+
+
+async def _locate(service: ForkService, source: str, point: tuple[int, int, int]) -> tuple[int, int, int] | Refusal:
+    """(record, its byte, bytes of it) of the fork point, found by reading where the machine cannot look."""
+    record, byte, sub_offset = point
+    anchor = await service.read(ReadQuery(source, record, byte, bytes_max=1, touch=False))
+    if isinstance(anchor, Refusal):
+        return anchor
+    if anchor.facts.encoding != Encoding.BYTES:
+        if not sub_offset:
+            return anchor.begin_record, anchor.begin_byte, 0
+        page = await service.read(ReadQuery(source, record + sub_offset, 0, bytes_max=1, touch=False))
+        return _beyond(page) if isinstance(page, Refusal) else (page.begin_record, page.begin_byte, 0)
+    position = anchor.begin_byte + sub_offset
+    page = await service.read(ReadQuery(source, Position.AT_BYTE, position, bytes_max=1, touch=False, whole_records=True))
+    if isinstance(page, Refusal):
+        return _beyond(page)
+    return page.begin_record, page.begin_byte, position - page.begin_byte
+
+
+def _beyond(refused: Refusal) -> Refusal:
+    """Of the place that a sub-offset leads to. The source may also have been trimmed or deleted since its anchor was found."""
+    return Refusal(Code.SUB_OFFSET, refused.record, refused.byte) if refused.code == Code.OFFSET_BEYOND_TAIL else refused
+
+
+def _spell(record: int, byte: int) -> str:
+    return "" if record < 0 else format_token(record, byte)
+
+
+async def _resolve(service: ForkService, create: Create, pinned: Reply, fork: Fork) -> Create:
+    """The target's command: what it inherits, and the prefix of a record that the sub-offset cut."""
+    record, byte, content_type, encoding, ttl_seconds, expires_at_ms, depth, prefix, first_record, first_byte = pinned.detail
+    batch = create.batch
+    if prefix:
+        batch = _with_prefix(await _read_prefix(service, fork.source_name, (record, byte), prefix), batch)
+    if create.ttl_seconds is not None or create.expires_at_ms is not None:
+        ttl_seconds, expires_at_ms = create.ttl_seconds, create.expires_at_ms
+    fork = msgspec.structs.replace(
+        fork, record=record, byte=byte, depth=depth, first_record=first_record, first_byte=first_byte
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        create,
+        content_type=create.content_type or content_type,
+        encoding=encoding,
+        ttl_seconds=ttl_seconds,
+        expires_at_ms=expires_at_ms,
+        batch=batch,
+        fork=fork,
+    )
+
+
+async def _read_prefix(service: ForkService, source: str, at: tuple[int, int], length: int) -> bytes:
+    record, byte = at
+    parts: list[bytes] = []
+    left = length
+    while left:
+        page = await service.read(ReadQuery(source, record, byte, touch=False))
+        if isinstance(page, Refusal) or not page.spans:
+            raise Unavailable("the source of the fork changed while it was read; retry")
+        data = b"".join(span.payload for span in page.spans)[:left]
+        parts.append(data)
+        left -= len(data)
+        byte += len(data)
+    return b"".join(parts)
+
+
+def _with_prefix(prefix: bytes, batch: Batch | None) -> Batch:
+    """The prefix as a record of the fork, followed by the request's own body."""
+    if batch is None:
+        return Batch(0, 1, prefix, crc32c(prefix))
+    payload = prefix + batch.payload
+    return Batch(batch.encoding, 2, payload, crc32c(payload), array("I", (len(prefix), len(batch.payload))).tobytes())

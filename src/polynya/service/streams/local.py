@@ -1,0 +1,585 @@
+"""The streams of the groups that this core owns: lookups, proposals, reads, live readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
+from typing import cast
+
+from msgspec import structs
+
+from polynya.base.errors import NotLeader, Unavailable
+from polynya.base.limits import HOT_BYTES_PER_CORE, PAGE_BYTES_MAX
+from polynya.base.names import group_of
+from polynya.cold import FaultedStreams, PackGone
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Sink, Span, facts_of
+from polynya.service.routing.messages import LagQuery
+from polynya.service.streams import time_index
+from polynya.service.streams.dependencies import Agreement, ColdReader, ParentReader, Proposer
+from polynya.service.streams.feeds import Feeds
+from polynya.service.streams.lifetimes import Lifetimes, found_in_grace
+from polynya.service.streams.name_index import SortedNames
+from polynya.service.streams.rehydration import Recalls
+from polynya.service.streams.retention import TrimCounters
+from polynya.stream.commands import Append, Command, ConfirmPin, Create, Delete, Evict, Expire, PinSource, Return, Touch, Trim, Unpin
+from polynya.stream.machine import Machine
+from polynya.stream.read_plan import ColdPiece, HotPiece, Inherited, ReadPlan, Refused, cut
+from polynya.stream.replies import Code, Done, Reply
+from polynya.stream.rules.eviction import ghost_of, where_of
+from polynya.stream.rules.producers import judge_producer
+from polynya.stream.rules.tables import Lag, Table, lag_of
+from polynya.stream.state.model import ColdSlice, Stream
+
+LIST_STEP = 256  # names looked at in one go of the loop
+COPIES_MAX = 3  # of an evicted stream that a read makes, if it comes and goes meanwhile
+WAITING_CREATES_MAX = 1024  # of names whose deleted stream has a fork attempt under way
+
+
+class LocalGroups:
+    """One per core. `machines` holds the machines of the groups that are here by group number; `led`, those of the groups that this core may propose
+    for: all of them, unless they have other members (then there is an `agreement`). What has to happen once in a cluster happens there.
+    """
+
+    def __init__(
+        self, machines: dict[int, Machine], proposer: Proposer, now_ms: Callable[[], int], *, groups: int, hot_bytes_max: int, history: int
+    ) -> None:
+        self.machines = self.led = machines
+        self.agreement: Agreement | None = None
+        self.feeds = Feeds()
+        self.now_ms = now_ms
+        self.cold: ColdReader | None = None
+        self.parents: ParentReader | None = None
+        self.lifetimes = Lifetimes(machines, self.feeds, proposer.propose, now_ms)
+        self.hot_bytes = sum(machine.hot_bytes for machine in machines.values())  # of the core, as of the last turn
+        self.hot_bytes_max = max(HOT_BYTES_PER_CORE, hot_bytes_max)
+        self.turns = 0  # grows with each turn that applied something: what has seen it need not look at all groups again
+        self.hot_refused = 0
+        self.store_is_full: Callable[[], bool] = lambda: False
+        self.trims = TrimCounters()
+        self._proposer = proposer
+        self._group_hot_bytes_max = hot_bytes_max
+        self._history = history
+        self._groups = groups
+        self.recalls = Recalls(machines, proposer.propose, self._propose_again, now_ms)
+        self.faulted = FaultedStreams(machines)
+        self.faulted.changed = self.turned
+        self._names = SortedNames(name for machine in machines.values() for name in _live_names(machine))
+        self._unsettled: dict[str, int] = {}  # names with a create or delete in flight
+        self._waiting_creates: list[tuple[int, Create, Done]] = []
+
+    # --- agreement -------------------------------------------------------------------------------------------------------------
+
+    def join(self, agreement: Agreement, led: dict[int, Machine]) -> None:
+        """The groups have other members."""
+        self.agreement, self.led = agreement, led
+        self.lifetimes.spread()
+
+    def readable(self, group: int) -> bool:
+        """Whether a read, or a refusal, may be told from the state that is here at this moment."""
+        return self.agreement is None or self.agreement.readable(group)
+
+    def fit(self, group: int) -> bool:
+        """Whether reads of the group are answered here."""
+        return group in self.machines if self.agreement is None else self.agreement.fit(group)
+
+    async def linearize(self, group: int) -> None:
+        """Until it may. Raises Unavailable."""
+        if self.agreement is not None:
+            await self.agreement.linearize(group)
+
+    async def prepare(self, group: int, *, local: bool) -> None:
+        """Until a read may be answered here; `local`: of what is here, as soon as that is more than the beginning of a copy. Raises
+        Unavailable."""
+        if not local:
+            await self.linearize(group)
+        elif not self.fit(group):
+            raise Unavailable("this node has no replica of the group to read from; retry, or ask another node")
+
+    async def linearize_all(self, groups: Iterable[int]) -> None:
+        """For what asks many groups of the core."""
+        if self.agreement is not None:
+            await asyncio.gather(*map(self.agreement.linearize, groups))
+
+    def put(self, group: int, machine: Machine) -> None:
+        """The group is here now, or its state came from another node: live readers resume from it."""
+        self.remove(group)
+        self.machines[group] = machine
+        for name in _live_names(machine):
+            self._names.add(name)
+        self.turned()
+
+    def remove(self, group: int) -> None:
+        """The group is here no more."""
+        self.faulted.forget(group)
+        old = self.machines.pop(group, None)
+        if old is None:
+            return
+        for name in _live_names(old):
+            self._names.discard(name)
+        self.cut_readers(group)
+        for each in [each for each in self._waiting_creates if each[0] == group]:  # nobody here may ever hear what they wait for
+            self._waiting_creates.remove(each)
+            each[2](NotLeader(0))
+        self.turned()
+
+    def cut_readers(self, group: int) -> None:
+        """The live readers of a group are told to resume."""
+        for uid in self.feeds.uids():
+            if uid >> 48 == group:
+                self.feeds.cut(uid)
+
+    # --- lookups ---------------------------------------------------------------------------------------------------------------
+
+    def settled(self, name: str) -> bool:
+        """Whether committed state may refuse at once: nothing is in flight that creates or ends `name` (F14)."""
+        return name not in self._unsettled
+
+    def here(self, group: int) -> Machine:
+        """Its machine. Raises Unavailable when the group has just left this node."""
+        machine = self.machines.get(group)
+        if machine is None:
+            raise Unavailable("the group has moved to other nodes; retry")
+        return machine
+
+    def find(self, group: int, name: str) -> Stream | Refusal:
+        """The live stream, or why there is none; of one that is evicted, what is known of it (`eviction.ghost_of`). Raises Unavailable when the
+        group has just left this node."""
+        machine = self.here(group)
+        stream = machine.lookup(name)
+        if stream is None:
+            return ghost_of(machine, name) or _NOT_FOUND
+        if stream.deleted:
+            return _GONE
+        if (stream.ttl_seconds is not None or stream.expires_at_ms is not None) and self._expired(machine, group, stream):
+            return _NOT_FOUND
+        return stream
+
+    def facts(self, group: int, name: str, *, local: bool = False) -> Facts | Refusal:
+        """`local`: nobody made sure that all that was acknowledged is here."""
+        stream = self.find(group, name)
+        return facts_of(stream, self._history, known=not local or self.readable(group)) if isinstance(stream, Stream) else stream
+
+    async def list_streams(self, prefix: str, after: str, limit: int, groups: Container[int]) -> list[Facts]:
+        """The first `limit` live streams of these groups of this core by name, after `after`, under `prefix`; streams may come and go
+        meanwhile. All that live throughout are among them. Raises Unavailable when one of the groups has left."""
+        facts: list[Facts] = []
+        while len(facts) < limit:
+            wanted = min(limit - len(facts), LIST_STEP)
+            names = self._names.page(prefix, after, wanted)
+            for name in names:  # some may have expired without anybody having said so yet
+                group = group_of(name, self._groups)
+                entry = self.facts(group, name) if group in groups else None
+                if isinstance(entry, Facts):
+                    facts.append(entry)
+            if len(names) < wanted:
+                break
+            after = names[-1]
+            await asyncio.sleep(0)
+        return facts
+
+    def tables(self) -> list[Table]:
+        """On the core of the meta group."""
+        return list(self.here(0).tables.values())
+
+    async def lags(self, query: LagQuery) -> list[Lag]:
+        """Of each group; the loop goes on in between, as all streams are looked at."""
+        found: dict[int, Lag] = {}
+        for group in query.groups:
+            machine = self.here(group)
+            for lag in lag_of(machine, query.table, query.prefix, query.without, query.committed):
+                found[group] = lag
+                await asyncio.sleep(0)
+        return list(found.values())
+
+    def _expired(self, machine: Machine, group: int, stream: Stream) -> bool:
+        if not self.lifetimes.is_over(machine, stream):
+            return False
+        if self.settled(stream.name) and group in self.led:
+            self._expire(group, stream)
+        return True
+
+    def _expire(self, group: int, stream: Stream) -> None:
+        self._propose_settling(group, Expire(stream.name, stream.uid, stream.activity_ms, self.now_ms()), _ignore)
+
+    # --- proposals -------------------------------------------------------------------------------------------------------------
+
+    def propose(self, group: int, command: Command, done: Done) -> None:
+        """Through the log, unless committed state refuses for certain."""
+        if type(command) is Append:  # stamped in this pass of the loop
+            self.propose_append(group, command, done)
+            return
+        if group not in self.machines:  # it has waited for something, and the group has left
+            done(NotLeader(0))
+            return
+        command = self.stamped(command)
+        machine = self.machines[group]
+        if isinstance(command, Evict):
+            command = self.recalls.only_present(machine, command)
+        if machine.evicted or self.recalls.racing or isinstance(command, Evict):
+            ready = self.recalls.before(group, machine, command, done)
+            if ready is None:
+                return
+            done = ready
+        if isinstance(command, Create):
+            self._propose_create(group, command, done)
+        elif isinstance(command, Delete):
+            self._propose_delete(group, command, done)
+        elif isinstance(command, PinSource):
+            self._judge_time(group, machine.lookup(command.name))
+            self._proposer.propose(group, command, done)
+        else:
+            self._proposer.propose(group, command, done)
+
+    def _propose_again(self, group: int, command: Command, done: Done) -> None:
+        """What has waited for something: time has passed, and the group may have left."""
+        if group in self.machines:
+            self.propose(group, self.stamped(command), done)
+        else:
+            done(NotLeader(0))
+
+    def stamped(self, command: Command) -> Command:
+        """With this core's log time, which never goes back (F14): it may have come from another core, or have waited for something."""
+        return structs.replace(command, now_ms=self.now_ms()) if "now_ms" in command.__struct_fields__ else command
+
+    def propose_append(self, group: int, command: Append, done: Done) -> None:
+        machine = self.machines[group]
+        stream = machine.streams.get(command.name)
+        if stream is None:
+            if command.name in machine.evicted:
+                self.recalls.hold(group, command.name, command, done)
+                return
+            if command.name not in self._unsettled and self.readable(group):
+                done(Reply(Code.NOT_FOUND))
+                return
+        elif stream.ttl_seconds is not None or stream.expires_at_ms is not None:
+            self._judge_time(group, stream)
+        elif self.recalls.racing and command.name in self.recalls.racing:
+            self.recalls.hold(group, command.name, command, done)
+            return
+        if self.faulted.by_uid and stream is not None and stream.uid in self.faulted and not _adds_nothing(stream, command):
+            done(Reply(Code.STREAM_FAULTED))
+            return
+        batch = command.batch
+        size = 0 if batch is None else len(batch.payload)
+        more = self._proposer.inflight_bytes + size
+        roomy = self.hot_bytes + more <= self.hot_bytes_max and machine.hot_bytes + more <= self._group_hot_bytes_max
+        if roomy or not size or self._has_room(group, size) or _adds_nothing(stream, command):
+            self._proposer.propose(group, command, done)
+        else:
+            self._refuse_hot(size, done)
+
+    def _propose_create(self, group: int, command: Create, done: Done) -> None:
+        machine = self.machines[group]
+        batch = command.batch
+        if batch is not None and not self._has_room(group, len(batch.payload)):
+            self._refuse_hot(len(batch.payload), done)
+            return
+        stream = machine.lookup(command.name)
+        self._judge_time(group, stream)
+        if stream is not None and not stream.deleted and self.lifetimes.is_in_grace(machine, stream):
+            self._find_in_grace(group, stream, command, done)
+            return
+
+        def created(reply: Reply | BaseException) -> None:
+            pending = isinstance(reply, Reply) and reply.code == Code.ATTEMPT_PENDING
+            if pending and len(self._waiting_creates) < WAITING_CREATES_MAX:
+                self._waiting_creates.append((group, command, done))  # a fork of the deleted stream is being decided: then again
+            else:
+                done(reply)
+
+        self._propose_settling(group, command, created)
+
+    def _find_in_grace(self, group: int, stream: Stream, command: Create, done: Done) -> None:
+        """By itself the log would make it anew. Its answer to something that changes nothing is the moment for which the stream is found."""
+
+        def reached(reply: Reply | BaseException) -> None:
+            found = found_in_grace(self.machines.get(group), stream.uid, command, reply)
+            if found is None:
+                self._propose_again(group, command, done)
+            else:
+                done(found)
+
+        self._proposer.propose(group, Touch([(stream.uid, stream.activity_ms)], self.now_ms()), reached)
+
+    def _propose_delete(self, group: int, command: Delete, done: Done) -> None:
+        stream = self.machines[group].lookup(command.name)
+        if stream is None and command.name not in self._unsettled and self.readable(group):
+            done(Reply(Code.NOT_FOUND))
+            return
+        self._judge_time(group, stream)
+        self._propose_settling(group, command, done)
+
+    def _has_room(self, group: int, size: int) -> bool:
+        """Whether the bounds of hot bytes hold with this, what is on its way to the journal included."""
+        inflight = self._proposer.inflight_bytes
+        if self.hot_bytes + inflight + size > self.hot_bytes_max:
+            return False
+        room = self._group_hot_bytes_max - self.machines[group].hot_bytes + self.faulted.bytes_of(group) - size
+        return room >= inflight or (room >= 0 and room >= self._proposer.inflight_bytes_of(group))
+
+    def _refuse_hot(self, size: int, done: Done) -> None:
+        """For now, or for good where no flush makes room enough."""
+        bound = min(self._group_hot_bytes_max, self.hot_bytes_max)
+        if size > bound:
+            done(Reply(Code.OVER_HOT_BOUND, byte=bound))
+        else:
+            self.hot_refused += 1
+            done(Reply(Code.HOT_LIMIT, detail=self.store_is_full() or None))
+
+    def _judge_time(self, group: int, stream: Stream | None) -> None:
+        """What this process knows of a stream's reads and of its end goes into the log before the command that asks."""
+        if stream is not None and not stream.deleted and (stream.ttl_seconds is not None or stream.expires_at_ms is not None):
+            self.lifetimes.log_before_end(group, stream)
+            if self.lifetimes.is_over(self.machines[group], stream):
+                self._expire(group, stream)
+
+    def _propose_settling(self, group: int, command: Create | Delete | Expire, done: Done) -> None:
+        name = command.name
+        self._unsettled[name] = self._unsettled.get(name, 0) + 1
+
+        def settled(reply: Reply | BaseException) -> None:
+            self._settle(name)
+            done(reply)
+
+        try:
+            self._proposer.propose(group, command, settled)
+        except Exception:  # the command cannot be encoded
+            self._settle(name)
+            raise
+
+    def _settle(self, name: str) -> None:
+        left = self._unsettled[name] - 1
+        if left:
+            self._unsettled[name] = left
+        else:
+            del self._unsettled[name]
+
+    def applied(self, group: int, command: Command, reply: Reply) -> None:
+        """After each applied command, before its writer is answered."""
+        kind = type(command)
+        if self.feeds.sinks:
+            self.feeds.applied(command, reply, partial(self.readable, group))
+        if kind is Append:
+            return
+        if kind is Create:
+            if reply.code == Code.CREATED:
+                self._names.add(cast("Create", command).name)
+        elif kind in (Delete, Expire):
+            if reply.code == Code.OK:
+                self._names.discard(cast("Delete", command).name)
+            self.lifetimes.forget(reply.uid)
+        elif kind is Trim:
+            self.trims.note(reply)
+        elif kind is Return:
+            self.recalls.note(cast("Return", command), reply)
+        elif kind in (ConfirmPin, Unpin) and self._waiting_creates:
+            waiting, self._waiting_creates = self._waiting_creates, []
+            for where, create, done in waiting:
+                self.propose(where, create, done)
+
+    def turned(self) -> None:
+        """After each turn."""
+        self.turns += 1
+        self.hot_bytes = sum([machine.hot_bytes for machine in self.machines.values()]) - self.faulted.bytes
+
+    def sweep(self) -> None:
+        """To be called about every second: time passes for streams that nobody asks for, too."""
+        for group, stream in self.lifetimes.sweep():
+            if group in self.led and self.settled(stream.name):
+                self._expire(group, stream)
+
+    # --- reads -----------------------------------------------------------------------------------------------------------------
+
+    def read_nowait(self, group: int, query: ReadQuery) -> Page | Refusal | None:
+        """None when a part of the page is not in memory here."""
+        if query.record == Position.AT_TIME:
+            return None
+        planned = self._plan(group, query)
+        if planned is None or isinstance(planned, Refusal):
+            return planned
+        stream, plan = planned
+        spans = []
+        for piece in plan.pieces:
+            if type(piece) is not HotPiece:
+                return None
+            spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
+        return self._page(stream, plan, spans, known=not query.local or self.readable(group))
+
+    async def read(self, group: int, query: ReadQuery) -> Page | Refusal:
+        try:
+            return await self._read(group, query)
+        except PackGone:  # the index has changed since the page was planned: plan again, once
+            return await self._read(group, query)
+
+    async def _read(self, group: int, query: ReadQuery) -> Page | Refusal:
+        if query.record == Position.AT_TIME:
+            place = await self.place_at_time(group, query.name, query.byte)
+            if isinstance(place, Refusal):
+                return place
+            query = structs.replace(query, record=place[0], byte=place[1])
+        planned = self._plan(group, query)
+        for _ in range(COPIES_MAX):
+            if planned is None:  # it may come back, or go, while its state is read
+                planned = self._plan(group, query, await self.recalls.copy(group, query.name))
+        if planned is None:
+            raise Unavailable("the stream is on its way between memory and the object store; retry")
+        if isinstance(planned, Refusal):
+            return planned
+        stream, plan = planned
+        page = self._page(
+            stream, plan, [], known=not query.local or self.readable(group)
+        )  # the facts as of the plan: what comes meanwhile is the next page's
+        spans, end = await self._materialise(plan, (min(query.bytes_max, PAGE_BYTES_MAX), query.whole_records), local=query.local)
+        page.spans = spans
+        if spans:
+            page.begin_record, page.begin_byte = spans[0].record, spans[0].byte
+        page.record, page.byte = end
+        page.up_to_date = page.up_to_date and end == (plan.record, plan.byte)
+        return page
+
+    async def read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool = False
+    ) -> tuple[list[Span], tuple[int, int]]:
+        """For forks: the source's spans from `at` up to `until` (the fork point), also of soft-deleted sources, and where they end."""
+        try:
+            return await self._read_uid(uid, at, until, limits, local=local)
+        except PackGone:
+            return await self._read_uid(uid, at, until, limits, local=local)
+
+    async def _read_uid(
+        self, uid: int, at: tuple[int, int], until: tuple[int, int], limits: tuple[int, bool], *, local: bool
+    ) -> tuple[list[Span], tuple[int, int]]:
+        bytes_max, whole = limits
+        machine = self.here(uid >> 48)
+        stream = machine.by_uid.get(uid)
+        if stream is None:
+            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+        plan = machine.plan_read(stream, *at, bytes_max=bytes_max, whole_records=whole, until=until)
+        if isinstance(plan, Refused):  # the fork has been trimmed, or has ended, since its page was planned
+            raise PackGone(f"the source of this fork has nothing at record {at[0]} any more; retry")
+        return await self._materialise(self.faulted.readable(uid, plan), limits, local=local)
+
+    async def place_at_time(self, group: int, name: str, time_ms: int) -> tuple[int, int] | Refusal:
+        """The first kept boundary behind which everything was appended at `time_ms` or later; the tail when nothing was."""
+        stream = self.find(group, name)
+        if not isinstance(stream, Stream):
+            return stream
+        whole = stream if where_of(stream) is None else await self.recalls.copy(group, name) or self.here(group).lookup(name)
+        if whole is None:
+            raise Unavailable("the stream is on its way between memory and the object store; retry")
+        found = await self._place_of_time(self.here(group), whole, time_ms, None)
+        return max(found, (stream.first_record, stream.first_byte))
+
+    async def place_of_time(self, uid: int, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
+        """The same by uid, trimmed records included; `until`: for forks, as in `read_uid`."""
+        machine = self.here(uid >> 48)
+        stream = machine.by_uid.get(uid)
+        if stream is None:
+            raise Unavailable(f"the source of this fork (incarnation {uid}) is not here any more")
+        return await self._place_of_time(machine, stream, time_ms, until)
+
+    async def _place_of_time(self, machine: Machine, stream: Stream, time_ms: int, until: tuple[int, int] | None) -> tuple[int, int]:
+        place = time_index.place_of(machine, stream, time_ms, past=until is not None)
+        fork = stream.fork
+        if isinstance(place, time_index.InSource):
+            assert self.parents is not None and fork is not None
+            to = (fork.record, fork.byte)
+            found = await self.parents.place_of_time(fork.source_uid, time_ms, min(to, until or to))
+            place = found if found < to else time_index.place_of(machine, stream, time_ms, past=until is not None, own=True)
+        if isinstance(place, ColdSlice):
+            assert self.cold is not None, "a cold slice without an object store"
+            place = await self.cold.place_at(place, time_ms)
+        assert isinstance(place, tuple)
+        return place if until is None else min(place, until)
+
+    def _plan(self, group: int, query: ReadQuery, copy: Stream | None = None) -> tuple[Stream, ReadPlan] | Refusal | None:
+        """None: the stream is evicted, and more than its tail is asked for; then `copy` must be one that was made just now."""
+        stream = self.find(group, query.name)
+        if not isinstance(stream, Stream):
+            return stream
+        if where_of(stream) is not None and not (query.record == Position.NOW or query.record >= stream.next_record):
+            if copy is None:
+                return None
+            stream = copy
+        if query.touch:
+            self.lifetimes.touch(group, stream)
+        plan = self.machines[group].plan_read(
+            stream, query.record, query.byte, bytes_max=min(query.bytes_max, PAGE_BYTES_MAX), whole_records=query.whole_records
+        )
+        if isinstance(plan, Refused):
+            if plan.code == Code.OFFSET_BEYOND_TAIL and query.beyond_tail_waits:
+                tail = (stream.next_record, stream.next_byte)
+                return stream, ReadPlan([], *tail, *tail, True)
+            return Refusal(plan.code, plan.record, plan.byte)
+        return stream, self.faulted.readable(stream.uid, plan)
+
+    def _page(self, stream: Stream, plan: ReadPlan, spans: list[Span], *, known: bool) -> Page:
+        return Page(
+            facts_of(stream, self._history, known=known), spans, plan.begin_record, plan.begin_byte, plan.record, plan.byte, plan.up_to_date
+        )
+
+    async def _materialise(self, plan: ReadPlan, limits: tuple[int, bool], *, local: bool) -> tuple[list[Span], tuple[int, int]]:
+        """The plan's spans, and where they end: a piece that comes back short ends the page there."""
+        bytes_max, whole = limits
+        spans: list[Span] = []
+        end = (plan.begin_record, plan.begin_byte)
+        for piece in plan.pieces:
+            if type(piece) is HotPiece:
+                spans.append(Span(piece.record, piece.byte, cast("bytes", piece.payload)))
+                end = (plan.record, plan.byte)  # hot pieces come last
+                continue
+            if type(piece) is ColdPiece:
+                goal = piece.want.until
+                assert self.cold is not None and goal is not None, "a cold slice without an object store"
+                part = cut(await self.cold.batches(piece.slice), piece.want, empty=not spans)
+                found = [Span(hot.record, hot.byte, cast("bytes", hot.payload)) for hot in part.pieces if type(hot) is HotPiece]
+                end = (part.record, part.byte)
+            else:
+                assert type(piece) is Inherited and self.parents is not None
+                goal = (piece.to_record, piece.to_byte)
+                left = bytes_max - sum(len(span.payload) for span in spans)
+                found, end = await self.parents.read_uid(piece.source_uid, (piece.record, piece.byte), goal, (left, whole), local=local)
+            spans += found
+            if end != goal:
+                break
+        return spans, end
+
+    # --- live ------------------------------------------------------------------------------------------------------------------
+
+    def attach(self, group: int, name: str, sink: Sink, *, local: bool = False) -> Facts | Refusal:
+        stream = self.find(group, name)
+        if not isinstance(stream, Stream):
+            return stream
+        self.lifetimes.touch(group, stream)
+        self.feeds.attach(stream.uid, sink)
+        return facts_of(stream, self._history, known=not local or self.readable(group))
+
+    def detach(self, uid: int, sink: Sink) -> None:
+        self.feeds.detach(uid, sink)
+        machine = self.machines.get(uid >> 48)
+        stream = None if machine is None else machine.by_uid.get(uid)
+        if stream is not None:
+            self.lifetimes.touch(uid >> 48, stream)  # it was read until now
+
+
+_NOT_FOUND = Refusal(Code.NOT_FOUND)
+_GONE = Refusal(Code.GONE)
+
+
+def _live_names(machine: Machine) -> Iterator[str]:
+    """Of the streams that are not soft-deleted."""
+    yield from (name for name, stream in machine.streams.items() if not stream.deleted)
+    yield from machine.evicted
+
+
+def _adds_nothing(stream: Stream | None, command: Append) -> bool:
+    """Whether an append is answered without new bytes, as far as committed state can tell: a repeat, or one to a closed stream."""
+    if stream is None or stream.closed:
+        return stream is not None
+    reply = judge_producer(stream, command.producer, command.now_ms) if command.producer is not None else None
+    return reply is not None and reply.code == Code.DUPLICATE
+
+
+def _ignore(reply: Reply | BaseException) -> None:
+    """For commands whose refusal changes nothing: they are tried again when still needed."""

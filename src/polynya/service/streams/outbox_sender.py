@@ -1,0 +1,89 @@
+"""What crosses groups is finished here: outbox messages are sent until acknowledged, and fork attempts that a crash cut are decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+from polynya.base.errors import PolynyaError
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import Acknowledge, Command, ConfirmPin, RefuseAttempt, ReleasePack, Unpin
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Code, Reply
+
+PIN_PATIENCE_MS = 60_000  # an unconfirmed pin older than this lost its coordinator, which may read long from the object store …
+PIN_PATIENCE_AFTER_START_MS = 10_000  # … unless that was in an earlier life of this process: then it is most likely gone
+
+
+class Settler:
+    """Call `pump` after turns and `sweep` every few seconds, one sweep at a time."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self._sending: set[tuple[int, int]] = set()
+        self._pumped: dict[int, int] = {}  # group → its message counter when its outbox was last looked through
+        self._began_ms = service.now_ms()
+        self.failures = 0
+        self.contained: Callable[[int], int] | None = None  # of a group: up to which message its releases of packs may go (F20)
+
+    @property
+    def _machines(self) -> dict[int, Machine]:
+        return self._service.local.led
+
+    def pump(self) -> None:
+        """Send what has come into the outboxes. Cheap while nothing has."""
+        for group, machine in self._machines.items():
+            begin = self._pumped.get(group, 0)
+            if machine.message_counter > begin:
+                self._pumped[group] = machine.message_counter
+                self._send_all(group, list(takewhile(begin.__lt__, reversed(machine.outbox))))
+
+    async def sweep(self) -> None:
+        """Send again what failed, and settle the pins whose coordinator is gone."""
+        for group, machine in self._machines.items():
+            self._send_all(group, list(machine.outbox))
+        now_ms = self._service.now_ms()
+        for group, machine in tuple(self._machines.items()):
+            for attempt, uid in tuple(machine.unconfirmed.items()):
+                source = machine.by_uid.get(uid)
+                pin = source.pins.get(attempt) if source is not None and source.pins else None
+                if pin is None or pin.confirmed:
+                    continue
+                patience_ms = PIN_PATIENCE_MS if pin.since_ms >= self._began_ms else PIN_PATIENCE_AFTER_START_MS
+                if pin.since_ms + patience_ms <= now_ms:
+                    await self._settle_pin(group, uid, attempt, pin.target_name)
+
+    def _send_all(self, group: int, messages: list[int]) -> None:
+        machine = self._service.local.machines.get(group)
+        outbox = {} if machine is None else machine.outbox
+        for message in messages:
+            if message in outbox and (group, message) not in self._sending and self._may_go(group, message, outbox[message][1]):
+                self._sending.add((group, message))
+                self._send(group, message, *outbox[message])
+
+    def _may_go(self, group: int, message: int, command: Command) -> bool:
+        """A release waits for the copy of the state that a recovery would begin with; the next sweep sends it."""
+        return self.contained is None or not isinstance(command, ReleasePack) or message <= self.contained(group)
+
+    def _send(self, group: int, message: int, target: int, command: Command) -> None:
+        def acknowledged(reply: Reply | BaseException) -> None:
+            self._sending.discard((group, message))
+
+        def applied(reply: Reply | BaseException) -> None:
+            if isinstance(reply, BaseException) or reply.code == Code.DISK_FULL:
+                self.failures += 1
+                self._sending.discard((group, message))  # the next sweep sends it again
+            else:
+                self._service.propose_to(group, Acknowledge(message), acknowledged)
+
+        self._service.propose_to(target, command, applied)
+
+    async def _settle_pin(self, group: int, uid: int, attempt: str, target_name: str) -> None:
+        """The target's group decides: what it has not created by now it never will."""
+        service = self._service
+        try:
+            asked = await service.call(service.group_of(target_name), RefuseAttempt(target_name, attempt, service.now_ms()))
+            created = asked.code == Code.EXISTS
+            await service.call(group, ConfirmPin(uid, attempt) if created else Unpin(uid, attempt, service.now_ms()))
+        except PolynyaError:
+            self.failures += 1

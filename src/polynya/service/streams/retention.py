@@ -1,0 +1,68 @@
+"""Trims and retention as users ask for them: find the boundary, log the trim, keep the settings of streams and buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polynya.service.api import Facts, Page, Position, ReadQuery, Refusal, Trimmed, TrimQuery
+from polynya.stream.commands import BucketRetention, Retention, Trim
+from polynya.stream.placement import META_GROUP
+from polynya.stream.replies import Code, Reply
+
+if TYPE_CHECKING:
+    from polynya.service.routing.service import NodeService
+
+
+class TrimCounters(msgspec.Struct):
+    """What metrics show; only growing. Trims of one core's streams, whoever asked for them."""
+
+    trims: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def note(self, reply: Reply) -> None:
+        """An applied `Trim`."""
+        for cut in reply.detail or ():
+            if cut is not None and cut[2]:
+                self.trims += 1
+                self.records += cut[2]
+                self.bytes += cut[3]
+
+
+async def trim(service: NodeService, query: TrimQuery) -> Trimmed | Refusal:
+    """Make the record at a position the first one. What lies before the first kept record already is no error."""
+    facts = await service.facts(query.name)
+    if isinstance(facts, Refusal):
+        return facts
+    if query.incarnation and query.incarnation != facts.uid:
+        return Refusal(Code.INCARNATION, facts.record, facts.byte)
+    at = _position(query, facts)
+    if at is None:
+        return Trimmed(facts.uid, facts.first_record, facts.first_byte)
+    page = await service.read(ReadQuery(query.name, *at, bytes_max=1, touch=False, whole_records=True))
+    if isinstance(page, Refusal):
+        return Trimmed(facts.uid, page.record, page.byte) if page.code == Code.TRIMMED else page
+    return await _cut(service, facts.uid, page)
+
+
+async def _cut(service: NodeService, uid: int, page: Page) -> Trimmed | Refusal:
+    reply = await service.call(uid >> 48, Trim([(uid, page.begin_record, page.begin_byte)], service.now_ms(), [page.facts.name]))
+    cut: Any = reply.detail[0]
+    if cut is None or page.facts.uid != uid:  # it was deleted meanwhile
+        return Refusal(Code.NOT_FOUND)
+    return Trimmed(uid, *cut)
+
+
+def _position(query: TrimQuery, facts: Facts) -> tuple[int, int] | None:
+    """What to read for the boundary; None: there is nothing to trim."""
+    if query.keep_bytes is None:
+        return query.record, query.byte
+    byte = facts.byte - query.keep_bytes
+    return (Position.AT_BYTE, byte) if byte > facts.first_byte else None
+
+
+async def set_bucket(service: NodeService, bucket: str, retention: Retention | None) -> None:
+    """Of all the bucket's streams, also later ones, that have none of their own."""
+    await service.call(META_GROUP, BucketRetention(bucket, retention, service.now_ms()))

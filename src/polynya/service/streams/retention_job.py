@@ -1,0 +1,194 @@
+"""Retention carried out: looks through the streams that have one, a part at a time, and trims what is over it.
+
+Whole slices and hot batches are found by a look at the index alone. A slice of which much is over the age, or the bytes, is read, now and
+then, so that its old records are trimmed though it stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from polynya.base.errors import PolynyaError
+from polynya.base.limits import RECALL_STREAMS
+from polynya.base.names import bucket_of
+from polynya.service.api import Position, ReadQuery, Refusal
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import Retention, Trim
+from polynya.stream.machine import Machine
+from polynya.stream.rules.eviction import ghosts
+from polynya.stream.rules.retention import Cut, cut_of, is_due, retention_of, slack_ms
+from polynya.stream.state.model import Stream
+
+log = logging.getLogger("polynya.service")
+
+LOOKED_MAX = 8192  # streams of one pass: 20 ms …
+LOOKED_AT_ONCE = 256  # … in parts, between which the loop runs on
+CUTS_MAX = 1024  # streams trimmed in one pass, or …
+ENTRIES_AT_ONCE = 8192  # … so many slices let go of
+READS_MAX = 4  # slices read in one pass
+IN_VAIN_MS = 60_000  # so long a slice is not read again that had no record to trim up to
+BUCKETS_EVERY = 5  # passes: the buckets' retention is asked for again
+
+
+class RetainCounters(msgspec.Struct):
+    """What metrics show."""
+
+    failures: int = 0
+    round_seconds: float = 0.0  # that the last look at all streams took, pauses included
+
+
+class Retainer:
+    """One per core. Call `run_once` about every second, one at a time."""
+
+    def __init__(self, service: NodeService) -> None:
+        self.counters = RetainCounters()
+        self._service = service
+        self._buckets: dict[str, Retention] = {}
+        self._passes = 0
+        self._back: dict[int, dict[str, Retention]] = {}  # by name, evicted streams that are to be trimmed
+        self._left = 0  # cuts that this pass may still make
+        self._round: Iterator[tuple[int, Stream, Retention] | None] = iter(())
+        self._began = time.monotonic()
+        self._read_again_ms: dict[int, int] = {}  # uid → when a slice of it may be read again
+
+    async def run_once(self) -> int:
+        """One pass, and the number of streams trimmed. What fails is left for the next round."""
+        if self._passes % BUCKETS_EVERY == 0:
+            self._buckets = await self._service.buckets()
+        self._passes += 1
+        cuts: dict[int, list[tuple[int, int, int]]] = {}
+        self._back = {}
+        inside: list[tuple[int, Stream, Cut]] = []
+        looked = 0
+        self._left = CUTS_MAX
+        while looked < LOOKED_MAX and self._left > 0 and len(inside) < READS_MAX:
+            part = list(islice(self._round, LOOKED_AT_ONCE))
+            if not part:
+                self._begin_round()
+                break
+            looked += len(part)
+            self._look(part, cuts, inside)
+            await asyncio.sleep(0)
+        await self._bring_back(cuts, inside)
+        for group, stream, wanted in inside:
+            cut = await self._read(group, stream, wanted)
+            if cut is not None:
+                cuts.setdefault(group, []).append(cut)
+            elif wanted.inside_byte:
+                self._read_again_ms[stream.uid] = self._service.now_ms() + IN_VAIN_MS
+        return await self._trim(cuts)
+
+    # --- looking ---------------------------------------------------------------------------------------------------------------
+
+    def _look(
+        self,
+        part: list[tuple[int, Stream, Retention] | None],
+        cuts: dict[int, list[tuple[int, int, int]]],
+        inside: list[tuple[int, Stream, Cut]],
+    ) -> None:
+        now_ms = self._service.now_ms()
+        for each in part:
+            if each is None or self._left <= 0:  # the next round finds the others
+                continue
+            group, stream, retention = each
+            machine = self._service.local.led.get(group)
+            if machine is not None and stream.name in machine.evicted and is_due(stream, retention, now_ms):
+                self._back.setdefault(group, {})[stream.name] = retention
+                self._left -= 1
+            elif machine is not None and stream.uid in machine.by_uid:
+                self._cut(group, stream, retention, cuts, inside)
+
+    def _cut(
+        self,
+        group: int,
+        stream: Stream,
+        retention: Retention,
+        cuts: dict[int, list[tuple[int, int, int]]],
+        inside: list[tuple[int, Stream, Cut]],
+    ) -> None:
+        if stream.deleted:
+            return
+        now_ms = self._service.now_ms()
+        cut = cut_of(stream, retention, now_ms)
+        if cut.boundary is not None:
+            cuts.setdefault(group, []).append((stream.uid, *cut.boundary))
+            self._left -= max(1, cut.entries * CUTS_MAX // ENTRIES_AT_ONCE)
+        elif (cut.inside_ms or cut.inside_byte) and len(inside) < READS_MAX and self._read_again_ms.get(stream.uid, 0) <= now_ms:
+            self._read_again_ms[stream.uid] = now_ms + slack_ms(retention)
+            inside.append((group, stream, cut))
+
+    def _begin_round(self) -> None:
+        now = time.monotonic()
+        self.counters.round_seconds, self._began = now - self._began, now
+        now_ms = self._service.now_ms()
+        self._read_again_ms = {uid: at_ms for uid, at_ms in self._read_again_ms.items() if at_ms > now_ms}
+        self._round = self._all_streams()
+
+    def _all_streams(self) -> Iterator[tuple[int, Stream, Retention] | None]:
+        """Those with a retention; None in the place of others, so that who counts counts them too."""
+        for group, machine in tuple(self._service.local.led.items()):
+            for stream in self._candidates(machine):
+                retention = retention_of(stream)
+                if retention is None and self._buckets:
+                    retention = self._buckets.get(bucket_of(stream.name))
+                yield None if retention is None else (group, stream, retention)
+
+    def _candidates(self, machine: Machine) -> Iterator[Stream]:
+        yield from list(machine.streams.values() if self._buckets else machine.retaining.values())
+        if self._buckets:
+            yield from ghosts(machine)
+
+    async def _bring_back(self, cuts: dict[int, list[tuple[int, int, int]]], inside: list[tuple[int, Stream, Cut]]) -> None:
+        """They are trimmed at once: before the next look they may be idle for long enough to go again."""
+        for group, back in self._back.items():
+            names = list(back)
+            for begin in range(0, len(names), RECALL_STREAMS):
+                part = names[begin : begin + RECALL_STREAMS]
+                try:
+                    await self._service.local.recalls.bring(group, part)
+                except PolynyaError as fault:
+                    self._failed(fault)
+                    continue
+                machine = self._service.local.led.get(group)
+                for name in part:
+                    stream = None if machine is None else machine.streams.get(name)
+                    if stream is not None and retention_of(stream) is None:  # it may have got one of its own meanwhile
+                        self._cut(group, stream, back[name], cuts, inside)
+
+    # --- trimming --------------------------------------------------------------------------------------------------------------
+
+    async def _read(self, group: int, stream: Stream, wanted: Cut) -> tuple[int, int, int] | None:
+        """The cut inside a slice, or in what a fork inherits."""
+        try:
+            place = await self._place(group, stream.name, wanted)
+        except PolynyaError as fault:
+            self._failed(fault)
+            return None
+        return None if isinstance(place, Refusal) or place[0] <= stream.first_record else (stream.uid, *place)
+
+    async def _place(self, group: int, name: str, wanted: Cut) -> tuple[int, int] | Refusal:
+        if not wanted.inside_byte:
+            return await self._service.local.place_at_time(group, name, wanted.inside_ms)
+        query = ReadQuery(name, Position.AT_BYTE, wanted.inside_byte, bytes_max=1, touch=False, whole_records=True)
+        page = await self._service.local.read(group, query)
+        return page if isinstance(page, Refusal) else (page.begin_record, page.begin_byte)
+
+    async def _trim(self, cuts: dict[int, list[tuple[int, int, int]]]) -> int:
+        done = 0
+        for group, listed in cuts.items():
+            try:
+                await self._service.call(group, Trim(listed, self._service.now_ms()))
+                done += len(listed)
+            except PolynyaError as fault:
+                self._failed(fault)
+        return done
+
+    def _failed(self, fault: PolynyaError) -> None:
+        self.counters.failures += 1
+        log.warning("a stream could not be trimmed by its retention, to be tried again: %s", fault)

@@ -1,0 +1,33 @@
+"""Where in a stream a time is: a look at its index, and what has to be read or asked to be exact."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from polynya.stream.machine import Machine
+from polynya.stream.state import index
+from polynya.stream.state.model import ColdSlice, Stream
+
+Boundary = tuple[int, int]  # record, byte
+
+
+class InSource(msgspec.Struct, frozen=True):
+    """It may lie in what the fork inherits: ask the source, then again with `own`."""
+
+
+def place_of(machine: Machine, stream: Stream, time_ms: int, *, past: bool = False, own: bool = False) -> Boundary | ColdSlice | InSource:
+    """The boundary of the first record that was appended at `time_ms` or later, or the slice in which it lies. Logarithmic in the length of
+    the index. `past`: records that are kept for forks alone count too; `own`: what is inherited does not."""
+    entries = machine.whole_index_of(stream) if past else machine.index_of(stream)
+    number = index.first_reaching(entries.data, time_ms)
+    fork = stream.fork
+    if number == 0 and fork is not None and not own and time_ms <= stream.created_ms and (past or stream.first_record < fork.record):
+        return InSource()
+    if number < len(entries):
+        cold = entries[number]
+        return (cold.record, cold.byte) if cold.time_ms >= time_ms else cold
+    hot = stream.hot or []
+    at = bisect_left(hot, time_ms, key=lambda batch: batch.time_ms)
+    return (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)

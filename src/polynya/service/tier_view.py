@@ -1,0 +1,55 @@
+"""What the object tier is given of a core: its machines, its log, and how far its snapshots reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from polynya.cold import FaultedStreams
+from polynya.engine.repair import Repairer
+from polynya.engine.snapshots.snapshotter import Snapshotter
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import Command
+from polynya.stream.machine import Machine
+from polynya.stream.replies import Reply
+from polynya.stream.state.model import HotBatch
+
+
+class CoreGroups:
+    """Implements `polynya.cold.groups.Groups`."""
+
+    def __init__(self, term: Callable[[int], int], service: NodeService, snapshotter: Snapshotter, repairer: Repairer) -> None:
+        """`term`: of a group, by its number."""
+        self.term = term
+        self._service = service
+        self._snapshotter = snapshotter
+        self._repairer = repairer
+
+    def machines(self) -> Mapping[int, Machine]:
+        return self._service.local.led
+
+    def turns(self) -> int:
+        return self._service.local.turns
+
+    async def propose(self, group: int, command: Command) -> Reply:
+        return await self._service.call(group, command)
+
+    @property
+    def recent(self) -> dict[int, int]:
+        """uid → log time at which an evicted stream came back."""
+        return self._service.local.recalls.recent
+
+    @property
+    def faulted(self) -> FaultedStreams:
+        return self._service.local.faulted
+
+    async def repair(self, group: int, uid: int, batches: Sequence[HotBatch]) -> bool:
+        return await self._repairer.repair(group, uid, batches)
+
+    def now_ms(self) -> int:
+        return self._service.now_ms()
+
+    def covered_ms(self) -> int:
+        return self._snapshotter.covered_ms
+
+    def want_snapshots(self) -> None:
+        self._snapshotter.want()

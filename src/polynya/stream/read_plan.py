@@ -1,0 +1,287 @@
+"""Planning a read: which hot payloads, cold slices and ancestors a page is made of. Nothing is copied, and no I/O is done.
+
+Record numbers that a new history jumped over (`rebirth`) are a hole: no page goes across one, and a position inside means its end. The
+bytes on both sides are neighbours.
+
+The rules of F2 live here, for hot batches and, through `cut`, for the batches of a decoded cold slice alike: the record number wins if
+the halves of a token disagree; raw pages may begin and end inside a record at multiples of 64 KiB from its start; pages of other
+encodings hold whole records, at least one even over the limit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from struct import unpack
+
+import msgspec
+
+from polynya.base.limits import RAW_STEP_BYTES
+from polynya.stream.commands import Encoding
+from polynya.stream.replies import Code
+from polynya.stream.state import record_gaps
+from polynya.stream.state.index import Index, holding, holding_byte
+from polynya.stream.state.model import ColdSlice, HotBatch, Stream
+
+START = -1  # special record numbers, as in the service's `Position`: the first kept record …
+NOW = -2  # … the tail …
+AT_BYTE = -3  # … and `byte` is a bare byte position
+
+_RECORD = attrgetter("record")
+_BYTE = attrgetter("byte")
+
+
+class Want(msgspec.Struct, frozen=True, gc=False):
+    """A page that is asked for. `until`: read as if the stream's tail were this boundary (an ancestor, up to the fork point), trimmed
+    records included."""
+
+    record: int
+    byte: int
+    bytes_max: int
+    whole_records: bool = False
+    until: tuple[int, int] | None = None
+
+
+class HotPiece(msgspec.Struct, gc=False):
+    """Payload that is in memory, from (record, byte)."""
+
+    record: int
+    byte: int
+    payload: bytes | memoryview
+
+
+class ColdPiece(msgspec.Struct, gc=False):
+    """A slice to fetch and decode; then `cut(batches, want)` gives its pieces. (record, byte) in `want` may lie inside the slice."""
+
+    slice: ColdSlice
+    want: Want
+
+
+class Inherited(msgspec.Struct, gc=False):
+    """A fork's past: read the source, by uid, with `until=(to_record, to_byte)`. `record` may be AT_BYTE."""
+
+    source_uid: int
+    source_name: str
+    record: int
+    byte: int
+    to_record: int
+    to_byte: int
+
+
+class ReadPlan(msgspec.Struct, gc=False):
+    """A page: its pieces in order, from the begin to (`record`, `byte`) if each is read to its end; a piece that comes back short ends
+    the page there. When the first piece is cold or inherited, the begin is what was asked for, and the first span read says it exactly.
+    """
+
+    pieces: list[HotPiece | ColdPiece | Inherited]
+    begin_record: int
+    begin_byte: int
+    record: int
+    byte: int
+    up_to_date: bool
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A deterministic no: a `Code`, and the boundary that helps (the tail, or the first kept record)."""
+
+    code: int
+    record: int
+    byte: int
+
+
+def plan_read(stream: Stream, cold: Index, want: Want) -> ReadPlan | Refused:
+    """`cold` is the stream's index. The pieces of a page of at most `bytes_max` bytes (or one record). Refusals: OFFSET_BEYOND_TAIL, TRIMMED."""
+    tail = want.until or (stream.next_record, stream.next_byte)
+    begin = _begin(stream, want, tail)
+    if isinstance(begin, Refused):
+        return begin
+    if want.until is not None and _is_gone(stream, cold, begin):
+        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+    record, byte = begin = begin if begin[0] == AT_BYTE else record_gaps.behind(stream, cold.data, begin, tail)
+    if begin == tail:
+        return ReadPlan([], record, byte, record, byte, True)
+    hot = stream.hot
+    if hot and (byte >= hot[0].byte if record == AT_BYTE else record >= hot[0].record):
+        return cut(hot, Want(record, byte, want.bytes_max, want.whole_records, tail))
+    return _plan_old(stream, cold, Want(record, byte, want.bytes_max, want.whole_records, tail))
+
+
+def _is_gone(stream: Stream, cold: Index, at: tuple[int, int]) -> bool:
+    """Of an ancestor: whether what was there is kept no more. No fork needs it any longer, also if one did when its page was planned."""
+    record, byte = at
+    if stream.fork is not None and (byte < stream.fork.byte if record == AT_BYTE else record < stream.fork.record):
+        return False  # its own source has it
+    first = cold[0] if cold else stream.hot[0] if stream.hot else None
+    kept = (stream.next_record, stream.next_byte) if first is None else (first.record, first.byte)
+    return byte < kept[1] and (record == AT_BYTE or record < kept[0])  # numbers that were jumped over have no bytes
+
+
+def _begin(stream: Stream, want: Want, tail: tuple[int, int]) -> tuple[int, int] | Refused:
+    """The position that was asked for, special ones resolved but AT_BYTE (when it is not the tail)."""
+    record, byte = want.record, want.byte
+    if record == AT_BYTE:
+        if byte > tail[1]:
+            return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+        if byte < stream.first_byte and want.until is None:
+            return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+        return tail if byte == tail[1] else (AT_BYTE, byte)
+    if record == START:
+        return min((stream.first_record, stream.first_byte), tail)
+    if record == NOW or record == tail[0]:
+        return tail
+    if record > tail[0]:
+        return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+    if record < stream.first_record and want.until is None:
+        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+    return record, byte
+
+
+def _plan_old(stream: Stream, index: Index, want: Want) -> ReadPlan:
+    """A page that begins in the inherited part or in cold slices; it may end in hot batches."""
+    assert want.until is not None
+    pieces: list[HotPiece | ColdPiece | Inherited] = []
+    record, byte, until = want.record, want.byte, want.until
+    left = want.bytes_max
+    # A byte position may turn out to mean the start of its record: then all that lies before it in its piece is counted.
+    moves = record == AT_BYTE and (want.whole_records or stream.encoding != Encoding.BYTES)
+    fork = stream.fork
+    if fork is not None and (byte < fork.byte if record == AT_BYTE else record < fork.record):
+        to = min((fork.record, fork.byte), until)
+        pieces.append(Inherited(fork.source_uid, fork.source_name, record, byte, *to))
+        left -= to[1] if moves else max(0, to[1] - byte)
+        record, byte = to
+    for cold in _cold_from(index, record, byte):
+        if (left <= 0 and pieces) or (record, byte) == until or (record != AT_BYTE and record < cold.record):
+            break
+        to = min((cold.record + cold.records, cold.byte + cold.length), until)
+        pieces.append(ColdPiece(cold, Want(record, byte, left, want.whole_records, to)))
+        left -= max(0, to[1] - (cold.byte if moves else max(byte, cold.byte)))
+        record, byte = to
+    if left > 0 and (record, byte) != until and stream.hot and record == stream.hot[0].record:
+        rest = cut(stream.hot, Want(record, byte, left, want.whole_records, until), empty=not pieces)
+        pieces += rest.pieces
+        record, byte = rest.record, rest.byte
+    if byte == until[1] and not pieces:  # only numbers that were jumped over are left, if any
+        record = until[0]
+    return ReadPlan(pieces, want.record, want.byte, record, byte, (record, byte) == until)
+
+
+def _cold_from(index: Index, record: int, byte: int) -> Iterable[ColdSlice]:
+    """The cold slices from the one that holds the position."""
+    if not index or not _reaches(index[-1], record, byte):
+        return ()
+    return index.starting(max(0, holding_byte(index.data, byte) if record == AT_BYTE else holding(index.data, record)))
+
+
+def _reaches(cold: ColdSlice, record: int, byte: int) -> bool:
+    return byte < cold.byte + cold.length if record == AT_BYTE else record < cold.record + cold.records
+
+
+def cut(batches: Sequence[HotBatch], want: Want, *, empty: bool = True) -> ReadPlan:
+    """The page that begins inside these contiguous batches. `want.until` must be a record's boundary, not beyond their end; `empty`: the
+    page has nothing yet, so that at least one record (or raw step) goes in, even over the limit."""
+    assert want.until is not None
+    to_record, to_byte = want.until
+    index, record, byte = locate(batches, want.record, want.byte, whole_records=want.whole_records)
+    begin = (record, byte)
+    pieces: list[HotPiece | ColdPiece | Inherited] = []
+    left = want.bytes_max
+    while byte < to_byte or record < to_record:
+        if index == len(batches):  # only numbers that were jumped over are left
+            record = record if pieces else to_record
+            break
+        batch = batches[index]
+        if byte == batch.byte and record != batch.record:
+            if record < batch.record and pieces:
+                break
+            record = batch.record
+        end = record_gaps.run_end(batches, index, bisect_right(batches, byte + min(left, to_byte - byte), index, key=_BYTE) - 1)
+        if end > index and byte == batch.byte:  # so many whole batches: the short way of long pages
+            pieces += [HotPiece(whole.record, whole.byte, whole.payload) for whole in batches[index:end]]
+            index, record, empty = end, batches[end - 1].record + batches[end - 1].records, False
+            left -= batches[end].byte - byte
+            byte = batches[end].byte
+            continue
+        payload = batch.payload
+        begin_in, end_in = byte - batch.byte, min(len(payload), to_byte - batch.byte)
+        cut_in = end_in
+        if end_in - begin_in > left:
+            cut_in = _fit(batch, begin_in, end_in, Want(record, byte, left, want.whole_records), empty)
+            if cut_in == begin_in:
+                break
+        part = payload if cut_in - begin_in == len(payload) else memoryview(payload)[begin_in:cut_in]
+        pieces.append(HotPiece(record, byte, part))
+        left -= cut_in - begin_in
+        empty = False
+        byte = batch.byte + cut_in
+        if cut_in < len(payload):
+            record = _record_at(batch, cut_in)[0] if byte != to_byte else to_record
+            if byte < to_byte:
+                break
+            continue
+        record = batch.record + batch.records
+        index += 1
+    return ReadPlan(pieces, *begin, record, byte, record == to_record)
+
+
+def locate(batches: Sequence[HotBatch], record: int, byte: int, *, whole_records: bool) -> tuple[int, int, int]:
+    """(index of the batch, record, byte) where a page from this token begins. For AT_BYTE raw streams begin at the very byte."""
+    if record == AT_BYTE:
+        index = bisect_right(batches, byte, key=_BYTE) - 1
+        batch = batches[index]
+        found, begin_in = _record_at(batch, byte - batch.byte)
+        if batch.encoding == Encoding.BYTES and not whole_records:
+            return index, found, byte
+        return index, found, batch.byte + begin_in
+    index = bisect_right(batches, record, key=_RECORD) - 1
+    batch = batches[index]
+    begin_in, length = _span_of(batch, record)
+    if begin_in == 0 and not batch.lengths:
+        record = batch.record
+    inner = byte - batch.byte - begin_in
+    if batch.encoding != Encoding.BYTES or whole_records or not 0 < inner < length or inner % RAW_STEP_BYTES:
+        inner = 0
+    return index, record, batch.byte + begin_in + inner
+
+
+def record_lengths(batch: HotBatch) -> Sequence[int]:
+    """The byte lengths of a batch's records; one number for a batch whose records cannot be told apart here."""
+    return unpack(f"<{len(batch.lengths) // 4}I", batch.lengths) if batch.lengths else (len(batch.payload),)
+
+
+def _span_of(batch: HotBatch, record: int) -> tuple[int, int]:
+    """(begin, length) of a record inside its batch."""
+    if not batch.lengths:
+        return 0, len(batch.payload)
+    lengths = record_lengths(batch)
+    number = record - batch.record
+    return sum(lengths[:number]), lengths[number]
+
+
+def _record_at(batch: HotBatch, inner: int) -> tuple[int, int]:
+    """(record, where it begins) of the record that holds the batch's byte `inner`."""
+    if not batch.lengths:
+        return batch.record, 0
+    ends = list(accumulate(record_lengths(batch)))
+    number = bisect_right(ends, inner)
+    return batch.record + number, ends[number - 1] if number else 0
+
+
+def _fit(batch: HotBatch, begin_in: int, end_in: int, want: Want, empty: bool) -> int:
+    """Where in the batch a page ends that has `want.bytes_max` bytes left, but not enough for all of it."""
+    limit = begin_in + want.bytes_max
+    ends = [end for end in accumulate(record_lengths(batch)) if begin_in < end <= end_in]
+    fitting = bisect_right(ends, limit)
+    if fitting:
+        return ends[fitting - 1]
+    if batch.encoding == Encoding.BYTES and not want.whole_records:
+        record_begin = _record_at(batch, begin_in)[1]
+        step = (limit - record_begin) // RAW_STEP_BYTES * RAW_STEP_BYTES + record_begin
+        if step > begin_in:
+            return step
+        if empty:
+            next_step = ((begin_in - record_begin) // RAW_STEP_BYTES + 1) * RAW_STEP_BYTES + record_begin
+            return min(next_step, ends[0])
+    return ends[0] if empty else begin_in

@@ -1,0 +1,197 @@
+"""Forks: two groups' dance of idempotent commands (F17). Here are the steps of each side; a coordinator outside takes them.
+
+The source's group pins the fork point, the target's group creates, the source's group confirms. Whoever gives up first has the target's
+group refuse the attempt, and only then unpins. A fork that goes sends its unpin through the outbox.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.base.limits import FORK_DEPTH_MAX, RAW_STEP_BYTES
+from polynya.stream.commands import Acknowledge, ConfirmPin, Encoding, PinSource, RefuseAttempt, Unpin
+from polynya.stream.read_plan import AT_BYTE, Refused, locate
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.lifetimes import cut_to_pins, is_surely_expired, remove, tail_reply
+from polynya.stream.rules.trimming import release_front
+from polynya.stream.rules.writes import media_type, other_type
+from polynya.stream.state import index, record_gaps
+from polynya.stream.state.model import Pin, Stream
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+
+class ForkPoint(msgspec.Struct, frozen=True, gc=False):
+    """The boundary where a fork begins, and how many bytes of the record there are its first record."""
+
+    record: int
+    byte: int
+    prefix: int = 0
+
+
+def apply_pin_source(machine: Machine, command: PinSource, place: int) -> Reply:
+    """The reply's detail: [record, byte, content type, encoding, TTL seconds, Expires-At ms, depth of the fork, prefix bytes, first record
+    kept that the fork inherits, its byte].
+
+    NOT_YET: the point lies in cold slices or in an ancestor; find the record's boundary by reading, and ask again with `resolved`."""
+    stream = machine.streams.get(command.name)
+    if stream is None:
+        return machine.absent(command.name)
+    pin = stream.pins.get(command.attempt) if stream.pins else None
+    if pin is None:
+        found = _judge_pin(stream, command)
+        if isinstance(found, Reply):
+            return found
+        first_record = min(stream.first_record, found.record)
+        pin = Pin(command.target_name, found.record, found.byte, command.now_ms, found.prefix, first_record=first_record)
+        if stream.pins is None:
+            stream.pins = {}
+        stream.pins[command.attempt] = pin
+        machine.unconfirmed[command.attempt] = stream.uid
+        machine.changes.streams.add(stream.uid)
+    reply = tail_reply(Code.OK, stream)
+    lifetime = [stream.ttl_seconds, stream.expires_at_ms]
+    first = min((stream.first_record, stream.first_byte), (pin.record, pin.byte))
+    reply.detail = [pin.record, pin.byte, stream.content_type, stream.encoding, *lifetime, _depth(stream) + 1, pin.prefix, *first]
+    return reply
+
+
+def _judge_pin(stream: Stream, command: PinSource) -> ForkPoint | Reply:
+    if stream.deleted:
+        return tail_reply(Code.GONE, stream)
+    if is_surely_expired(stream, command.now_ms):
+        return Reply(Code.NOT_FOUND)
+    if command.content_type and media_type(command.content_type) != media_type(stream.content_type):
+        return other_type(stream)
+    if _depth(stream) >= FORK_DEPTH_MAX:
+        return tail_reply(Code.FORK_DEPTH, stream)
+    if command.resolved and stream.first_record <= command.record < stream.next_record:
+        return ForkPoint(command.record, command.byte)
+    point = fork_point(stream, command.record, command.byte, command.sub_offset)
+    if point is None:
+        return tail_reply(Code.NOT_YET, stream)
+    if isinstance(point, Refused):
+        return Reply(point.code, stream.uid, point.record, point.byte, stream.closed)
+    return point
+
+
+def _depth(stream: Stream) -> int:
+    return stream.fork.depth if stream.fork is not None else 0
+
+
+def fork_point(stream: Stream, record: int, byte: int, sub_offset: int) -> ForkPoint | Refused | None:
+    """Where a fork at this token (record -1: the tail) and sub-offset begins; None when that cannot be told from what is in memory."""
+    tail = (stream.next_record, stream.next_byte)
+    if record < 0:
+        record, byte = tail
+    if record > tail[0]:
+        return Refused(Code.OFFSET_BEYOND_TAIL, *tail)
+    if record < stream.first_record:
+        if not (record or byte or sub_offset):
+            return ForkPoint(0, 0)  # a fork that inherits nothing, whatever is kept
+        return Refused(Code.TRIMMED, stream.first_record, stream.first_byte)
+    record, byte = record_gaps.behind(stream, stream.cold, (record, byte), tail)
+    if sub_offset and stream.encoding != Encoding.BYTES:
+        if record + sub_offset > tail[0]:
+            return Refused(Code.SUB_OFFSET, *tail)
+        return _boundary(stream, record + sub_offset, -1)
+    anchor = _boundary(stream, record, byte)
+    if anchor is None or not sub_offset:
+        return anchor
+    position = anchor.byte + anchor.prefix + sub_offset
+    if position > tail[1]:
+        return Refused(Code.SUB_OFFSET, *tail)
+    return _at_byte(stream, position)
+
+
+def _boundary(stream: Stream, record: int, byte: int) -> ForkPoint | None:
+    """The point of a token's record number; `byte` counts only as a raw step inside that record."""
+    if record == stream.next_record:
+        return ForkPoint(record, stream.next_byte)
+    if not stream.hot or record < stream.hot[0].record:
+        begin = _known_byte(stream, record)
+        inside = begin is not None and stream.encoding == Encoding.BYTES and byte > begin and (byte - begin) % RAW_STEP_BYTES == 0
+        return None if begin is None or inside else ForkPoint(record, begin)
+    _, found, start = locate(stream.hot, record, byte, whole_records=True)
+    _, _, inner = locate(stream.hot, record, byte, whole_records=False)
+    return ForkPoint(found, start, inner - start)
+
+
+def _known_byte(stream: Stream, record: int) -> int | None:
+    """Where a record begins, if that is known without its bytes."""
+    own = next((byte for known, byte in _own_boundaries(stream) if known == record), None)
+    return index.byte_of(stream.cold, record) if own is None else own
+
+
+def _own_boundaries(stream: Stream) -> list[tuple[int, int]]:
+    own = [(stream.first_record, stream.first_byte)]
+    if stream.fork is not None:
+        own.append((stream.fork.record, stream.fork.byte))
+    return own
+
+
+def _at_byte(stream: Stream, position: int) -> ForkPoint | None:
+    """The point of a byte position of a raw stream: the record that holds it, and how much of it."""
+    if position == stream.next_byte:
+        return ForkPoint(stream.next_record, position)
+    if stream.hot and position >= stream.hot[0].byte:
+        _, record, begin = locate(stream.hot, AT_BYTE, position, whole_records=True)
+        return ForkPoint(record, begin, position - begin)
+    own = next((record for record, byte in _own_boundaries(stream) if byte == position), None)
+    found = index.record_of(stream.cold, position) if own is None else own
+    return None if found is None else ForkPoint(found, position)
+
+
+def apply_confirm_pin(machine: Machine, command: ConfirmPin, place: int) -> Reply:
+    stream = machine.by_uid.get(command.source_uid)
+    pin = stream.pins.get(command.attempt) if stream is not None and stream.pins else None
+    if stream is None or pin is None:
+        return Reply(Code.NOT_FOUND)
+    pin.confirmed = True
+    machine.changes.streams.add(stream.uid)
+    machine.unconfirmed.pop(command.attempt, None)
+    return tail_reply(Code.OK, stream)
+
+
+def apply_unpin(machine: Machine, command: Unpin, place: int) -> Reply:
+    stream = machine.by_uid.get(command.source_uid)
+    if stream is None or not stream.pins or command.attempt not in stream.pins:
+        return Reply(Code.OK)
+    pin = stream.pins.pop(command.attempt)
+    machine.changes.streams.add(stream.uid)
+    machine.unconfirmed.pop(command.attempt, None)
+    reply = tail_reply(Code.OK, stream)
+    if any(_covers(other, pin) for other in reversed(stream.pins.values())):  # the usual case, and a stream may have very many forks
+        return reply
+    if not stream.pins:
+        stream.pins = None
+        if stream.deleted:
+            remove(machine, stream, command.now_ms)
+    elif stream.deleted:
+        cut_to_pins(machine, stream, command.now_ms)
+    if stream.first_record and stream.uid in machine.by_uid:
+        release_front(machine, stream, command.now_ms)
+    return reply
+
+
+def _covers(other: Pin, pin: Pin) -> bool:
+    """Whether all that a pin holds is held by another one."""
+    return other.first_record <= pin.first_record and other.record + (other.prefix > 0) >= pin.record + (pin.prefix > 0)
+
+
+def apply_refuse_attempt(machine: Machine, command: RefuseAttempt, place: int) -> Reply:
+    """EXISTS: the attempt had created the fork, which is there. OK: it will never create it (or the fork came and went)."""
+    stream = machine.streams.get(command.name)
+    if stream is not None and stream.fork is not None and stream.fork.attempt == command.attempt:
+        return tail_reply(Code.EXISTS, stream)
+    machine.refuse_attempt(command.attempt)
+    return Reply(Code.OK)
+
+
+def apply_acknowledge(machine: Machine, command: Acknowledge, place: int) -> Reply:
+    machine.outbox.pop(command.message, None)
+    machine.changes.messages.add(command.message)
+    return Reply(Code.OK)

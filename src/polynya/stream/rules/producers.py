@@ -1,0 +1,157 @@
+"""Idempotent producers: one packed state each (F16), and the rules that judge a sequence.
+
+A state is `bytes`: epoch, last sequence, time of the last append (three i64), then up to five receipts, newest first: first and last
+sequence, first record (i64 each, -1 when nothing was appended), records (u32). A stream keeps its states in a dict whose order is the
+order of their last appends, so that the longest idle is the first.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from polynya.base.limits import PRODUCER_EVICT_IDLE_MS, PRODUCER_IDLE_MS, PRODUCER_RECEIPTS, PRODUCERS_PER_STREAM_MAX
+from polynya.stream.commands import Producer
+from polynya.stream.replies import Code, Reply
+from polynya.stream.state.model import Stream
+
+_STATE = Struct("<qqq")
+_EPOCH_AND_LAST = Struct("<qq")
+_RECEIPT = Struct("<qqqI")
+_NEW = Struct("<qqqqqqI")  # a state and its newest receipt
+_HEAD_END = _STATE.size
+_KEPT_END = _STATE.size + (PRODUCER_RECEIPTS - 1) * _RECEIPT.size  # what survives of the receipts when one is put before them
+
+
+def producer_key(producer: Producer) -> str:
+    """The key of a producer in its stream: (kind, id). No HTTP id holds NUL."""
+    return producer.id if producer.kind == 0 else f"{producer.kind}\0{producer.id}"
+
+
+def judge_producer(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+    """The refusal or the repeat that this tuple is, or None when it is the next one. Changes nothing."""
+    states = stream.producers
+    state = states.get(producer.id if producer.kind == 0 else producer_key(producer)) if states else None
+    if state is None:
+        return _judge_unknown(stream, producer, now_ms)
+    epoch, last, _ = _STATE.unpack_from(state)
+    if producer.epoch == epoch:
+        if producer.sequence == last + 1:
+            return None
+        if producer.sequence <= last:
+            return repeat_of(stream, producer)
+        return _refusal(stream, Code.PRODUCER_GAP, producer, (epoch, last))
+    if producer.epoch < epoch:
+        return _refusal(stream, Code.PRODUCER_STALE, producer, (epoch, last))
+    return None if producer.sequence == 0 else _refusal(stream, Code.PRODUCER_EPOCH_START, producer, (epoch, -1))
+
+
+def _judge_unknown(stream: Stream, producer: Producer, now_ms: int) -> Reply | None:
+    if producer.sequence != 0:
+        return _refusal(stream, Code.PRODUCER_GAP, producer, (producer.epoch, -1))
+    states = stream.producers
+    if states and len(states) >= PRODUCERS_PER_STREAM_MAX and _idle_ms(states, now_ms) < PRODUCER_EVICT_IDLE_MS:
+        return _refusal(stream, Code.PRODUCER_LIMIT, producer, (producer.epoch, -1))
+    return None
+
+
+def _refusal(stream: Stream, code: Code, producer: Producer, known: tuple[int, int]) -> Reply:
+    epoch, last = known
+    return Reply(
+        code=code,
+        uid=stream.uid,
+        record=stream.next_record,
+        byte=stream.next_byte,
+        closed=stream.closed,
+        producer_epoch=epoch,
+        producer_sequence=last,
+        expected_sequence=last + 1,
+        received_sequence=producer.sequence,
+    )
+
+
+def repeat_of(stream: Stream, producer: Producer) -> Reply:
+    """The answer to a tuple that was applied before: the highest sequence, and where the batch went if its receipt is still here."""
+    assert stream.producers is not None
+    state = stream.producers[producer_key(producer)]
+    epoch, last, _ = _STATE.unpack_from(state)
+    first_record = -1
+    for begin, end, record, _ in _RECEIPT.iter_unpack(memoryview(state)[_STATE.size :]):
+        if begin <= producer.sequence <= end:
+            first_record = record
+            break
+    return Reply(
+        code=Code.DUPLICATE,
+        uid=stream.uid,
+        record=stream.next_record,
+        byte=stream.next_byte,
+        closed=stream.closed,
+        producer_epoch=epoch,
+        producer_sequence=last,
+        first_record=first_record,
+    )
+
+
+def accept_producer(stream: Stream, producer: Producer, now_ms: int, record: int, records: int) -> Reply | None:
+    """Judge a tuple and, when it is the next one, log it as applied to `records` records from `record` (0 from -1: a bare close).
+
+    Returns the refusal or the repeat that it is, having changed nothing; else None."""
+    sequence = producer.sequence
+    epoch = producer.epoch
+    key = producer.id if producer.kind == 0 else producer_key(producer)
+    states = stream.producers
+    known = states.get(key) if states else None
+    if known is None or not known.startswith(_EPOCH_AND_LAST.pack(epoch, sequence - 1)):
+        reply = judge_producer(stream, producer, now_ms)
+        if reply is not None:
+            return reply
+    last = producer.sequence_last
+    if last < 0:
+        last = sequence
+    head = _NEW.pack(epoch, last, now_ms, sequence, last, record, records)
+    if states is None:
+        stream.producers = {key: head}
+        return None
+    if known is None:
+        _make_room(states, now_ms)
+    elif len(states) > 1:
+        del states[key]  # and put back: it moves to the end
+    states[key] = head if known is None or sequence == 0 else head + known[_HEAD_END:_KEPT_END]
+    return None
+
+
+def last_of(producer: Producer) -> int:
+    """The highest sequence of a tuple."""
+    return producer.sequence if producer.sequence_last < 0 else producer.sequence_last
+
+
+def _idle_ms(states: dict[str, bytes], now_ms: int) -> int:
+    """How long the longest idle producer has been idle."""
+    active_ms: int = _STATE.unpack_from(next(iter(states.values())))[2]
+    return now_ms - active_ms
+
+
+def _make_room(states: dict[str, bytes], now_ms: int) -> None:
+    """Forget those idle for longer than the promise, and one more when the stream is full of them."""
+    while states and _idle_ms(states, now_ms) >= PRODUCER_IDLE_MS:
+        del states[next(iter(states))]
+    if len(states) >= PRODUCERS_PER_STREAM_MAX:
+        del states[next(iter(states))]
+    assert len(states) < PRODUCERS_PER_STREAM_MAX
+
+
+def cut_receipts(states: dict[str, bytes] | None, record: int) -> dict[str, bytes] | None:
+    """As if nothing from `record` on had been appended: receipts for it go, and the last sequence of each is what is left. A producer
+    of which nothing is left is unknown."""
+    kept: dict[str, bytes] = {}
+    for key, state in (states or {}).items():
+        epoch, last, active_ms = _STATE.unpack_from(state)
+        receipts = []
+        for receipt in _RECEIPT.iter_unpack(memoryview(state)[_HEAD_END:]):
+            begin, _, first, records = receipt
+            if records and first + records > record:
+                last = min(last, begin - 1)
+            else:
+                receipts.append(_RECEIPT.pack(*receipt))
+        if last >= 0:
+            kept[key] = _STATE.pack(epoch, last, active_ms) + b"".join(receipts)
+    return kept or None

@@ -1,0 +1,152 @@
+"""The object tier's commands: slices of packs take the place of hot batches and of smaller slices, and packs are counted down to their
+end (F18, F19, F20)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from polynya.stream.commands import ColdSlice, PackDeleted, PackWritten, PublishSlices, ReleasePack, ReplaceSlices
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.trimming import release_front
+from polynya.stream.state import index
+from polynya.stream.state.model import Pack, Stream
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+_RECORD = attrgetter("record")
+
+
+def apply_publish_slices(machine: Machine, command: PublishSlices, place: int) -> Reply:
+    """Take what fits the index now. What is stale, repeated out of order or of a pack already released is left out and so reported."""
+    taken = (_publish(machine, command, uid, cold) for uid, cold in command.slices)
+    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
+
+
+def _publish(machine: Machine, command: PublishSlices, uid: int, cold: ColdSlice) -> bool:
+    stream = machine.by_uid.get(uid)
+    if stream is None or cold.pack != command.pack:
+        return False
+    if _is_known(machine, stream, cold):
+        return True
+    covered = _covered(stream, cold)
+    if covered == 0:
+        return False
+    assert stream.hot is not None
+    machine.changes.streams.add(uid)
+    machine.hot_bytes -= cold.length
+    cold = structs.replace(cold, time_ms=cold.time_ms or stream.hot[0].time_ms)
+    largest_ms = max(stream.hot[covered - 1].time_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
+    stream.hot = stream.hot[covered:] or None
+    if stream.hot is None:
+        del machine.hot[uid]
+    stream.cold = (stream.cold or b"") + index.packed(cold, machine.hold_slice(cold.pack, command.home_group), largest_ms)
+    if stream.first_record > cold.record:
+        release_front(machine, stream, command.now_ms)
+    return True
+
+
+def _is_known(machine: Machine, stream: Stream, cold: ColdSlice) -> bool:
+    """Whether the index has this very slice, or the past that is kept for forks."""
+    entries = machine.whole_index_of(stream)
+    at = index.holding(entries.data, cold.record)
+    if at < 0:
+        return False
+    known = entries[at]
+    return structs.replace(cold, time_ms=known.time_ms) == known
+
+
+def _covered(stream: Stream, cold: ColdSlice) -> int:
+    """How many of the first hot batches the slice is, to the byte; 0 when it is not exactly a run of them."""
+    hot = stream.hot
+    if not hot or (cold.record, cold.byte) != (hot[0].record, hot[0].byte):
+        return 0
+    end = (cold.record + cold.records, cold.byte + cold.length)
+    if end == (stream.next_record, stream.next_byte):
+        return len(hot)
+    at = bisect_left(hot, end[0], key=_RECORD)
+    if at == 0 or hot[at - 1].record + hot[at - 1].records != end[0]:
+        return 0
+    return at if end[1] == (hot[at].byte if at < len(hot) else stream.next_byte) else 0
+
+
+def apply_replace_slices(machine: Machine, command: ReplaceSlices, place: int) -> Reply:
+    """Take what stands for whole entries that are there now. The rest is left out and so reported, as by `apply_publish_slices`."""
+    taken = (_replace(machine, command, uid, cold) for uid, cold in command.replacements)
+    return machine.take_slots(command.pack, command.home_group, command.now_ms, taken)
+
+
+def _replace(machine: Machine, command: ReplaceSlices, uid: int, cold: ColdSlice) -> bool:
+    stream = machine.by_uid.get(uid)
+    if stream is None or stream.cold is None or cold.pack != command.pack:
+        return False
+    if _is_known(machine, stream, cold):
+        return True
+    covered = _entries_of(machine, stream, cold)
+    if covered is None or _crosses_a_claim(stream, cold):
+        return False
+    begin, end = covered
+    cold = structs.replace(cold, time_ms=machine.index_of(stream)[begin].time_ms)
+    largest_ms = index.time_ms_max(stream.cold, end - 1)
+    old = index.pack_numbers(stream.cold, begin, end)
+    number = machine.hold_slice(cold.pack, command.home_group)
+    machine.changes.streams.add(uid)
+    stream.cold = index.replaced(stream.cold, begin, end, index.packed(cold, number, largest_ms))
+    for each in old:
+        machine.drop_slice(each, command.now_ms)
+    return True
+
+
+def _entries_of(machine: Machine, stream: Stream, cold: ColdSlice) -> tuple[int, int] | None:
+    """Which entries the slice is, to the record and byte: from one to before another; None when it is not exactly some of them."""
+    begin, end = index.first_from(stream.cold, cold.record), index.first_from(stream.cold, cold.record + cold.records)
+    if begin == end:
+        return None
+    entries = machine.index_of(stream)
+    first, last = entries[begin], entries[end - 1]
+    same_begin = (first.record, first.byte) == (cold.record, cold.byte)
+    same_end = (last.record + last.records, last.byte + last.length) == (cold.record + cold.records, cold.byte + cold.length)
+    return (begin, end) if same_begin and same_end else None
+
+
+def _crosses_a_claim(stream: Stream, cold: ColdSlice) -> bool:
+    """Whether a table's claim begins or ends inside: a slice is in one job, or in none."""
+    end = cold.record + cold.records
+    return any(cold.record < bound < end for claim in (stream.tables or {}).values() for bound in (claim.published, claim.claimed))
+
+
+def apply_pack_written(machine: Machine, command: PackWritten, place: int) -> Reply:
+    if command.pack in machine.packs:
+        return Reply(Code.EXISTS)
+    groups = sorted(set(command.groups))
+    machine.changes.packs.add(command.pack)
+    machine.packs[command.pack] = Pack(groups, command.now_ms, 0 if groups else command.now_ms)
+    return Reply(Code.CREATED)
+
+
+def apply_release_pack(machine: Machine, command: ReleasePack, place: int) -> Reply:
+    """The last release condemns the pack; the reply's detail is the time of that, or 0."""
+    pack = machine.packs.get(command.pack)
+    if pack is None:
+        return Reply(Code.NOT_FOUND, detail=0)
+    if command.group in pack.groups:
+        pack.groups.remove(command.group)
+        machine.changes.packs.add(command.pack)
+        if not pack.groups:
+            pack.condemned_ms = max(command.now_ms, pack.written_ms)
+    return Reply(Code.OK, detail=pack.condemned_ms)
+
+
+def apply_pack_deleted(machine: Machine, command: PackDeleted, place: int) -> Reply:
+    pack = machine.packs.get(command.pack)
+    if pack is None:
+        return Reply(Code.NOT_FOUND)
+    if pack.groups:
+        return Reply(Code.NOT_YET)
+    del machine.packs[command.pack]
+    machine.changes.packs.add(command.pack)
+    return Reply(Code.OK)

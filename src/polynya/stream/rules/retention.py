@@ -1,0 +1,180 @@
+"""Retention: what of a stream is kept by itself, and which boundary that makes the first. Pure; the shell proposes the trims."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.base.limits import KIB
+from polynya.stream.commands import BucketRetention, Retention, SetRetention
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.eviction import where_of
+from polynya.stream.rules.lifetimes import is_surely_expired, tail_reply
+from polynya.stream.rules.trimming import Boundary, front_of, tidy
+from polynya.stream.state import index
+from polynya.stream.state.model import Stream
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+_SLACK_BYTES_MIN = 64 * KIB
+ENTRIES_MAX = 4096  # of an index that go at once: letting go of them blocks the loop
+
+
+class Cut(msgspec.Struct, frozen=True, gc=False):
+    """What retention asks of a stream: `boundary` is the first one to be kept, found without reading anything (None: the one there is).
+    `entries`: how many of the index go with it. Inside a slice, a batch or what a fork inherits more is left behind it than should be: records
+    older than `inside_ms`, or those before the one that holds `inside_byte`; 0 none."""
+
+    boundary: Boundary | None = None
+    entries: int = 0
+    inside_ms: int = 0
+    inside_byte: int = 0
+
+
+_NOTHING = Cut()
+
+
+def apply_set_retention(machine: Machine, command: SetRetention, place: int) -> Reply:
+    stream = machine.streams.get(command.name)
+    if stream is None:
+        return machine.absent(command.name)
+    if is_surely_expired(stream, command.now_ms):
+        return Reply(Code.NOT_FOUND)
+    if stream.deleted:
+        return tail_reply(Code.GONE, stream)
+    if command.uid and command.uid != stream.uid:
+        return tail_reply(Code.INCARNATION, stream)
+    set_retention(machine, stream, command.retention)
+    machine.changes.streams.add(stream.uid)
+    return tail_reply(Code.OK, stream)
+
+
+def apply_bucket_retention(machine: Machine, command: BucketRetention, place: int) -> Reply:
+    if command.retention is None:
+        machine.buckets.pop(command.bucket, None)
+    else:
+        machine.buckets[command.bucket] = command.retention
+    return Reply(Code.OK)
+
+
+def set_retention(machine: Machine, stream: Stream, retention: Retention | None) -> None:
+    """Give the stream a retention of its own, or take it away."""
+    if retention is not None:
+        front_of(stream).retention = retention
+        machine.retaining[stream.uid] = stream
+    elif stream.front is not None:
+        stream.front.retention = None
+        machine.retaining.pop(stream.uid, None)
+        tidy(stream)
+
+
+def retention_of(stream: Stream) -> Retention | None:
+    """The stream's own."""
+    return stream.front.retention if stream.front is not None else None
+
+
+def cut_of(stream: Stream, retention: Retention, now_ms: int) -> Cut:
+    """What may go now: whole slices and hot batches of which nothing needs to be kept; and what must be read to tell."""
+    found = (stream.first_record, stream.first_byte)
+    inside_ms = inside_byte = 0
+    if retention.bytes is not None and stream.next_byte - stream.first_byte > retention.bytes:
+        found = max(found, _last_boundary_before_byte(stream, stream.next_byte - retention.bytes))
+        over = stream.next_byte - retention.bytes - found[1]
+        inside_byte = found[1] + over if over > slack_bytes(retention.bytes) and _records_at(stream, found) > 1 else 0
+    before_ms = 0 if retention.age_seconds is None else now_ms - retention.age_seconds * 1000
+    if before_ms > 0 and not _is_young(stream, before_ms):
+        found = max(found, _first_boundary_reaching(stream, before_ms))
+        first_ms = _first_time(stream, found)
+        inside_ms = before_ms if first_ms is not None and first_ms < before_ms - slack_ms(retention) else 0
+    if found[0] == stream.first_record and not (inside_ms or inside_byte):
+        return _NOTHING
+    entries = index.entries_before(stream.cold, found[0])
+    if entries > ENTRIES_MAX:
+        assert stream.cold is not None
+        entries, found = ENTRIES_MAX, index.begin_of(stream.cold, ENTRIES_MAX)
+    return Cut(found if found[0] > stream.first_record else None, entries, inside_ms, inside_byte)
+
+
+def is_due(ghost: Stream, retention: Retention, now_ms: int) -> bool:
+    """Whether an evicted stream has to be looked at. What idle streams have too many bytes of was cut before they went: only another retention
+    finds more."""
+    where = where_of(ghost)
+    if where is None or where.oldest_ms is None:
+        return False
+    if retention.age_seconds is not None and where.oldest_ms < now_ms - retention.age_seconds * 1000:
+        return True
+    return retention.bytes is not None and ghost.next_byte - ghost.first_byte > retention.bytes + slack_bytes(retention.bytes)
+
+
+def _is_young(stream: Stream, before_ms: int) -> bool:
+    """Whether all that is stored is: the usual case, asked of every stream in turn."""
+    if stream.fork is not None and stream.first_record < stream.fork.record:
+        return False
+    if stream.cold is not None:
+        return index.time_ms_first(stream.cold, 0) >= before_ms
+    return stream.hot is None or stream.hot[0].time_ms >= before_ms
+
+
+def slack_ms(retention: Retention) -> int:
+    """How much older than its age records may be that share a slice with younger ones: it has to be read to tell them apart."""
+    return max(1000, (retention.age_seconds or 0) * 250)
+
+
+def slack_bytes(kept: int) -> int:
+    """How much more than should be kept may be, in a piece that has to be read to be told apart."""
+    return max(_SLACK_BYTES_MIN, kept // 4)
+
+
+def _records_at(stream: Stream, at: Boundary) -> int:
+    """How many records the piece has from its record at `at` on."""
+    hot = stream.hot
+    if hot and at[0] >= hot[0].record:
+        batch = hot[bisect_right(hot, at[0], key=lambda each: each.record) - 1]
+        return batch.record + batch.records - at[0]
+    number = index.holding(stream.cold, at[0])
+    if stream.cold is not None and number >= 0:
+        return index.end_of(stream.cold, number)[0] - at[0]
+    return stream.fork.record - at[0] if stream.fork is not None else 0
+
+
+def _last_boundary_before_byte(stream: Stream, byte: int) -> Boundary:
+    """The last one whose byte is `byte` or less: of a hot batch, a slice, or the fork point."""
+    if byte >= stream.next_byte:
+        return stream.next_record, stream.next_byte
+    hot = stream.hot
+    if hot and hot[0].byte <= byte:
+        batch = hot[bisect_right(hot, byte, key=lambda each: each.byte) - 1]
+        return batch.record, batch.byte
+    number = index.holding_byte(stream.cold, byte)
+    if stream.cold is not None and number >= 0:
+        return index.begin_of(stream.cold, number)
+    fork = stream.fork
+    return (fork.record, fork.byte) if fork is not None and fork.byte <= byte else (0, 0)
+
+
+def _first_boundary_reaching(stream: Stream, time_ms: int) -> Boundary:
+    """The one before which everything was appended before `time_ms`."""
+    number = index.first_reaching(stream.cold, time_ms)
+    if number == 0 and stream.fork is not None and stream.created_ms >= time_ms:
+        return 0, 0  # some of what is inherited may be as young
+    if stream.cold is not None and number < index.count(stream.cold):
+        return index.begin_of(stream.cold, number)
+    hot = stream.hot or []
+    at = bisect_left(hot, time_ms, key=lambda each: each.time_ms)
+    return (hot[at].record, hot[at].byte) if at < len(hot) else (stream.next_record, stream.next_byte)
+
+
+def _first_time(stream: Stream, at: Boundary) -> int | None:
+    """A time before which the record at this boundary was surely not appended later; None when nothing lies behind the boundary, or it is
+    the time of a hot batch."""
+    record = at[0]
+    if record >= stream.next_record or (stream.hot and record >= stream.hot[0].record):
+        return None
+    if stream.fork is not None and record < stream.fork.record:
+        return 0  # known to the source alone
+    if stream.cold is None:
+        return None
+    return index.time_ms_first(stream.cold, max(0, index.holding(stream.cold, record)))

@@ -1,0 +1,260 @@
+"""Tables: which records a table's job may take (in the streams' groups), and which job a table has reached (in the meta group; F23, F26).
+
+A job opens in the meta group, then claims in every group, then commits in the meta group by one compare-and-swap. A claim of a
+committed job is published; a claim of a job that never committed is made anew by the next one. The next job's claim command decides
+which, from the number of the last committed job: so nothing has to be sent back to the groups after a commit, and a crash anywhere
+leaves nothing to repair. Both rest on this: a job is given to a driver only after every group has applied its `ClaimRanges`,
+and from then on (`planned`) the job claims nothing more. A planner that dies before that leaves a job that the next one abandons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polynya.stream.commands import ClaimRanges, ColdSlice, TableAbandon, TableCommit, TableCreate, TableOpen, TablePlanned
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.eviction import lags, stubs
+from polynya.stream.state import index, record_gaps
+from polynya.stream.state.model import Claim, Stream
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+LAG_STREAMS = 512  # looked at in one go: some milliseconds
+
+
+class Table(msgspec.Struct, array_like=True, gc=False):
+    """A table as the meta group keeps it. Pointers are object keys of Iceberg metadata, "" before the first commit."""
+
+    uid: int
+    name: str
+    prefix: str  # of canonical stream names
+    created_ms: int
+    job: int = 0  # the last one that was opened
+    committed: int = 0  # the last one that committed; an open job is `job` when it is larger and not abandoned
+    abandoned: bool = False
+    planned: bool = False  # every group has claimed for the open job: its ranges never change any more
+    opened_ms: int = 0
+    main: str = ""
+    dlq: str = ""
+    attempt: str = ""  # of the last commit: its repeat succeeds
+    committed_ms: int = 0
+    rows: int = 0
+    dlq_rows: int = 0
+    result: str = ""  # key of the last committed job's result object
+
+    @property
+    def open(self) -> bool:
+        return self.job > self.committed and not self.abandoned
+
+
+class Range(msgspec.Struct, array_like=True, gc=False):
+    """A stream's part of a job: whole slices of its index."""
+
+    uid: int
+    name: str
+    content_type: str
+    encoding: int
+    slices: list[ColdSlice]
+
+
+class Lag(msgspec.Struct, array_like=True, gc=False):
+    """How far a table is behind the streams of one group."""
+
+    streams: int = 0
+    records: int = 0  # not in the table yet
+    since_ms: int = 0  # append time of the oldest of them; 0: none, or unknown
+    skipped: int = 0  # records that were trimmed before the table took them, of streams that are there
+    group: int = 0
+    slices: int = 0  # that hold those records, as far as they are cold …
+    bytes: int = 0  # … and the payload of these
+
+
+def apply_create(machine: Machine, command: TableCreate, place: int) -> Reply:
+    """CREATED, EXISTS (same name and prefix), EXISTS_DIFFERENT (the name, or the prefix, is another table's). Detail: the table."""
+    for table in machine.tables.values():
+        if table.name == command.name or table.prefix == command.prefix:
+            same = table.name == command.name and table.prefix == command.prefix
+            return Reply(Code.EXISTS if same else Code.EXISTS_DIFFERENT, table.uid, detail=table)
+    uid = machine.next_uid()
+    machine.tables[uid] = table = Table(uid, command.name, command.prefix, command.now_ms)
+    return Reply(Code.CREATED, uid, detail=table)
+
+
+def apply_open(machine: Machine, command: TableOpen, place: int) -> Reply:
+    """A new job (CREATED), or the one that is open (OK). Detail: the table."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if not table.open:
+        table.job += 1
+        table.abandoned = table.planned = False
+        table.opened_ms = command.now_ms
+        return Reply(Code.CREATED, table.uid, detail=table)
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_planned(machine: Machine, command: TablePlanned, place: int) -> Reply:
+    """All groups have claimed for this job. NOT_YET: it is not open any more."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if not table.open or table.job != command.job:
+        return Reply(Code.NOT_YET, table.uid, detail=table)
+    table.planned = True
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_commit(machine: Machine, command: TableCommit, place: int) -> Reply:
+    """Move both pointers and the job number at once. OK, DUPLICATE (this very attempt had), NOT_YET (another won). Detail: the table."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if table.committed == command.job and table.attempt == command.attempt:
+        return Reply(Code.DUPLICATE, table.uid, detail=table)
+    if not table.open or not table.planned or table.job != command.job or (table.main, table.dlq) != (command.base_main, command.base_dlq):
+        return Reply(Code.NOT_YET, table.uid, detail=table)
+    table.committed = command.job
+    table.main, table.dlq, table.attempt = command.main, command.dlq, command.attempt
+    table.committed_ms, table.result = command.now_ms, command.result
+    table.rows += command.rows
+    table.dlq_rows += command.dlq_rows
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_abandon(machine: Machine, command: TableAbandon, place: int) -> Reply:
+    """The open job will never commit; the next one claims anew. Idempotent."""
+    table = machine.tables.get(command.table)
+    if table is None:
+        return Reply(Code.NOT_FOUND)
+    if table.open and table.job == command.job:
+        table.abandoned = True
+    return Reply(Code.OK, table.uid, detail=table)
+
+
+def apply_claim(machine: Machine, command: ClaimRanges, place: int) -> Reply:
+    """Claim what is cold and in no table yet, at most about `bytes_max`. Detail: [Range, …].
+
+    NOT_YET: a later job has claimed here already. Not `fresh`: the job is planned; its ranges as they were claimed, less the streams
+    that are gone."""
+    if command.job < machine.claimed_jobs.get(command.table, 0):
+        return Reply(Code.NOT_YET)
+    machine.claimed_jobs[command.table] = command.job
+    ranges: list[Range] = []
+    left = command.bytes_max
+    for stream in machine.in_order():
+        claim = stream.tables.get(command.table) if stream.tables else None
+        member = _belongs(stream.name, command.prefix, command.without) and not _is_taken_over(stream, command.table)
+        if claim is not None and claim.job != command.job:
+            machine.changes.streams.add(stream.uid)
+            if claim.job <= command.committed:
+                claim.published, claim.skipped, claim.skipping = claim.claimed, claim.skipped + claim.skipping, 0
+            elif member:
+                claim.claimed, claim.skipping = claim.published, 0
+            else:
+                claim.job = command.job  # a longer prefix takes the stream over where this claim ends: it is claimed again as it was
+        if not stream.cold:
+            continue
+        if claim is None or claim.job != command.job:
+            if not member or left <= 0 or not command.fresh:
+                continue
+            claim = _claim(stream, command, claim)
+            machine.changes.streams.add(stream.uid)
+        first, end = index.first_from(stream.cold, claim.published), index.first_from(stream.cold, claim.claimed)
+        taken = machine.index_of(stream)[first:end]
+        if taken:
+            left -= sum(cold.stored for cold in taken)
+            ranges.append(Range(stream.uid, stream.name, stream.content_type, stream.encoding, taken))
+    return Reply(Code.OK, detail=ranges)
+
+
+def _is_taken_over(stream: Stream, table: int) -> bool:
+    """Whether another table claimed here after this one did: a planner that has not heard of it must not take its records."""
+    return stream.tables is not None and table in stream.tables and next(reversed(stream.tables)) != table
+
+
+def _claim(stream: Stream, command: ClaimRanges, claim: Claim | None) -> Claim:
+    """Take all that is cold now; a table new to the stream begins where another's last claim ended."""
+    assert stream.cold is not None
+    end = index.end_of(stream.cold, -1)[0]
+    if stream.tables is None:
+        stream.tables = {}
+    if claim is None:
+        begin = max((other.claimed for other in stream.tables.values()), default=0)
+        claim = stream.tables[command.table] = Claim(begin, begin, 0)
+    claim.skipping = record_gaps.between(_own_from(stream, claim.published), _available_from(stream, claim.published))
+    claim.claimed = max(end, claim.published)
+    claim.job = command.job
+    return claim
+
+
+def lag_of(machine: Machine, table: int, prefix: str, without: list[str], committed: int) -> Iterator[Lag]:
+    """How far the table is behind this group's streams: the same `Lag` again and again, complete when nothing more comes. In between the
+    group may change: what it had at the beginning is counted, but for streams that are gone."""
+    lag = Lag(group=machine.group)
+    for number, stream in enumerate(list(machine.streams.values()), 1):
+        if number % LAG_STREAMS == 0:
+            yield lag
+        if machine.by_uid.get(stream.uid) is not stream:
+            continue
+        claim = stream.tables.get(table) if stream.tables else None
+        if not _belongs(stream.name, prefix, without):
+            if claim is not None and claim.job > committed:  # taken over since: what it claimed before, and is there, is still its own
+                begin = _available_from(stream, claim.published)
+                lag.records += record_gaps.between(begin, claim.claimed)
+            continue
+        lag.streams += 1
+        begin = 0 if claim is None else claim.claimed if claim.job <= committed else claim.published
+        if claim is not None:
+            lag.skipped += claim.skipped + (claim.skipping if claim.job <= committed else 0)
+        wanted = _own_from(stream, begin)
+        begin = _available_from(stream, begin)
+        lag.skipped += record_gaps.between(wanted, begin)
+        if begin < stream.next_record:
+            lag.records += stream.next_record - begin - record_gaps.missing(stream, begin)
+            since = _time_of(machine, stream, begin)
+            lag.since_ms = min(lag.since_ms or since, since)
+            first = index.first_from(stream.cold, begin)
+            if stream.cold is not None and first < index.count(stream.cold):
+                lag.slices += index.count(stream.cold) - first
+                lag.bytes += index.end_of(stream.cold, -1)[1] - index.begin_of(stream.cold, first)[1]
+    for number, (name, stub) in enumerate(stubs(machine), 1):
+        if number % LAG_STREAMS == 0:
+            yield lag
+        if not _belongs(name, prefix, without) or name not in machine.evicted:
+            continue
+        lag.streams += 1
+        if lags(stub, table):
+            lag.records += record_gaps.between(stub.first_record, stub.next_record)
+            lag.slices, lag.bytes = lag.slices + 1, lag.bytes + stub.next_byte - stub.first_byte
+            lag.since_ms = min(lag.since_ms or stub.created_ms, stub.created_ms + (stub.oldest or 0))
+    yield lag
+
+
+def _own_from(stream: Stream, record: int) -> int:
+    """`record`, or where the stream's own records begin: inherited ones are rows of the source only."""
+    return max(record, stream.fork.record) if stream.fork is not None else record
+
+
+def _available_from(stream: Stream, record: int) -> int:
+    """The first record from this one on that is stored: a slice that is trimmed in part is taken as a whole."""
+    record = _own_from(stream, record)
+    at = index.first_from(stream.cold, record)
+    if stream.cold is not None and at < index.count(stream.cold):
+        return index.begin_of(stream.cold, at)[0]
+    return max(record, stream.hot[0].record) if stream.hot else max(record, stream.next_record)
+
+
+def _time_of(machine: Machine, stream: Stream, record: int) -> int:
+    if stream.cold is not None:
+        cold = machine.index_of(stream)[max(0, index.holding(stream.cold, record))]
+        if cold.record + cold.records > record:
+            return cold.time_ms or stream.activity_ms
+    return stream.hot[0].time_ms if stream.hot else stream.activity_ms
+
+
+def _belongs(name: str, prefix: str, without: list[str]) -> bool:
+    return name.startswith(prefix) and not any(name.startswith(longer) for longer in without)

@@ -1,0 +1,169 @@
+"""The front of streams: trimming it, and letting go of what lies before it (F17, F20).
+
+A trim moves the first kept boundary, to any record. What was stored goes in whole pieces: a slice of a pack, or a hot batch, when all of
+it lies before the boundary and no fork inherits any of it. What a fork needs of cold slices is moved to the stream's past, which nobody
+but forks reads; hot batches that a fork needs stay until they are flushed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from polynya.stream.commands import Trim, Unpin
+from polynya.stream.read_plan import locate
+from polynya.stream.replies import Code, Reply
+from polynya.stream.state import index, record_gaps
+from polynya.stream.state.model import Front, Stream
+from polynya.stream.subscriptions.links import note_trim
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+Boundary = tuple[int, int]  # record, byte
+Span = tuple[int, int]  # records, from and to before
+
+
+def apply_trim(machine: Machine, command: Trim, place: int) -> Reply:
+    """Each cut by itself; see `Trim` for the reply's detail."""
+    if machine.evicted and any(name in machine.evicted for name in command.names):
+        return Reply(Code.EVICTED)
+    return Reply(Code.OK, detail=[_trim(machine, uid, (record, byte), command.now_ms) for uid, record, byte in command.cuts])
+
+
+def _trim(machine: Machine, uid: int, cut: Boundary, now_ms: int) -> tuple[int, int, int, int] | None:
+    stream = machine.by_uid.get(uid)
+    if stream is None or stream.deleted:
+        return None
+    first, first_byte = stream.first_record, stream.first_byte
+    if cut[0] > first:
+        found = boundary(stream, cut)
+        if found is None:
+            return None
+        stream.first_record, stream.first_byte = found
+        machine.changes.streams.add(uid)
+        if stream.links is not None:
+            note_trim(machine.subscriptions, stream)
+        release_front(machine, stream, now_ms)
+    return stream.first_record, stream.first_byte, stream.first_record - first, stream.first_byte - first_byte
+
+
+def boundary(stream: Stream, at: Boundary) -> Boundary | None:
+    """Where the record `at[0]` begins. Inside a cold slice, or in what a fork inherits, that cannot be told here: then `at[1]` is taken
+    if it can be true. None: there is no such boundary."""
+    record, byte = at = record_gaps.behind(stream, stream.cold, at, (stream.next_record, stream.next_byte))
+    if record >= stream.next_record:
+        return (stream.next_record, stream.next_byte) if record == stream.next_record else None
+    if stream.hot and record >= stream.hot[0].record:
+        return locate(stream.hot, record, -1, whole_records=True)[1:]
+    fork = stream.fork
+    if fork is not None and record <= fork.record:
+        low, high = (stream.first_record, stream.first_byte), (fork.record, fork.byte)
+    else:
+        number = index.holding(stream.cold, record)
+        if stream.cold is None or number < 0:
+            return None
+        low, high = index.begin_of(stream.cold, number), index.end_of(stream.cold, number)
+    for known in (low, high):
+        if record == known[0]:
+            return known
+    return at if low[1] < byte < high[1] and byte >= stream.first_byte else None
+
+
+def release_front(machine: Machine, stream: Stream, now_ms: int) -> None:
+    """Let go of all before the first kept record that no fork needs. To be called when that record, or the pins, have changed."""
+    needed = _needed(stream)
+    _release_cold(machine, stream, needed, now_ms)
+    _release_hot(machine, stream, needed)
+    fork = stream.fork
+    if fork is None or stream.first_record < fork.record or (stream.front is not None and stream.front.detached):
+        return
+    if not needed or needed[0][0] >= fork.record:
+        front_of(stream).detached = True
+        machine.send(fork.source_uid >> 48, Unpin(fork.source_uid, fork.attempt, now_ms))
+
+
+def release_past(machine: Machine, stream: Stream, now_ms: int) -> None:
+    """The stream goes: what it kept for forks alone, too."""
+    if stream.front is not None and stream.front.past is not None:
+        past, stream.front.past = stream.front.past, None
+        for number in index.pack_numbers(past):
+            machine.drop_slice(number, now_ms)
+
+
+def past_of(stream: Stream) -> bytes:
+    """The slices before the first kept record that forks need."""
+    return (stream.front.past if stream.front is not None else None) or b""
+
+
+def front_of(stream: Stream) -> Front:
+    """The stream's `Front`, made if it has none."""
+    if stream.front is None:
+        stream.front = Front()
+    return stream.front
+
+
+def tidy(stream: Stream) -> None:
+    """A `Front` with nothing in it goes."""
+    if stream.front is not None and stream.front == Front():
+        stream.front = None
+
+
+def _needed(stream: Stream) -> list[Span]:
+    """The records that forks inherit, as disjoint spans in order."""
+    ends: dict[int, int] = {}  # by where they begin: of very many forks nearly all begin with the same record
+    for pin in (stream.pins or {}).values():
+        begin, end = pin.first_record, pin.record + (pin.prefix > 0)
+        if end > ends.get(begin, begin):
+            ends[begin] = end
+    spans: list[Span] = []
+    for begin, end in sorted(ends.items()):
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def _release_cold(machine: Machine, stream: Stream, needed: Sequence[Span], now_ms: int) -> None:
+    gone = index.entries_before(stream.cold, stream.first_record)
+    old = past_of(stream)
+    if not gone and not old:
+        return
+    size = gone * index.ENTRY_BYTES
+    cold = stream.cold or b""
+    past = old + cold[:size]
+    stream.cold = cold[size:] or None
+    kept: list[bytes] = []
+    dropped: list[int] = []
+    numbers = index.pack_numbers(past)
+    for at, number in enumerate(numbers):
+        if _overlaps(needed, index.begin_of(past, at)[0], index.end_of(past, at)[0]):
+            kept.append(past[at * index.ENTRY_BYTES : (at + 1) * index.ENTRY_BYTES])
+        else:
+            dropped.append(number)
+    if kept or old:
+        front_of(stream).past = b"".join(kept) or None
+        tidy(stream)
+    for number in dropped:
+        machine.drop_slice(number, now_ms)
+
+
+def _overlaps(spans: Sequence[Span], begin: int, end: int) -> bool:
+    at = bisect_right(spans, begin, key=lambda span: span[1])
+    return at < len(spans) and spans[at][0] < end
+
+
+def _release_hot(machine: Machine, stream: Stream, needed: Sequence[Span]) -> None:
+    hot = stream.hot
+    if not hot or hot[0].record >= stream.first_record or (needed and needed[-1][1] > hot[0].record):
+        return
+    gone = bisect_right(hot, stream.first_record, key=lambda batch: batch.record + batch.records)
+    if gone == len(hot):
+        machine.hot_bytes -= stream.next_byte - hot[0].byte
+        stream.hot = None
+        del machine.hot[stream.uid]
+    elif gone:
+        machine.hot_bytes -= hot[gone].byte - hot[0].byte
+        stream.hot = hot[gone:]

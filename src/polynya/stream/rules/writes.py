@@ -1,0 +1,264 @@
+"""Create and append: the rules of what may be written, in the order in which they are asked (R34, R42 to R46)."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import TYPE_CHECKING, TypeAlias
+
+from polynya.base.offsets import format_token
+from polynya.stream.commands import Append, Bundle, Create, Fork, Retention
+from polynya.stream.replies import Code, Reply
+from polynya.stream.rules.lifetimes import is_expired, is_surely_expired, let_go, tail_reply
+from polynya.stream.rules.producers import accept_producer, judge_producer, last_of, producer_key, repeat_of
+from polynya.stream.rules.retention import retention_of, set_retention
+from polynya.stream.state.model import HotBatch, Stream
+from polynya.stream.subscriptions.links import link_created, note_append
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+Value: TypeAlias = str | int | None  # of a setting
+
+
+def media_type(content_type: str) -> str:
+    """What is compared of a content type: the media type in lower case, without its parameters."""
+    return content_type.split(";", 1)[0].strip().lower()
+
+
+def apply_append(machine: Machine, command: Append, place: int) -> Reply:
+    """The hot path: about 2 us with a producer. Nothing is changed before everything was asked."""
+    stream = machine.streams.get(command.name)
+    if stream is None:
+        return machine.absent(command.name)
+    now_ms = command.now_ms
+    producer = command.producer
+    batch = command.batch
+    if stream.deleted or stream.closed or command.incarnation or stream.expires_at_ms is not None or stream.ttl_seconds is not None:
+        reply = _judge_state(stream, command)
+        if reply is not None:
+            return reply
+    content_type = command.content_type
+    if batch is not None and content_type != stream.content_type and media_type(content_type) != media_type(stream.content_type):
+        return other_type(stream)
+    stream_seq = command.stream_seq
+    # str compares by code point, which is the bytewise order of UTF-8.
+    if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
+        refusal = None if producer is None else judge_producer(stream, producer, now_ms)
+        return refusal or tail_reply(Code.SEQ_REGRESSION, stream)
+    record = -1 if batch is None else stream.next_record
+    if producer is not None:
+        reply = accept_producer(stream, producer, now_ms, record, 0 if batch is None else batch.records)
+        if reply is not None:
+            return reply
+    machine.changes.streams.add(stream.uid)
+    if batch is not None:
+        add_batch(machine, stream, command, place)
+    if stream_seq is not None:
+        stream.stream_seq = stream_seq
+    stream.activity_ms = now_ms
+    if command.close:
+        stream.closed = True
+        if producer is not None:
+            stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
+    if producer is None:
+        return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, -1, -1, -1, -1, record)
+    last = producer.sequence_last
+    if last < 0:
+        last = producer.sequence
+    return Reply(0, stream.uid, stream.next_record, stream.next_byte, stream.closed, producer.epoch, last, -1, -1, record)
+
+
+def other_type(stream: Stream) -> Reply:
+    """The refusal of another content type than the stream's, which is the reply's detail."""
+    reply = tail_reply(Code.CONTENT_TYPE, stream)
+    reply.detail = stream.content_type
+    return reply
+
+
+def apply_bundle(machine: Machine, bundle: Bundle, place: int) -> Reply:
+    """Each as if it were alone."""
+    replies, log_ms = [], machine.log_ms
+    for number, command in enumerate(bundle.commands, place):
+        replies.append(apply_append(machine, command, number))
+        if command.now_ms > log_ms:
+            machine.log_ms = log_ms = command.now_ms
+    return Reply(Code.OK, detail=replies)
+
+
+def _judge_state(stream: Stream, command: Append) -> Reply | None:
+    """What deletion, expiry, the precondition and closing say to an append; None when it may go on."""
+    if stream.deleted:
+        return tail_reply(Code.GONE, stream)
+    if is_surely_expired(stream, command.now_ms):
+        return Reply(Code.NOT_FOUND)
+    if command.incarnation and command.incarnation != stream.uid:
+        return tail_reply(Code.INCARNATION, stream)
+    if not stream.closed:
+        return None
+    producer = command.producer
+    if producer is not None:
+        if stream.closed_by == (producer_key(producer), producer.epoch, producer.sequence):
+            return repeat_of(stream, producer)
+    elif command.batch is None:
+        return tail_reply(Code.ALREADY_CLOSED, stream)
+    return tail_reply(Code.CLOSED, stream)
+
+
+def add_batch(machine: Machine, stream: Stream, command: Append | Create, place: int) -> None:
+    """Put the command's batch at the stream's tail."""
+    batch = command.batch
+    assert batch is not None
+    producer = command.producer
+    hot = HotBatch(
+        stream.next_record,
+        stream.next_byte,
+        batch.records,
+        batch.payload,
+        batch.lengths,
+        batch.crc,
+        command.now_ms,
+        batch.record_time_ms_max,
+        batch.encoding,
+        place,
+        None if producer is None else (producer.id, producer.epoch, producer.sequence),
+        batch.flags,
+    )
+    size = len(batch.payload)
+    stream.next_record += batch.records
+    stream.next_byte += size
+    machine.hot_bytes += size
+    if stream.hot:
+        stream.hot.append(hot)
+    else:
+        stream.hot = [hot]
+        machine.hot[stream.uid] = stream
+    if stream.links is not None:
+        note_append(machine.subscriptions, stream)
+
+
+def apply_create(machine: Machine, command: Create, place: int) -> Reply:
+    """CREATED, or EXISTS when the same configuration is there. A fork that gets another answer than CREATED did not happen."""
+    known = machine.streams.get(command.name)
+    if known is None and command.name in machine.evicted:
+        return Reply(Code.EVICTED)
+    replaces = known is not None and not known.deleted and is_expired(known, command.now_ms) and not known.pins
+    if known is not None and not replaces:
+        return judge_known(known, command, over=is_expired(known, command.now_ms))
+    reply = _judge_new(machine, command)
+    if reply is not None:
+        return reply
+    if known is not None:
+        let_go(machine, known, command.now_ms)
+    stream = _new_stream(machine, command)
+    batch = command.batch
+    producer = command.producer
+    record = -1
+    if batch is not None:
+        record = stream.next_record
+        add_batch(machine, stream, command, place)
+    reply = Reply(Code.CREATED, stream.uid, stream.next_record, stream.next_byte, stream.closed, first_record=record)
+    if producer is not None:
+        refusal = accept_producer(stream, producer, command.now_ms, record, 0 if batch is None else batch.records)
+        assert refusal is None, "a first sequence on a new stream is taken"
+        reply.producer_epoch, reply.producer_sequence = producer.epoch, last_of(producer)
+        if command.closed:
+            stream.closed_by = (producer_key(producer), producer.epoch, producer.sequence)
+    return reply
+
+
+def judge_known(stream: Stream, command: Create, *, over: bool) -> Reply:
+    """Create of a name that is taken: the same configuration is no error, and the same attempt at a fork is what made it. `over`: its time is. EXISTS
+    has the stream's content type as its detail: one that is spelled otherwise is no other. EXISTS_DIFFERENT has the `differences`."""
+    if command.fork is not None and stream.fork is not None and command.fork.attempt == stream.fork.attempt:
+        return tail_reply(Code.CREATED, stream)
+    if stream.deleted or over:
+        pending = any(not pin.confirmed for pin in (stream.pins or {}).values())
+        return tail_reply(Code.ATTEMPT_PENDING if pending else Code.GONE, stream)
+    found = differences(stream, command)
+    reply = tail_reply(Code.EXISTS_DIFFERENT if found else Code.EXISTS, stream)
+    reply.detail = found or stream.content_type
+    return reply
+
+
+def _judge_new(machine: Machine, command: Create) -> Reply | None:
+    fork, producer = command.fork, command.producer
+    if fork is not None and fork.attempt in machine.attempts:
+        return Reply(Code.ATTEMPT_REFUSED)
+    if producer is not None and producer.sequence != 0:
+        return Reply(Code.PRODUCER_GAP, producer_epoch=producer.epoch, expected_sequence=0, received_sequence=producer.sequence)
+    return None
+
+
+def _new_stream(machine: Machine, command: Create) -> Stream:
+    fork = command.fork
+    stream = Stream(
+        uid=machine.next_uid(),
+        name=command.name,
+        content_type=intern(command.content_type),  # few are different
+        encoding=command.encoding,
+        created_ms=command.now_ms,
+        activity_ms=command.now_ms,
+        closed=command.closed,
+        ttl_seconds=command.ttl_seconds,
+        expires_at_ms=command.expires_at_ms,
+        stream_seq=command.stream_seq,
+        fork=fork,
+    )
+    if fork is not None:
+        stream.next_record, stream.next_byte = fork.record, fork.byte
+        stream.first_record, stream.first_byte = fork.first_record, fork.first_byte
+    if command.retention is not None:
+        set_retention(machine, stream, command.retention)
+    machine.streams[stream.name] = stream
+    machine.by_uid[stream.uid] = stream
+    machine.changes.streams.add(stream.uid)
+    if machine.subscriptions.watches:
+        link_created(machine.subscriptions, stream)
+    return stream
+
+
+def differences(stream: Stream, command: Create) -> list[tuple[str, Value]]:
+    """The settings for which a PUT asks something else than what is there (R11, R12), with the stream's own values; none: it asks for the same.
+
+    A fork that names no content type or lifetime inherits them: that is the same. A retention counts when one is named: it may have been
+    changed since. The source of a fork is not told: who may create the one need not know the other."""
+    fork = command.fork
+    found: list[tuple[str, Value]] = []
+    if (fork is None or command.content_type) and media_type(command.content_type) != media_type(stream.content_type):
+        found.append(("content_type", stream.content_type))
+    if fork is None or command.ttl_seconds is not None or command.expires_at_ms is not None:
+        if command.ttl_seconds != stream.ttl_seconds:
+            found.append(("ttl_seconds", stream.ttl_seconds))
+        if command.expires_at_ms != stream.expires_at_ms:
+            found.append(("expires_at_ms", stream.expires_at_ms))
+    if command.closed != stream.closed:
+        found.append(("closed", stream.closed))
+    return found + _retention_differences(retention_of(stream), command.retention) + _fork_differences(stream.fork, fork)
+
+
+def _retention_differences(known: Retention | None, asked: Retention | None) -> list[tuple[str, Value]]:
+    if asked is None or asked == known:
+        return []
+    if known is None:
+        return [("retention", None)]
+    found: list[tuple[str, Value]] = []
+    if asked.age_seconds != known.age_seconds:
+        found.append(("retention_age", known.age_seconds))
+    if asked.bytes != known.bytes:
+        found.append(("retention_bytes", known.bytes))
+    return found
+
+
+def _fork_differences(known: Fork | None, asked: Fork | None) -> list[tuple[str, Value]]:
+    if known is None or asked is None:
+        return [] if known is asked else [("is_fork", known is not None)]
+    if known.source_name != asked.source_name:
+        return [("fork_source", None)]
+    found: list[tuple[str, Value]] = []
+    offset = asked.requested_offset
+    at_fork_point = not known.requested_offset and offset == format_token(known.record, known.byte)
+    if offset not in ("", known.requested_offset) and not at_fork_point:
+        found.append(("fork_offset", known.requested_offset or format_token(known.record, known.byte)))
+    if asked.requested_sub_offset != known.requested_sub_offset:
+        found.append(("fork_sub_offset", known.requested_sub_offset))
+    return found

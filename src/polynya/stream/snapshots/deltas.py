@@ -1,0 +1,250 @@
+"""Deltas: what of a group's state changed since another snapshot, with tombstones; and how they are merged without looking into what they hold
+(F12, docs/formats/group-state.md).
+
+A delta is `u32` length of its head, the head (`Head`, msgpack), then the streams that changed, one msgpack array each. They may be written in
+several slices while the log goes on: of two with the same uid the later one counts, and what is gone at the end is in the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw, structs
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX
+from polynya.stream.rules.eviction import stream_or_ghost, stub_of
+from polynya.stream.snapshots import encode as snapshots
+from polynya.stream.snapshots.encode import Image
+from polynya.stream.state import index
+from polynya.stream.state.changes import Changes
+from polynya.stream.state.model import Held
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions.state import Image as Subscribed
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+VERSION = 1
+_LENGTH = Struct("<I")
+_MANY = Struct(">BI")  # msgpack: an array of so many
+_encode = msgspec.msgpack.encode
+_FIELDS = Image.__struct_fields__
+_ONE_BY_ONE = ("outbox", "attempts", "held", "packs", "released", "streams", "subscriptions")  # all others are in every snapshot whole
+
+
+class Gone(msgspec.Struct, array_like=True, gc=False):
+    """Tombstones: keys of what is no more."""
+
+    streams: list[int] = []
+    messages: list[int] = []
+    held: list[str] = []
+    packs: list[str] = []
+    homes: list[str] = []
+
+
+class Head(msgspec.Struct, array_like=True, gc=False):
+    """`image` has of the parts in `_ONE_BY_ONE` what changed, no streams, and all other parts whole. Fields are only appended, and with
+    defaults."""
+
+    version: int
+    image: Raw
+    gone: Gone
+    watched: bool  # the image's registrations, graves and dropped are what they are now; else they have not changed
+    streams: int  # how many follow
+
+
+class _Uid(msgspec.Struct, array_like=True, gc=False):
+    """The first field of a stream, or of a message of the outbox."""
+
+    uid: int
+
+
+class _Home(msgspec.Struct, array_like=True, gc=False):
+    """The first fields of a subscription."""
+
+    id: str
+    uid: int
+
+
+_uid_of = msgspec.msgpack.Decoder(_Uid).decode
+_home_of = msgspec.msgpack.Decoder(_Home).decode
+_list_of = msgspec.msgpack.Decoder(list[Raw]).decode
+_head_of = msgspec.msgpack.Decoder(Head).decode
+_held_of = msgspec.msgpack.Decoder(dict[str, Held]).decode
+_packs_of = msgspec.msgpack.Decoder(dict[str, Raw]).decode
+_names_of = msgspec.msgpack.Decoder(list[str]).decode
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------------------
+
+
+def encode_streams(machine: Machine, keys: Iterator[int | str], bytes_max: int = 1 << 62) -> tuple[int, bytes]:
+    """How many of the next of these streams are there, and they, one behind the other: until there are so many bytes or no more keys. A key is a
+    uid, or the name of a stream that is evicted."""
+    parts: list[bytes] = []
+    size = 0
+    for key in keys:
+        stream = stream_or_ghost(machine, key)
+        if stream is not None:
+            parts.append(_encode(snapshots.without_payload(stream)))
+            size += len(parts[-1])
+            if size >= bytes_max:
+                break
+    return len(parts), b"".join(parts)
+
+
+def encode_head(machine: Machine, changes: Changes, streams: int, *, whole: bool) -> bytes:
+    """What comes before the streams. `whole`: of a delta that builds on nothing, in which all is named."""
+    watched = whole or changes.watched
+    subscribed = links.encode_image(machine.subscriptions)
+    homes = [home for home in subscribed.homes if whole or home.id in changes.homes]
+    image = snapshots.image_of(machine)
+    image.outbox = snapshots.outbox_of(machine, None if whole else changes.messages)
+    image.attempts = list(machine.attempts) if whole else changes.attempts
+    image.released = list(machine.released) if whole else changes.released
+    image.held = {pack: held for pack, held in machine.held.items() if whole or pack in changes.held}
+    image.packs = {pack: machine.packs[pack] for pack in machine.packs if whole or pack in changes.packs}
+    image.subscriptions = structs.replace(subscribed, homes=homes) if watched else Subscribed(homes, [], [], [])
+    away = {stub.uid for name in changes.evicted if (stub := stub_of(machine, name)) is not None}
+    gone = Gone(
+        sorted(uid for uid in changes.streams if uid not in machine.by_uid and uid not in away),
+        sorted(changes.messages - machine.outbox.keys()),
+        sorted(changes.held - machine.held.keys()),
+        sorted(changes.packs - machine.packs.keys()),
+        sorted(changes.homes - machine.subscriptions.homes.keys()),
+    )
+    head = _encode(Head(VERSION, Raw(_encode(image)), gone, watched, streams))
+    return _LENGTH.pack(len(head)) + head
+
+
+# --- merging -----------------------------------------------------------------------------------------------------------------------
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """The body of one snapshot. A base, and a delta that builds on nothing (`root`), need no part before them."""
+
+    body: bytes
+    delta: bool = False
+    root: bool = True
+
+
+def merge(parts: Sequence[Part]) -> bytes:
+    """One body for all of them: that of a base if the first is a root, else that of a delta. The same bytes as if it had been written at
+    once. Raises CorruptData."""
+    if len(parts) == 1 and not parts[0].delta:
+        return parts[0].body
+    try:
+        merged = _Merged()
+        for part in parts:
+            if part.delta:
+                merged.add_delta(part.body)
+            else:
+                merged.add_base(part.body)
+        return merged.base() if parts[0].root else merged.delta()
+    except (msgspec.MsgspecError, ValueError, IndexError) as error:
+        raise CorruptData(f"a part of a group snapshot cannot be decoded: {error}") from error
+
+
+class _Merged:
+    """Keys and undecoded values."""
+
+    def __init__(self) -> None:
+        self.image: list[Raw] = []
+        self.streams: dict[int, Raw] = {}
+        self.messages: dict[int, Raw] = {}
+        self.held: dict[str, Held] = {}
+        self.packs: dict[str, Raw] = {}
+        self.homes: dict[str, tuple[int, Raw]] = {}  # with their uids
+        self.attempts: list[str] = []
+        self.released: list[str] = []
+        self.watches: list[Raw] = []  # graves, registrations, dropped
+        self.watched = False
+        self.gone = [set[Any](), set[Any](), set[Any](), set[Any](), set[Any]()]
+
+    def add_base(self, body: bytes) -> None:
+        image = _list_of(body)
+        entry_bytes = _FIELDS.index("entry_bytes")
+        if len(image) <= entry_bytes or msgspec.msgpack.decode(image[entry_bytes]) != index.ENTRY_BYTES:  # of 0.1.0
+            image = _list_of(_encode(snapshots.decode_image(body)))
+        self._add(image, _list_of(image[_FIELDS.index("streams")]), watched=True)
+
+    def add_delta(self, body: bytes) -> None:
+        (length,) = _LENGTH.unpack_from(body)
+        head = _head_of(body[_LENGTH.size : _LENGTH.size + length])
+        if head.version != VERSION:
+            raise ConfigError(
+                f"a group snapshot's delta has version {head.version}; this release reads version {VERSION}: use the release that wrote it"
+            )
+        streams = _list_of(_MANY.pack(0xDD, head.streams) + body[_LENGTH.size + length :])
+        self._add(_list_of(head.image), streams, watched=head.watched)
+        gone = head.gone
+        tombstones: tuple[list[Any], ...] = (gone.streams, gone.messages, gone.held, gone.packs, gone.homes)
+        for known, all_gone, keys in zip(self._maps, self.gone, tombstones, strict=True):
+            all_gone.update(keys)
+            for key in keys:
+                known.pop(key, None)
+
+    @property
+    def _maps(self) -> tuple[dict[Any, Any], ...]:
+        return self.streams, self.messages, self.held, self.packs, self.homes
+
+    def _add(self, image: list[Raw], streams: list[Raw], *, watched: bool) -> None:
+        outbox, attempts, held, packs, released, _, subscribed = (image[_FIELDS.index(name)] for name in _ONE_BY_ONE)
+        self.image = image
+        homes, *watches = _list_of(subscribed) if subscribed != b"\xc0" else _list_of(_encode(Subscribed([], [], [], [])))
+        news: tuple[dict[Any, Any], ...] = (
+            {_uid_of(stream).uid: stream for stream in streams},
+            {_uid_of(message).uid: message for message in _list_of(outbox)},
+            _held_of(held),
+            _packs_of(packs),
+            {(named := _home_of(home)).id: (named.uid, home) for home in _list_of(homes)},
+        )
+        for known, gone, new in zip(self._maps, self.gone, news, strict=True):
+            known.update(new)
+            gone.difference_update(new)
+        self.attempts += _names_of(attempts)
+        self.released += _names_of(released)
+        if watched:
+            self.watched, self.watches = True, watches
+
+    def _put_together(self) -> None:
+        """Into the parts of the newest image."""
+        watches = self.watches or _list_of(_encode(Subscribed([], [], [], [])))[1:]
+        homes = [home for _, home in sorted(self.homes.values(), key=lambda named: named[0])]
+        parts = (
+            [self.messages[message] for message in sorted(self.messages)],
+            self.attempts,
+            dict(sorted(self.held.items(), key=lambda item: item[1].number)),
+            dict(sorted(self.packs.items())),
+            self.released,
+            [self.streams[uid] for uid in sorted(self.streams)],
+            [homes, *watches],
+        )
+        for name, part in zip(_ONE_BY_ONE, parts, strict=True):
+            self.image[_FIELDS.index(name)] = Raw(_encode(part))
+
+    def base(self) -> bytes:
+        self.attempts, self.released = _remembered(self.attempts), _remembered(self.released)
+        self._put_together()
+        return _encode(self.image)
+
+    def delta(self) -> bytes:
+        streams = [self.streams.pop(uid) for uid in sorted(self.streams)]
+        self._put_together()
+        gone = Gone(*(sorted(keys) for keys in self.gone))
+        head = _encode(Head(VERSION, Raw(_encode(self.image)), gone, self.watched, len(streams)))
+        return b"".join([_LENGTH.pack(len(head)), head, *streams])
+
+
+def _remembered(keys: Iterable[str]) -> list[str]:
+    """What a machine that remembers one after the other knows at the end."""
+    known: dict[str, None] = {}
+    for key in keys:
+        known[key] = None
+        if len(known) > ATTEMPTS_REMEMBERED_MAX:
+            del known[next(iter(known))]
+    return list(known)

@@ -1,0 +1,235 @@
+"""Group snapshots: the whole state as one msgpack array, hot payload left in the journal (F12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from operator import attrgetter
+from sys import intern
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+
+from polynya.base.errors import ConfigError, CorruptData
+from polynya.base.levels import check_level
+from polynya.base.msgpack import array_head
+from polynya.stream.commands import ReleasePack, Retention, Unpin
+from polynya.stream.placement import Map
+from polynya.stream.rules import eviction
+from polynya.stream.rules.tables import Table
+from polynya.stream.state import index
+from polynya.stream.state.model import Held, HotBatch, Pack, Stream
+from polynya.stream.subscriptions import links
+from polynya.stream.subscriptions.state import Image as Subscribed
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+VERSION = 1
+
+
+class Image(msgspec.Struct, array_like=True, gc=False):
+    """The machine as it is written. Fields are only appended, and with defaults."""
+
+    version: int
+    group: int
+    groups: int
+    uid_counter: int
+    message_counter: int
+    outbox: list[tuple[int, int, Unpin | ReleasePack]]  # message, target group, command
+    attempts: list[str]
+    held: dict[str, Held]
+    packs: dict[str, Pack]
+    released: list[str]
+    streams: list[Stream]
+    tables: list[Table] = []
+    claimed_jobs: dict[int, int] = {}
+    subscriptions: Subscribed | None = None
+    meta: dict[str, bytes] = {}
+    pack_counter: int = 0
+    entry_bytes: int = 48  # of the indexes' entries: those of 0.1.0, unless it says otherwise
+    buckets: dict[str, Retention] = {}
+    map: Map | None = None
+    level: int = 1
+    log_ms: int = 0
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Image)
+_PARTS = msgspec.msgpack.Decoder(list[Raw])
+_STREAM = msgspec.msgpack.Decoder(Stream)
+_STREAMS = Image.__struct_fields__.index("streams")
+
+
+def encode(machine: Machine) -> bytes:
+    """The snapshot's bytes: a function of the state alone."""
+    image = _whole_image_of(machine)
+    image.streams = [without_payload(stream) for stream in machine.in_order()]
+    if machine.evicted:
+        image.streams += eviction.ghosts(machine)
+        image.streams.sort(key=attrgetter("uid"))
+    return _ENCODER.encode(image)
+
+
+def around_streams(machine: Machine, streams: int) -> tuple[bytes, bytes]:
+    """What comes before the so many streams of a snapshot, which may be encoded one by one, and behind them."""
+    parts = _PARTS.decode(_ENCODER.encode(_whole_image_of(machine)))
+    before = b"".join([array_head(len(parts)), *parts[:_STREAMS], array_head(streams)])
+    return before, b"".join(parts[_STREAMS + 1 :])
+
+
+def _whole_image_of(machine: Machine) -> Image:
+    """All but the streams. To be encoded at once."""
+    image = image_of(machine)
+    image.outbox = outbox_of(machine)
+    image.attempts, image.released = list(machine.attempts), list(machine.released)
+    image.held, image.packs = machine.held, dict(sorted(machine.packs.items()))
+    image.subscriptions = links.encode_image(machine.subscriptions)
+    return image
+
+
+def image_of(machine: Machine) -> Image:
+    """The small parts of the state. To be encoded at once: the machine goes on to change them."""
+    return Image(
+        version=VERSION,
+        group=machine.group,
+        groups=machine.groups,
+        uid_counter=machine.uid_counter,
+        message_counter=machine.message_counter,
+        outbox=[],
+        attempts=[],
+        held={},
+        packs={},
+        released=[],
+        streams=[],
+        tables=list(machine.tables.values()),
+        claimed_jobs=machine.claimed_jobs,
+        meta=machine.meta,
+        pack_counter=machine.pack_counter,
+        entry_bytes=index.ENTRY_BYTES,
+        buckets=machine.buckets,
+        map=machine.map,
+        level=machine.level,
+        log_ms=machine.log_ms,
+    )
+
+
+def places_of(data: bytes) -> set[int]:
+    """The journal places that a snapshot names. Raises CorruptData."""
+    return {batch.place for stream in decode_image(data).streams for batch in stream.hot or ()}
+
+
+def with_places(data: bytes, moved: dict[int, int]) -> bytes:
+    """The same snapshot with its batches at other places of a journal. Raises CorruptData when one was not moved."""
+    image = decode_image(data)
+    check_level(image.level, image.group)
+    for stream in image.streams:
+        for batch in stream.hot or ():
+            if batch.place not in moved:
+                raise CorruptData(f"stream {stream.name}: the journal does not have the batch at {batch.place:#x} that its snapshot names")
+            batch.place = moved[batch.place]
+    return _ENCODER.encode(image)
+
+
+def write_image(image: Image) -> bytes:
+    """A snapshot again."""
+    return _ENCODER.encode(image)
+
+
+def outbox_of(machine: Machine, messages: Container[int] | None = None) -> list[tuple[int, int, Unpin | ReleasePack]]:
+    """All messages, or these, as they are written."""
+    items = machine.outbox.items()
+    return [(message, group, command) for message, (group, command) in items if messages is None or message in messages]  # type: ignore[misc]
+
+
+def without_payload(stream: Stream) -> Stream:
+    """As it is written: hot payload stays in the journal."""
+    if not stream.hot:
+        return stream
+    hot: list[HotBatch] = [msgspec.structs.replace(batch, payload=b"") for batch in stream.hot]
+    return msgspec.structs.replace(stream, hot=hot)
+
+
+def decode(machine_type: type[Machine], data: bytes, read_payload: Callable[[int, int], bytes]) -> Machine:
+    """The machine again. Raises CorruptData when `data` or a payload is not what was written, ConfigError for what is of a newer release."""
+    image = decode_image(data)
+    check_level(image.level, image.group)
+    machine = machine_type(image.group, image.groups)
+    machine.uid_counter = image.uid_counter
+    machine.message_counter = image.message_counter
+    machine.outbox = {message: (group, command) for message, group, command in image.outbox}
+    machine.attempts = dict.fromkeys(image.attempts)
+    machine.held = image.held
+    machine.pack_keys = {held.number: pack for pack, held in image.held.items()}
+    machine.pack_counter = image.pack_counter
+    machine.packs = image.packs
+    machine.released = dict.fromkeys(image.released)
+    machine.tables = {table.uid: table for table in image.tables}
+    machine.claimed_jobs = image.claimed_jobs
+    machine.buckets = image.buckets
+    image.streams.sort(key=attrgetter("uid"))  # as they are: it says so in the format
+    for stream in image.streams:
+        _adopt(machine, stream, read_payload)
+    if image.subscriptions is not None:
+        links.decode_image(machine, image.subscriptions)
+    machine.meta = image.meta
+    machine.map = image.map
+    machine.level = image.level
+    machine.log_ms = image.log_ms or max((stream.activity_ms for stream in image.streams), default=0)  # 0: of 0.1.0
+    machine.take_changes()
+    return machine
+
+
+def decode_image(data: bytes) -> Image:
+    """What was written, its streams without payload. One stream after the other: a thread that does this leaves room for others. Raises
+    CorruptData, and ConfigError for a version of a newer release."""
+    try:
+        parts = _PARTS.decode(data)
+        streams = _PARTS.decode(parts[_STREAMS])
+        parts[_STREAMS] = Raw(b"\x90")
+        image = _DECODER.decode(_ENCODER.encode(parts))
+        image.streams = [_STREAM.decode(stream) for stream in streams]
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise CorruptData(f"the group snapshot cannot be decoded: {error}") from error
+    if image.version != VERSION:
+        raise ConfigError(
+            f"the group snapshot has version {image.version}; this release reads version {VERSION}: use the release that wrote it"
+        )
+    return widened(image)
+
+
+def widened(image: Image) -> Image:
+    """The same, with entries of indexes as they are now. Raises CorruptData for entries of an unknown length."""
+    if image.entry_bytes not in (48, index.ENTRY_BYTES):
+        raise CorruptData(f"the group snapshot has indexes of {image.entry_bytes} bytes an entry; this release reads {index.ENTRY_BYTES}")
+    if image.entry_bytes == 48:
+        image.entry_bytes = index.ENTRY_BYTES
+        for stream in image.streams:
+            if stream.cold is not None:
+                stream.cold = index.widened(stream.cold, stream.hot[0].time_ms if stream.hot else stream.activity_ms)
+    return image
+
+
+def _adopt(machine: Machine, stream: Stream, read_payload: Callable[[int, int], bytes]) -> None:
+    where = eviction.where_of(stream)
+    if where is not None:
+        eviction.adopt(machine, stream, where)
+        return
+    stream.content_type = intern(stream.content_type)
+    machine.streams[stream.name] = stream
+    machine.by_uid[stream.uid] = stream
+    if stream.front is not None and stream.front.retention is not None:
+        machine.retaining[stream.uid] = stream
+    for attempt, pin in (stream.pins or {}).items():
+        if not pin.confirmed:
+            machine.unconfirmed[attempt] = stream.uid
+    if not stream.hot:
+        return
+    machine.hot[stream.uid] = stream
+    end = stream.next_byte
+    for batch in reversed(stream.hot):
+        batch.payload = read_payload(batch.place, stream.uid)
+        if len(batch.payload) != end - batch.byte:
+            raise CorruptData(f"the journal's batch at place {batch.place} of stream {stream.name} is not the one that the snapshot names")
+        end = batch.byte
+    machine.hot_bytes += stream.next_byte - end

@@ -1,0 +1,206 @@
+"""A new history (F4): what becomes of the groups' states when they go on from copies that were taken one after the other.
+
+First every state is surveyed, twice if there are forks; then each is reborn. What one group says of another is made to agree, and the
+counters jump, so that nothing that came after the copies, and is lost, is ever mistaken for what comes now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from polynya.stream import commands
+from polynya.stream.commands import ReleasePack
+from polynya.stream.rules.tables import Table
+from polynya.stream.snapshots.encode import Image
+from polynya.stream.state.model import Front, Pack, Pin, Stream
+from polynya.stream.state.record_gaps import JUMP, Place
+from polynya.stream.subscriptions.state import State
+
+REVISION_JUMP = 1 << 32  # of what a subscription watches: other groups' copies may know later ones
+UID_JUMP = 1 << 32  # more streams than a group makes between two copies; the counter has 48 bits, for 65,000 histories one after the other
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a stream has lost: the records from `record` to before `end`."""
+
+    name: str
+    uid: int
+    record: int
+    end: int
+    what: str
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """A stream that inherits from another one."""
+
+    name: str
+    attempt: str
+    record: int
+    byte: int
+    first_record: int
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A stream that others inherit from: what it keeps, up to where it goes, whom it knows, and what it inherits itself."""
+
+    first_record: int
+    first_byte: int
+    next_record: int
+    attempts: frozenset[str]
+    fork: commands.Fork | None
+
+
+class Survey:
+    """What the groups say of each other. `rename` gives a pack's key in the new store."""
+
+    def __init__(self, rename: Callable[[str], str] = lambda key: key) -> None:
+        self.rename = rename
+        self.forks: dict[int, dict[str, Fork]] = {}  # uid of the source -> attempt -> fork
+        self.origins: dict[int, Origin] = {}
+        self.homes: set[int] = set()  # uids of subscriptions
+        self.packs: dict[int, dict[str, list[int]]] = {}  # home group -> pack -> groups that hold it
+        self.tables: dict[int, Table] = {}  # that have rows, by uid
+        self.claimed: dict[int, dict[int, int]] = {}  # group -> table -> the latest job that claimed there
+        self.kept: frozenset[int] = frozenset()  # tables that go on; to be said before any state is reborn
+
+    def add(self, image: Image) -> None:
+        """First for all groups."""
+        for key, held in image.held.items():
+            self.packs.setdefault(held.home_group, {}).setdefault(self.rename(key), []).append(image.group)
+        if image.subscriptions is not None:
+            self.homes.update(home.uid for home in image.subscriptions.homes)
+        self.tables |= {table.uid: table for table in image.tables if table.committed}
+        if image.group:
+            self.claimed[image.group] = image.claimed_jobs
+        for stream in image.streams:
+            fork = stream.fork
+            if fork is not None and not (stream.front is not None and stream.front.detached):
+                found = Fork(stream.name, fork.attempt, fork.record, fork.byte, fork.first_record)
+                self.forks.setdefault(fork.source_uid, {})[fork.attempt] = found
+
+    def agree_on_tables(self) -> bool:
+        """Whether all groups know what the meta group does: of each table each has seen the claims of the last job that committed. If no later
+        job committed, either, their claims say exactly which records are rows: those of committed jobs, and of no others."""
+        return all(jobs.get(uid, 0) >= table.committed for uid, table in self.tables.items() for jobs in self.claimed.values())
+
+    def last_job(self, uid: int) -> int:
+        """The highest number that any group has heard of."""
+        return max([self.tables[uid].job, *(jobs.get(uid, 0) for jobs in self.claimed.values())])
+
+    def add_origins(self, image: Image) -> None:
+        """Then for all groups again, if there are forks."""
+        for stream in image.streams:
+            if stream.uid in self.forks:
+                fork = None if stream.front is not None and stream.front.detached else stream.fork
+                pins = frozenset(stream.pins or ())
+                self.origins[stream.uid] = Origin(stream.first_record, stream.first_byte, stream.next_record, pins, fork)
+
+    def begin_of(self, fork: commands.Fork, first: int) -> Place | None:
+        """Where a stream with this fork begins now, when what it inherits from record `first` on is not all there any more."""
+        whole = (fork.record, fork.byte)
+        origin = self.origins.get(fork.source_uid)
+        if origin is None or origin.next_record < fork.record:  # gone; copied before it had all, or had the rest on the lost disks alone
+            return whole
+        begin: Place | None = None
+        if origin.fork is not None and first < origin.fork.record:
+            begin = self.begin_of(origin.fork, first)
+        if fork.attempt not in origin.attempts:
+            begin = max(begin or (0, 0), (origin.first_record, origin.first_byte))
+        return min(begin, whole) if begin is not None and begin[0] > first else None
+
+
+def reborn(image: Image, survey: Survey, *, now_ms: int) -> list[Note]:
+    """Change a group's state into the first of the new history. Returns what is lost."""
+    image.held = {survey.rename(key): held for key, held in image.held.items()}
+    image.packs = {key: Pack(sorted(groups), now_ms) for key, groups in survey.packs.get(image.group, {}).items()}
+    image.released = []
+    image.outbox = [message for message in image.outbox if not isinstance(message[2], ReleasePack)]
+    image.uid_counter += UID_JUMP
+    image.map = None  # of nodes that are other ones now
+    image.claimed_jobs = {uid: job for uid, job in image.claimed_jobs.items() if uid in survey.kept}
+    image.tables = [_table(table, image, number, survey, now_ms) for number, table in enumerate(image.tables, 1)]
+    image.uid_counter += len(image.tables)
+    _subscriptions(image, survey)
+    notes: list[Note] = []
+    for stream in image.streams:
+        notes += _fork(stream, survey)
+        _pins(stream, survey, now_ms)
+        stream.tables = {uid: claim for uid, claim in (stream.tables or {}).items() if uid in survey.kept} or None
+        _jump(stream)
+    return notes
+
+
+def _table(table: Table, image: Image, number: int, survey: Survey, now_ms: int) -> Table:
+    """As it was, with its open job given up, under a number that no group has heard of; or its name and prefix alone, under a new uid."""
+    if table.uid not in survey.kept:
+        return Table(image.group << 48 | image.uid_counter + number, table.name, table.prefix, now_ms)
+    table.job = survey.last_job(table.uid)
+    table.abandoned, table.planned = table.job > table.committed, False
+    return table
+
+
+def _fork(stream: Stream, survey: Survey) -> list[Note]:
+    """The source may be gone by now, or have less."""
+    fork = stream.fork
+    if fork is None or stream.first_record >= fork.record or (stream.front is not None and stream.front.detached):
+        return []
+    place = survey.begin_of(fork, stream.first_record)
+    if place is None:
+        return []
+    begin = stream.first_record
+    stream.first_record, stream.first_byte = place
+    if place[0] >= fork.record:
+        stream.front = stream.front or Front()
+        stream.front.detached = True
+    for pin in (stream.pins or {}).values():
+        pin.first_record = max(pin.first_record, min(place[0], pin.record))
+    return [Note(stream.name, stream.uid, begin, stream.first_record, f"{fork.source_name}, which it was forked from, has it no more")]
+
+
+def _pins(stream: Stream, survey: Survey, now_ms: int) -> None:
+    forks = survey.forks.get(stream.uid, {})
+    for attempt, pin in list((stream.pins or {}).items()):
+        pin.confirmed = attempt in forks
+        if pin.record > stream.next_record and not stream.deleted:  # a fork of what is lost: it has nothing of this stream
+            del (stream.pins or {})[attempt]
+    stream.pins = stream.pins or None
+    for attempt, fork in forks.items():
+        if fork.record > stream.next_record:
+            continue
+        if attempt not in (stream.pins or {}) and fork.record > stream.first_record:
+            stream.pins = stream.pins or {}
+            first_record = max(fork.first_record, stream.first_record)
+            stream.pins[attempt] = Pin(fork.name, fork.record, fork.byte, now_ms, confirmed=True, first_record=first_record)
+
+
+def _jump(stream: Stream) -> None:
+    """The next record gets a number that no lost one can have had. Of a closed stream nothing was lost that was behind its end."""
+    if stream.closed or stream.deleted:
+        return
+    tail = stream.next_record
+    stream.next_record += JUMP
+    for link in (stream.links or {}).values():
+        if link.record >= tail:
+            link.record = stream.next_record
+
+
+def _subscriptions(image: Image, survey: Survey) -> None:
+    """Idle, and linked anew everywhere; what is left of those that are not there goes."""
+    subscribed = image.subscriptions
+    if subscribed is None:
+        return
+    for home in subscribed.homes:
+        home.state, home.wake_id, home.stream, home.holder = State.IDLE, "", "", ""
+        home.lease_until_ms = home.attempts = home.next_attempt_ms = 0
+        home.generation += 1
+        home.revision += REVISION_JUMP
+        home.linked = 0
+    gone = {registration.id for registration in subscribed.registrations if registration.uid not in survey.homes}
+    subscribed.registrations = [each for each in subscribed.registrations if each.uid in survey.homes]
+    subscribed.dropped = [
+        uid for uid in subscribed.dropped if uid not in survey.homes
+    ]  # of a copy made after its end, unlike that of its home
+    for stream in image.streams if gone else []:
+        stream.links = {each: link for each, link in (stream.links or {}).items() if each not in gone} or None

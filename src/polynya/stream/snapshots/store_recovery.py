@@ -1,0 +1,183 @@
+"""A group's state after the loss of all nodes: what the last copy of it says, and what the packs that came after it say themselves.
+
+A pack names, for each slice, the stream's uid, where in the stream it lies, and with a stream's first slice its path and content type. What was
+committed once is there for ever, so that a slice which begins where a stream's index ends continues it, whatever became of its publication. One that
+has a path was written when no record before it was in a pack any more: if it begins further on, or inside what was never published, these were
+trimmed after the copy was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from polynya.stream.commands import ColdSlice
+from polynya.stream.rules.producers import cut_receipts
+from polynya.stream.snapshots.encode import Image
+from polynya.stream.snapshots.restore_history import Note
+from polynya.stream.state import index
+from polynya.stream.state.model import Front, Held, Stream
+from polynya.stream.state.record_gaps import JUMP, Place
+
+COUNTER = (1 << 48) - 1  # of a uid: the rest is its birth group
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A slice that no copy names. `path` only with the first of a stream."""
+
+    uid: int
+    slice: ColdSlice
+    home_group: int
+    encoding: int
+    append_ms: int  # the largest
+    path: str = ""
+    content_type: str = ""
+
+
+def salvage(image: Image, pieces: Mapping[int, Sequence[Piece]]) -> list[Note]:
+    """Change the state into what the object store has; `pieces` by uid. Returns what is known to be lost."""
+    notes = [note for stream in image.streams for note in _reach(image, stream, pieces.get(stream.uid, ()))]
+    known = image.uid_counter
+    for uid in sorted(pieces):
+        if uid & COUNTER > known:  # else it was deleted before the copy was made
+            notes += _revive(image, uid, pieces[uid])
+            image.uid_counter = max(image.uid_counter, uid & COUNTER)
+    return notes
+
+
+def whole_again(image: Image, stream: Stream, ghost: Stream) -> None:
+    """The state of an evicted stream goes on as what was found of it does, which came back since, and may have been trimmed."""
+    if ghost.first_record > stream.first_record:
+        _trim(image, stream, (ghost.first_record, ghost.first_byte))
+    stream.cold = (stream.cold or b"") + (ghost.cold or b"") or None
+    stream.activity_ms = ghost.activity_ms
+
+
+def _reach(image: Image, stream: Stream, pieces: Sequence[Piece]) -> list[Note]:
+    """As far as there are slices."""
+    known, ends = stream.next_record, _ends(stream)
+    if stream.hot:
+        stream.next_record, stream.next_byte = stream.hot[0].record, stream.hot[0].byte
+        stream.hot = None
+    _continue(image, stream, pieces, ends)
+    end = stream.next_record
+    if end >= known:
+        return []
+    if stream.first_record > end:
+        stream.first_record, stream.first_byte = end, stream.next_byte
+    stream.producers = cut_receipts(stream.producers, end)
+    for link in (stream.links or {}).values():
+        if link.record > end:
+            link.record, link.byte = end, stream.next_byte
+    return [Note(stream.name, stream.uid, end, known, "only the disks of the nodes had it")]
+
+
+def _ends(stream: Stream) -> list[int]:
+    """Where records of an earlier history end: no slice of this one goes on there, though one that was lost may."""
+    hot = stream.hot or []
+    following = [batch.record for batch in hot[1:]] + [stream.next_record]
+    ends = [batch.record + batch.records for batch in hot]
+    return [end for end, record in zip(ends, following, strict=False) if record - end >= JUMP]
+
+
+def _continue(image: Image, stream: Stream, pieces: Sequence[Piece], ends: Sequence[int]) -> None:
+    at: Place = (stream.next_record, stream.next_byte)
+    while found := _following(pieces, at, ends) or _instead(stream, pieces, at, ends) or _behind_a_trim(pieces, at, ends):
+        cold = found.slice
+        if cold.record != at[0] and cold.record - at[0] < JUMP:
+            _trim(image, stream, max((cold.record, cold.byte), (stream.first_record, stream.first_byte)))
+        largest_ms = max(found.append_ms, index.time_ms_max(stream.cold, -1) if stream.cold else 0)
+        stream.cold = (stream.cold or b"") + index.packed(cold, _hold(image, cold.pack, found.home_group), largest_ms)
+        stream.activity_ms = max(stream.activity_ms, found.append_ms)
+        at = (cold.record + cold.records, cold.byte + cold.length)
+    stream.next_record, stream.next_byte = at
+
+
+def _following(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+    """The longest slice that begins there, or behind numbers that were jumped over there."""
+    bound = min((end for end in ends if end > at[0]), default=None)
+    fitting = [
+        piece
+        for piece in pieces
+        if piece.slice.byte == at[1]
+        and (piece.slice.record == at[0] or piece.slice.record - at[0] >= JUMP)
+        and not (at[0] in ends and piece.slice.record == at[0])
+        and (bound is None or piece.slice.record >= bound or piece.slice.record + piece.slice.records <= bound)
+    ]
+    return min(fitting, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _instead(stream: Stream, pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+    """One with a path that begins before and reaches further: what lies before its begin was trimmed, and the slice that was taken for what
+    continues the stream there was put, and then named by nobody. Forks may need that: of their sources nothing is taken away."""
+    if stream.pins:
+        return None
+    longer = [
+        piece
+        for piece in pieces
+        if piece.path
+        and at[0] - JUMP < piece.slice.record < at[0] < piece.slice.record + piece.slice.records
+        and not any(piece.slice.record < end < piece.slice.record + piece.slice.records for end in ends)
+    ]
+    return max(longer, key=lambda piece: (piece.slice.records + piece.slice.record, -piece.slice.record), default=None)
+
+
+def _behind_a_trim(pieces: Sequence[Piece], at: Place, ends: Sequence[int]) -> Piece | None:
+    """The next one of this history with a path."""
+    least = max([at[0] + 1, *ends])
+    later = [piece for piece in pieces if piece.path and least <= piece.slice.record < at[0] + JUMP]
+    return min(later, key=lambda piece: (piece.slice.record, -piece.slice.records), default=None)
+
+
+def _trim(image: Image, stream: Stream, at: Place) -> None:
+    """Nothing before is read any more; what forks may need of it stays."""
+    if stream.pins and stream.cold:
+        stream.front = stream.front or Front()
+        stream.front.past = (stream.front.past or b"") + stream.cold
+    else:
+        _let_go(image, stream.cold)
+    stream.cold = None
+    stream.first_record, stream.first_byte = at
+
+
+def _revive(image: Image, uid: int, pieces: Sequence[Piece]) -> list[Note]:
+    """A stream that was made after the copy: as much of it as its slices say."""
+    first = min(pieces, key=lambda piece: piece.slice.record)
+    if not first.path:
+        return []
+    begin = first.slice
+    notes = [Note(first.path, uid, 0, begin.record, "it was a fork, and of which stream is not known")] if begin.record else []
+    for other in [each for each in image.streams if each.name == first.path]:
+        _drop(image, other)
+        notes.append(Note(other.name, other.uid, other.first_record, other.next_record, "it was deleted, and made again"))
+    stream = Stream(uid, first.path, first.content_type, first.encoding, first.append_ms, first.append_ms)
+    stream.first_record = stream.next_record = begin.record
+    stream.first_byte = stream.next_byte = begin.byte
+    image.streams.append(stream)
+    _continue(image, stream, pieces, ())
+    return notes
+
+
+def _hold(image: Image, pack: str, home_group: int) -> int:
+    held = image.held.get(pack)
+    if held is None:
+        image.pack_counter += 1
+        held = image.held[pack] = Held(home_group, 0, image.pack_counter)
+    held.slices += 1
+    return held.number
+
+
+def _drop(image: Image, stream: Stream) -> None:
+    _let_go(image, stream.front.past if stream.front is not None else None)
+    _let_go(image, stream.cold)
+    image.streams.remove(stream)
+
+
+def _let_go(image: Image, cold: bytes | None) -> None:
+    keys = {held.number: pack for pack, held in image.held.items()}
+    for number in index.pack_numbers(cold) if cold else ():
+        held = image.held[keys[number]]
+        held.slices -= 1
+        if not held.slices:
+            del image.held[keys[number]]

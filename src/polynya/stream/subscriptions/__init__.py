@@ -1,0 +1,1 @@
+"""Subscriptions in the state of a group: rules, links between groups, and name patterns."""

@@ -1,0 +1,237 @@
+"""Subscriptions in their home group: life, membership, and the table of states that fences every worker (R140 to R147, F17).
+
+What is watched lives in the streams' groups (`subscriptions_links.py`). A wake is started only from IDLE, and whoever brings a
+subscription to IDLE looks at the links afterwards: news that came while it was busy are found then, and news that come later are
+notified by the streams' groups. So no wake is lost for ever, although notifications are volatile.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from polynya.base.limits import ATTEMPTS_REMEMBERED_MAX, SUBSCRIPTION_STREAMS_MAX, SUBSCRIPTIONS_PER_GROUP_MAX
+from polynya.stream.commands import (
+    Command,
+    MetaSet,
+    SubscriptionDelete,
+    SubscriptionEvent,
+    SubscriptionLinked,
+    SubscriptionPut,
+    SubscriptionStreams,
+)
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions.state import Grave, State, Subscription
+
+if TYPE_CHECKING:
+    from polynya.stream.machine import Machine
+
+WEBHOOK = 0
+PULL_WAKE = 1
+
+
+class Event(enum.IntEnum):
+    """What can happen to a subscription. All but WAKE and CLAIM are fenced by generation and wake id."""
+
+    WAKE = 1  # there is pending work
+    CLAIM = 2  # a worker wants the lease (pull-wake)
+    HEARTBEAT = 3  # the worker lives
+    DONE = 4  # the worker is through, or gives up: release
+    DELIVERED = 5  # the webhook took the wake, or the wake stream has it
+    FAILED = 6  # it did not
+    EXPIRE = 7  # the lease is over
+    NOTHING = 8  # the wake was looked at and there is no pending work (any more)
+
+
+def apply_put(machine: Machine, command: SubscriptionPut, place: int) -> Reply:
+    """CREATED, EXISTS, EXISTS_DIFFERENT or TOO_MANY. The reply's uid is that of this life."""
+    homes = machine.subscriptions.homes
+    known = homes.get(command.id)
+    if known is not None:
+        if known.config != command.config:
+            return Reply(Code.EXISTS_DIFFERENT, known.uid)
+        known.base_url = command.base_url
+        machine.changes.homes.add(command.id)
+        return Reply(Code.EXISTS, known.uid)
+    if len(homes) >= SUBSCRIPTIONS_PER_GROUP_MAX:
+        return Reply(Code.TOO_MANY)
+    streams = dict.fromkeys(command.config.streams)
+    subscription = Subscription(command.id, machine.next_uid(), command.config, command.base_url, command.now_ms, streams)
+    homes[command.id] = subscription
+    machine.changes.homes.add(command.id)
+    return Reply(Code.CREATED, subscription.uid)
+
+
+def apply_streams(machine: Machine, command: SubscriptionStreams, place: int) -> Reply:
+    """OK when something changed, EXISTS when nothing had to, NOT_FOUND, TOO_MANY."""
+    subscription = machine.subscriptions.homes.get(command.id)
+    if subscription is None:
+        return Reply(Code.NOT_FOUND)
+    streams = subscription.streams.copy()
+    for name in command.remove:
+        streams.pop(name, None)
+    streams.update(dict.fromkeys(command.add))
+    if len(streams) > SUBSCRIPTION_STREAMS_MAX:
+        return Reply(Code.TOO_MANY, subscription.uid)
+    if streams.keys() == subscription.streams.keys():
+        return Reply(Code.EXISTS, subscription.uid)
+    subscription.streams = streams
+    machine.changes.homes.add(command.id)
+    subscription.revision += 1
+    return Reply(Code.OK, subscription.uid)
+
+
+def apply_delete(machine: Machine, command: SubscriptionDelete, place: int) -> Reply:
+    state = machine.subscriptions
+    subscription = state.homes.pop(command.id, None)
+    if subscription is None:
+        return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
+    machine.changes.watched = True
+    state.awake.pop(command.id, None)
+    state.graves[subscription.uid] = Grave(command.id, subscription.uid)
+    while len(state.graves) > ATTEMPTS_REMEMBERED_MAX:
+        del state.graves[next(iter(state.graves))]
+    return Reply(Code.OK, subscription.uid)
+
+
+def apply_linked(machine: Machine, command: SubscriptionLinked, place: int) -> Reply:
+    state = machine.subscriptions
+    if state.graves.pop(command.uid, None) is not None:
+        machine.changes.watched = True
+        return Reply(Code.OK, command.uid)
+    subscription = state.homes.get(command.id)
+    if subscription is None or subscription.uid != command.uid:
+        return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
+    subscription.linked = max(subscription.linked, command.revision)
+    return Reply(Code.OK, command.uid)
+
+
+def apply_event(machine: Machine, command: SubscriptionEvent, place: int) -> Reply:
+    """OK: it happened; the detail is [generation, wake id, holder]. NOT_FOUND: another life, or none. HELD: claimed by the detail's
+    holder. FENCED: of an older wake, or nothing that the state takes. ACTIVE: a wake is in flight, or a lease runs still."""
+    state = machine.subscriptions
+    subscription = state.homes.get(command.id)
+    if subscription is None or (command.uid and command.uid != subscription.uid):
+        return Reply(Code.NOT_FOUND)
+    machine.changes.homes.add(command.id)
+    if command.event not in _UNFENCED and (command.generation, command.wake_id) != (subscription.generation, subscription.wake_id):
+        code = Code.FENCED
+    else:
+        rule = _TABLE.get((subscription.state, subscription.config.kind, command.event))
+        code = rule(subscription, command) if rule is not None else _NOT_TAKEN.get(command.event, Code.FENCED)
+    if subscription.state == State.IDLE:
+        state.awake.pop(command.id, None)
+    else:
+        state.awake[command.id] = None
+    return Reply(code, subscription.uid, detail=[subscription.generation, subscription.wake_id, subscription.holder])
+
+
+def _wake(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    """The lease of a webhook's wake starts now, or when a retry that was scheduled before is due: the schedule outlives the wake."""
+    subscription.state = State.WAKING
+    subscription.generation += 1
+    subscription.wake_id = command.wake_id
+    subscription.stream = command.text
+    subscription.next_attempt_ms = max(subscription.next_attempt_ms, command.now_ms)
+    if subscription.config.kind == WEBHOOK:
+        subscription.lease_until_ms = subscription.next_attempt_ms + subscription.config.lease_ttl_ms
+    return Code.OK
+
+
+def _claim(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    if subscription.state == State.LEASED and command.now_ms < subscription.lease_until_ms:
+        return Code.HELD
+    if subscription.state != State.WAKING:
+        subscription.generation += 1
+        subscription.wake_id = command.wake_id
+    subscription.state = State.LEASED
+    subscription.holder = command.text
+    subscription.attempts = subscription.next_attempt_ms = 0
+    return _extend(subscription, command)
+
+
+def _extend(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    subscription.lease_until_ms = command.now_ms + subscription.config.lease_ttl_ms
+    return Code.OK
+
+
+def _rest(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    """To IDLE: the wake is over, its id opens nothing any more."""
+    subscription.state = State.IDLE
+    subscription.wake_id = subscription.holder = subscription.stream = ""
+    subscription.lease_until_ms = 0
+    if not subscription.attempts:
+        subscription.next_attempt_ms = 0
+    return Code.OK
+
+
+def _finish(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    subscription.attempts = subscription.next_attempt_ms = 0
+    return _rest(subscription, command)
+
+
+def _expire(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    return _rest(subscription, command) if command.now_ms >= subscription.lease_until_ms else Code.ACTIVE
+
+
+def _delivered(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    """Whoever took the webhook lives, so its lease runs anew. A wake event is announced again at `until_ms` if nobody claims."""
+    subscription.attempts = 0
+    subscription.next_attempt_ms = command.until_ms
+    if subscription.config.kind == WEBHOOK:
+        subscription.state = State.LEASED
+        return _extend(subscription, command)
+    return Code.OK
+
+
+def _failed(subscription: Subscription, command: SubscriptionEvent) -> Code:
+    """The next attempt is persisted; a webhook's lease begins with it."""
+    subscription.attempts += 1
+    subscription.next_attempt_ms = command.until_ms
+    if subscription.config.kind == WEBHOOK:
+        subscription.lease_until_ms = command.until_ms + subscription.config.lease_ttl_ms
+    return Code.OK
+
+
+_UNFENCED = frozenset([Event.WAKE, Event.CLAIM])
+_NOT_TAKEN: dict[int, Code] = {Event.WAKE: Code.ACTIVE}
+_TABLE: dict[tuple[int, int, int], Callable[[Subscription, SubscriptionEvent], Code]] = {
+    (State.IDLE, WEBHOOK, Event.WAKE): _wake,
+    (State.WAKING, WEBHOOK, Event.HEARTBEAT): _extend,  # the callback may be faster than the webhook's answer
+    (State.WAKING, WEBHOOK, Event.DELIVERED): _delivered,
+    (State.WAKING, WEBHOOK, Event.FAILED): _failed,
+    (State.WAKING, WEBHOOK, Event.DONE): _finish,
+    (State.WAKING, WEBHOOK, Event.EXPIRE): _expire,
+    (State.WAKING, WEBHOOK, Event.NOTHING): _rest,
+    (State.LEASED, WEBHOOK, Event.HEARTBEAT): _extend,
+    (State.LEASED, WEBHOOK, Event.DONE): _finish,
+    (State.LEASED, WEBHOOK, Event.EXPIRE): _expire,
+    (State.IDLE, PULL_WAKE, Event.WAKE): _wake,
+    (State.IDLE, PULL_WAKE, Event.CLAIM): _claim,
+    (State.WAKING, PULL_WAKE, Event.CLAIM): _claim,
+    (State.WAKING, PULL_WAKE, Event.DELIVERED): _delivered,
+    (State.WAKING, PULL_WAKE, Event.FAILED): _failed,
+    (State.WAKING, PULL_WAKE, Event.NOTHING): _rest,
+    (State.LEASED, PULL_WAKE, Event.CLAIM): _claim,
+    (State.LEASED, PULL_WAKE, Event.HEARTBEAT): _extend,
+    (State.LEASED, PULL_WAKE, Event.DONE): _finish,
+    (State.LEASED, PULL_WAKE, Event.EXPIRE): _expire,
+}
+
+
+def apply_meta_set(machine: Machine, command: MetaSet, place: int) -> Reply:
+    value = machine.meta.setdefault(command.key, command.value)
+    return Reply(Code.OK if value == command.value else Code.EXISTS, detail=value)
+
+
+RULES: dict[type[Command], Callable[[Machine, Any, int], Reply]] = {
+    SubscriptionPut: apply_put,
+    SubscriptionStreams: apply_streams,
+    SubscriptionDelete: apply_delete,
+    SubscriptionLinked: apply_linked,
+    SubscriptionEvent: apply_event,
+    MetaSet: apply_meta_set,
+}

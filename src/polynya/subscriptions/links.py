@@ -1,0 +1,151 @@
+"""The links of subscriptions over all groups of the node: told to the groups, asked of them, acknowledged in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN
+from polynya.base.names import spelled_name
+from polynya.base.offsets import parse_token
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import AckLinks, LinkSubscription, SubscriptionLinked, UnlinkSubscription
+from polynya.stream.replies import Code
+from polynya.stream.state.record_gaps import JUMP
+from polynya.stream.subscriptions.links import named_links, oldest_links, page_of_links
+from polynya.stream.subscriptions.state import LinkInfo, Subscription
+from polynya.subscriptions import messages
+from polynya.subscriptions.messages import LinksQuestion
+
+
+class BadAck(Exception):
+    """An acknowledgement that cannot be; the message says which."""
+
+
+class Links:
+    """One per core. `home` is the group of a subscription's id, by the caller."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        service.serve(messages.LINKS, LinksQuestion, list[LinkInfo], self._answer)
+
+    async def tell(self, home: int, subscription: Subscription) -> bool:
+        """Have every group watch what the subscription wants now; then its home knows. False: that life is over."""
+        service, revision = self._service, subscription.revision
+        names: dict[int, list[str]] = {group: [] for group in range(1, service.groups + 1)}
+        for name in subscription.streams:
+            names[service.group_of(name)].append(name)
+        key, uid, config = subscription.id, subscription.uid, subscription.config
+        commands = {
+            group: LinkSubscription(key, uid, revision, config.pattern, config.wake_stream, streams) for group, streams in names.items()
+        }
+        replies = await asyncio.gather(*(service.call(group, command) for group, command in commands.items()))
+        if any(reply.code == Code.DISK_FULL for reply in replies):
+            raise Unavailable("the disk has no room for the subscription")
+        if any(reply.code != Code.OK for reply in replies):
+            return False
+        return (await service.call(home, SubscriptionLinked(key, uid, revision))).code == Code.OK
+
+    async def untell(self, home: int, key: str, uid: int) -> None:
+        """Have every group forget a life that is over; then its home does too."""
+        service = self._service
+        replies = await asyncio.gather(*(service.call(group, UnlinkSubscription(key, uid)) for group in range(1, service.groups + 1)))
+        if all(reply.code == Code.OK for reply in replies):
+            await service.call(home, SubscriptionLinked(key, uid, 0))
+
+    async def oldest(self, subscription: Subscription, limit: int = SUBSCRIPTION_LINKS_SHOWN, *, whole: bool = True) -> list[LinkInfo]:
+        """Pending links first, the longest waiting of each group, then others; at most `limit`. Where groups have pending ones, those that
+        nobody leads just now are left out: they have their turn when they are led again. So they are where nobody has pending ones, if not
+        `whole`; else Unavailable is raised."""
+        question, groups = LinksQuestion(subscription.id, subscription.uid, limit), self._groups
+        leaderless = self._service.leaderless(groups)
+        missing: list[int] = []
+        found = await self._ask(question, [group for group in groups if group not in leaderless], missing)
+        if whole and not any(info.pending for info in found):
+            if missing:
+                raise Unavailable(f"no node answers for group {missing[0]}; retry")
+            found += await self._ask(question, leaderless)
+        found.sort(key=lambda info: not info.pending)
+        return found[:limit]
+
+    async def page(self, subscription: Subscription, after: str, limit: int, *, whole: bool = True) -> list[LinkInfo]:
+        """By spelled name, those after `after`. Not `whole`: without those of groups that nobody answers for just now."""
+        question, groups = LinksQuestion(subscription.id, subscription.uid, limit, after=after), self._groups
+        leaderless = [] if whole else self._service.leaderless(groups)
+        found = await self._ask(question, [group for group in groups if group not in leaderless], None if whole else [])
+        found.sort(key=lambda info: spelled_name(info.name))
+        return found[:limit]
+
+    async def acknowledge(self, subscription: Subscription, acks: list[tuple[str, str]]) -> None:
+        """Check all, then apply all. Raises `BadAck` before anything was applied."""
+        if not acks:
+            return
+        names = list({name for name, _ in acks})
+        question = LinksQuestion(subscription.id, subscription.uid, len(names), names=names)
+        found = await self._ask(question, sorted(set(map(self._service.group_of, names))))
+        links = {info.name: info for info in found}
+        await self.advance(subscription, [_judged(links.get(name), name, offset) for name, offset in acks])
+
+    async def advance(self, subscription: Subscription, acks: list[tuple[str, int, int, int]]) -> None:
+        """`acks`: (name, uid of the stream, record, byte). Links that went meanwhile are passed over. Raises Unavailable when no cursor has
+        moved, else OutcomeUnknown."""
+        service = self._service
+        groups: dict[int, list[tuple[str, int, int, int]]] = {}
+        for ack in acks:
+            if ack[1]:
+                groups.setdefault(service.group_of(ack[0]), []).append(ack)
+        commands = ((group, AckLinks(subscription.id, subscription.uid, part)) for group, part in groups.items())
+        outcomes = await asyncio.gather(*(service.call(group, command) for group, command in commands), return_exceptions=True)
+        faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if faults and len(faults) < len(outcomes):
+            raise OutcomeUnknown(f"some of the cursors have moved, and others have not ({faults[0]}); acknowledge them again")
+        if faults:
+            raise faults[0]
+
+    @property
+    def _groups(self) -> range:
+        return range(1, self._service.groups + 1)
+
+    async def _ask(self, question: LinksQuestion, groups: Iterable[int], missing: list[int] | None = None) -> list[LinkInfo]:
+        """Of some groups; `missing` as for `of_groups`."""
+
+        def of(groups: list[int]) -> LinksQuestion:
+            return structs.replace(question, groups=tuple(groups))
+
+        parts = await self._service.of_groups(groups, messages.LINKS, of, self._answer, missing=missing)
+        return [info for part in parts for info in part]
+
+    async def _answer(self, question: LinksQuestion) -> list[LinkInfo]:
+        local = self._service.local
+        await local.linearize_all(question.groups)
+        found: list[LinkInfo] = []
+        key, uid, limit = question.id, question.uid, question.limit
+        for machine in map(local.here, question.groups):
+            if question.names is not None:
+                here = [name for name in question.names if self._service.group_of(name) == machine.group]
+                found += named_links(machine, key, uid, here)
+            elif question.after is not None:
+                found += page_of_links(machine, key, uid, question.after, limit)
+            else:
+                found += oldest_links(machine, key, uid, limit)
+        return found
+
+
+def _judged(link: LinkInfo | None, name: str, offset: str) -> tuple[str, int, int, int]:
+    """The acknowledgement as a command has it. A tail's record number with a larger byte is the tail (F2), and so is what lies before it by
+    numbers that were jumped over alone: who has read all ends there."""
+    if link is None:
+        raise BadAck(f"'{name}' is no stream of this subscription")
+    token = parse_token(offset)
+    if token is None:
+        raise BadAck(f"'{offset}' is no offset that a stream answered" if offset != "-1" else "an acknowledged offset cannot be -1")
+    if token[0] > link.tail_record:
+        raise BadAck(f"offset {offset} lies beyond the tail of '{spelled_name(name)}'")
+    if token < (link.record, link.byte):
+        raise BadAck(f"offset {offset} of '{spelled_name(name)}' goes back behind what was acknowledged")
+    if token[1] == link.tail_byte and link.tail_record - token[0] >= JUMP:
+        token = (link.tail_record, link.tail_byte)
+    return (name, link.stream_uid, *token)

@@ -1,0 +1,215 @@
+"""What users ask of one subscription, carried out on the core of its home group."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+from polynya.base.errors import OutcomeUnknown, Unavailable
+from polynya.base.limits import SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_STREAMS_MAX, SUBSCRIPTIONS_PER_GROUP_MAX
+from polynya.base.names import spelled_name
+from polynya.stream.commands import SubscriptionDelete, SubscriptionPut, SubscriptionStreams
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions.rules import PULL_WAKE, WEBHOOK, Event
+from polynya.stream.subscriptions.state import Subscription, holder_of, worker_of
+from polynya.subscriptions.links import BadAck
+from polynya.subscriptions.messages import Answer, AnyOperation, Claim, Delete, Get, Members, Put, Work, refuse
+from polynya.subscriptions.shapes import link_shape, subscription_shape
+from polynya.subscriptions.wakes import Wakes
+from polynya.subscriptions.webhooks import Rejected
+from polynya.wal import DiskFull
+
+_NOT_FOUND = refuse(404, "SUBSCRIPTION_NOT_FOUND", "there is no such subscription")
+_FENCED = refuse(409, "FENCED", "this wake is over: its generation or its wake_id is not the current one")
+_NOT_PULL = refuse(400, "INVALID_REQUEST", "the subscription is not of type pull-wake")
+_FULL = refuse(507, "DISK_FULL", "the journal's disk has no room")
+
+
+class Operations:
+    """One per core. Refusals are answers; `Unavailable` and `OutcomeUnknown` are raised."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self._links = wakes.links
+        self._service = wakes.service
+        self._handlers: dict[type[Any], Callable[[Any], Awaitable[Answer]]] = {
+            Put: self._put,
+            Get: self._get,
+            Delete: self._delete,
+            Members: self._members,
+            Claim: self._claim,
+            Work: self._work,
+        }
+
+    async def run(self, operation: AnyOperation) -> Answer:
+        try:
+            return await self._handlers[type(operation)](operation)
+        except DiskFull:
+            return _FULL
+
+    async def _put(self, asked: Put) -> Answer:
+        if asked.config.kind == WEBHOOK:
+            try:
+                await self._wakes.webhooks.check(asked.config.webhook_url)
+            except Rejected as reason:
+                return refuse(400, "WEBHOOK_URL_REJECTED", str(reason))
+        service = self._service
+        reply = await self._call(asked.id, SubscriptionPut(asked.id, service.now_ms(), asked.config, asked.base_url))
+        if reply.code == Code.EXISTS_DIFFERENT:
+            return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription exists with another configuration")
+        if reply.code == Code.TOO_MANY:
+            return refuse(
+                429, "TOO_MANY_SUBSCRIPTIONS", f"there are {SUBSCRIPTIONS_PER_GROUP_MAX} subscriptions in this id's group already"
+            )
+        with _begun():
+            subscription = self._wakes.find(asked.id, reply.uid)
+            if subscription is None or not await self._wakes.complete(subscription):
+                return refuse(409, "SUBSCRIPTION_ALREADY_EXISTS", "the subscription was deleted while it was created; repeat the request")
+            status = 201 if reply.code == Code.CREATED else 200
+            return await self._shown(status, subscription, Get(asked.id, asked.base_url), whole=False)
+
+    async def _get(self, asked: Get) -> Answer:
+        subscription = self._wakes.find(asked.id)
+        return _NOT_FOUND if subscription is None else await self._shown(200, subscription, asked)
+
+    async def _shown(self, status: int, subscription: Subscription, asked: Get, *, whole: bool = True) -> Answer:
+        """`whole`: with the links of all groups, or not at all."""
+        limit = min(asked.limit or SUBSCRIPTION_LINKS_SHOWN, SUBSCRIPTION_LINKS_SHOWN)
+        links = await self._links.page(subscription, asked.after, limit + 1, whole=whole)
+        kid = (await self._wakes.keys.signer()).kid if subscription.config.kind == WEBHOOK else ""
+        value = subscription_shape(subscription, asked.base_url, links[:limit], kid)
+        if len(links) > limit:
+            value["streams_after"] = spelled_name(links[limit - 1].name)  # `?after=` this gives the next page
+        return Answer(status, value)
+
+    async def _delete(self, asked: Delete) -> Answer:
+        reply = await self._call(asked.id, SubscriptionDelete(asked.id, self._service.now_ms()))
+        if reply.code == Code.OK:
+            with suppress(Unavailable, OutcomeUnknown):  # the sweep tells the groups that this could not reach
+                await self._wakes.bury(asked.id, reply.uid)
+        return Answer(204)
+
+    async def _members(self, asked: Members) -> Answer:
+        subscription = self._wakes.find(asked.id)
+        if subscription is not None and subscription.config.wake_stream in asked.add:
+            return refuse(400, "INVALID_REQUEST", "a subscription cannot watch its own wake_stream")
+        reply = await self._call(asked.id, SubscriptionStreams(asked.id, asked.add, asked.remove, self._service.now_ms()))
+        if reply.code == Code.TOO_MANY:
+            return refuse(429, "TOO_MANY_STREAMS", f"a subscription has at most {SUBSCRIPTION_STREAMS_MAX} explicit streams; use a pattern")
+        subscription = self._wakes.find(asked.id, reply.uid)
+        with _begun():
+            if subscription is None or not await self._wakes.complete(subscription):
+                return _NOT_FOUND
+        return Answer(204)
+
+    async def _claim(self, asked: Claim) -> Answer:
+        """The links are asked first: whoever gets the lease gets work. Nothing that may fail follows it. Who asks again because the answer was lost, and
+        says so, gets the lease that it has."""
+        subscription = self._wakes.find(asked.id)
+        if subscription is None:
+            return _NOT_FOUND
+        if subscription.config.kind != PULL_WAKE:
+            return _NOT_PULL
+        holder = holder_of(asked.worker, asked.claim_id)
+        held = self._wakes.is_held(subscription)
+        if held and not (asked.claim_id and subscription.holder == holder):
+            return _held(subscription.holder, subscription.generation)
+        links = await self._links.oldest(subscription)
+        if not held and not any(info.pending for info in links):
+            await self._wakes.nothing_pending(subscription)
+            return refuse(409, "NO_PENDING_WORK", "the subscription has no pending work")
+        signer = await self._wakes.keys.signer()
+        reply = await self._wakes.event(subscription, Event.CLAIM, wake_id=_wake_id(), text=holder)
+        if reply.code == Code.HELD and asked.claim_id and reply.detail[2] == holder:
+            reply = await self._wakes.event(subscription, Event.HEARTBEAT, (reply.detail[0], reply.detail[1]))
+        if reply.code == Code.NOT_FOUND:
+            return _NOT_FOUND
+        generation, wake_id, holder = reply.detail
+        if reply.code != Code.OK:
+            return _held(holder, generation)
+        value = {
+            "wake_id": wake_id,
+            "generation": generation,
+            "token": signer.token(subscription.id, subscription.uid, generation, self._service.now_ms()),
+            "streams": [link_shape(info) for info in links],
+            "lease_ttl_ms": subscription.config.lease_ttl_ms,
+        }
+        return Answer(200, value)
+
+    async def _work(self, asked: Work) -> Answer:
+        subscription = self._wakes.find(asked.id)
+        if subscription is None:
+            return _NOT_FOUND
+        if asked.verb != "callback" and subscription.config.kind != PULL_WAKE:
+            return _NOT_PULL
+        refused = await self._judge_token(subscription, asked)
+        if refused is not None:
+            return refused
+        if (asked.generation, asked.wake_id) != (subscription.generation, subscription.wake_id):
+            return _FENCED
+        with self._wakes.working(asked.id):
+            return await self._worked(subscription, asked)
+
+    async def _worked(self, subscription: Subscription, asked: Work) -> Answer:
+        """Fenced first, in the log; then the cursors move; then, if it is done, the lease goes. What comes for an older wake moves
+        nothing, and a repeat after a crash between the steps finds the wake as it was."""
+        fence = (asked.generation or 0, asked.wake_id or "")
+        if asked.verb != "release":
+            reply = await self._wakes.event(subscription, Event.HEARTBEAT, fence)
+            if reply.code != Code.OK:
+                return _refused(reply)
+            try:
+                await self._links.acknowledge(subscription, asked.acks)
+            except BadAck as reason:
+                return refuse(409, "INVALID_OFFSET", str(reason))
+        if asked.verb != "release" and not asked.done:
+            return Answer(200, {"ok": True, "next_wake": False})
+        with _begun() if asked.acks else nullcontext():
+            reply = await self._wakes.event(subscription, Event.DONE, fence)
+        if reply.code != Code.OK:
+            return _refused(reply)
+        next_wake = False
+        with suppress(Unavailable, OutcomeUnknown):  # the sweep finds what is pending
+            next_wake = await self._wakes.look(subscription)
+        return Answer(204) if asked.verb == "release" else Answer(200, {"ok": True, "next_wake": next_wake})
+
+    async def _judge_token(self, subscription: Subscription, asked: Work) -> Answer | None:
+        signer = await self._wakes.keys.signer()
+        token = signer.read_token(asked.token)
+        if token is None or token.id != subscription.id:
+            return refuse(401, "TOKEN_INVALID", "the bearer token was not issued for this subscription")
+        if token.expires_ms <= self._service.now_ms():
+            return refuse(401, "TOKEN_EXPIRED", "the bearer token has expired")
+        if token.uid != subscription.uid or token.generation != asked.generation:
+            return _FENCED
+        return None
+
+    async def _call(self, key: str, command: Any) -> Reply:
+        home = self._wakes.home_of(key)
+        reply = await self._service.call(home, command)
+        with _begun():
+            await self._service.local.linearize(home)  # it may have been applied elsewhere: what is looked at here must know of it
+        return reply
+
+
+@contextmanager
+def _begun() -> Iterator[None]:
+    """Something was done already: it is not true any more that nothing was."""
+    try:
+        yield
+    except Unavailable as fault:
+        raise OutcomeUnknown(f"a part of it was done ({fault}); ask again") from None
+
+
+def _held(holder: str, generation: int) -> Answer:
+    return refuse(409, "ALREADY_CLAIMED", "another worker has the lease", current_holder=worker_of(holder), generation=generation)
+
+
+def _refused(reply: Reply) -> Answer:
+    return _NOT_FOUND if reply.code == Code.NOT_FOUND else _FENCED
+
+
+def _wake_id() -> str:
+    return "w_" + secrets.token_hex(12)

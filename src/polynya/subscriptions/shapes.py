@@ -1,0 +1,104 @@
+"""Subscriptions as JSON: what users, webhooks and wake streams are shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from google_crc32c import value as crc32c
+from msgspec import json
+
+from polynya.base.names import spelled_name
+from polynya.base.offsets import format_token
+from polynya.stream.commands import Append, Batch, Encoding
+from polynya.stream.subscriptions.rules import WEBHOOK
+from polynya.stream.subscriptions.state import EXPLICIT, LinkInfo, State, Subscription, worker_of
+
+ROOT = "/v1/stream/__ds"
+
+
+def link_shape(info: LinkInfo) -> dict[str, Any]:
+    """A link as wakes and claims show it."""
+    return {
+        **cursor_shape(info),
+        "tail_offset": format_token(info.tail_record, info.tail_byte),
+        "has_pending": info.pending,
+    }
+
+
+def cursor_shape(info: LinkInfo) -> dict[str, Any]:
+    return {
+        "path": spelled_name(info.name),
+        "link_type": "explicit" if info.kinds & EXPLICIT else "glob",
+        "acked_offset": format_token(info.record, info.byte),
+    }
+
+
+def subscription_shape(subscription: Subscription, base_url: str, links: list[LinkInfo], kid: str) -> dict[str, Any]:
+    """The answer to PUT and GET. `kid` is "" for pull-wake."""
+    config = subscription.config
+    webhook = None
+    if config.kind == WEBHOOK:
+        signing = {"alg": "ed25519", "kid": kid, "jwks_url": f"{base_url}{ROOT}/jwks.json"}
+        webhook = {"url": config.webhook_url, "signing": signing}
+    return {
+        **listed_shape(subscription),
+        "subscription_id": subscription.id,
+        "streams": [cursor_shape(info) for info in links],
+        "webhook": webhook,
+    }
+
+
+def listed_shape(subscription: Subscription) -> dict[str, Any]:
+    """A subscription in the list of all; its streams are not looked up."""
+    config = subscription.config
+    return {
+        "id": subscription.id,
+        "type": "webhook" if config.kind == WEBHOOK else "pull-wake",
+        "pattern": config.pattern or None,
+        "explicit_streams": len(subscription.streams),
+        "webhook": {"url": config.webhook_url} if config.kind == WEBHOOK else None,
+        "wake_stream": spelled_name(config.wake_stream) if config.wake_stream else None,
+        "lease_ttl_ms": config.lease_ttl_ms,
+        "created_at": _time(subscription.created_ms),
+        "status": "failed" if subscription.attempts else "active",
+        "description": config.description,
+        "state": State(subscription.state).name.lower(),
+        "generation": subscription.generation,
+        "current_holder": worker_of(subscription.holder) or None,
+        "next_attempt_at": _time(subscription.next_attempt_ms) if subscription.attempts else None,
+    }
+
+
+def callback_url(subscription: Subscription) -> str:
+    return f"{subscription.base_url}{ROOT}/subscriptions/{quote(subscription.id, safe='')}/callback"
+
+
+def webhook_body(subscription: Subscription, links: list[LinkInfo], token: str) -> bytes:
+    wake = {
+        "subscription_id": subscription.id,
+        "wake_id": subscription.wake_id,
+        "generation": subscription.generation,
+        "streams": [link_shape(info) for info in links],
+        "callback_url": callback_url(subscription),
+        "callback_token": token,
+    }
+    return json.encode(wake)
+
+
+def wake_event(subscription: Subscription, now_ms: int) -> Append:
+    """The append to the wake stream of a pull-wake subscription."""
+    event = {
+        "type": "wake",
+        "subscription_id": subscription.id,
+        "stream": spelled_name(subscription.stream),
+        "generation": subscription.generation,
+        "ts": now_ms,
+    }
+    payload = json.encode(event) + b","
+    return Append(subscription.config.wake_stream, now_ms, "application/json", Batch(Encoding.JSON, 1, payload, crc32c(payload)))
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

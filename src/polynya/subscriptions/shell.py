@@ -1,0 +1,195 @@
+"""The subscriptions of one core: operations to their home, news between groups, what is due, and the repair of what got lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Any
+
+from polynya.base.errors import NotLeader, PolynyaError, Unavailable
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import UnlinkSubscription
+from polynya.stream.machine import Machine
+from polynya.stream.subscriptions.links import pending_watches
+from polynya.subscriptions import messages
+from polynya.subscriptions.keys import Keys
+from polynya.subscriptions.links import Links
+from polynya.subscriptions.messages import Answer, AnyOperation, Get, ListQuestion, News, Shapes
+from polynya.subscriptions.operations import Operations
+from polynya.subscriptions.shapes import listed_shape
+from polynya.subscriptions.wakes import WakeCounters, Wakes
+from polynya.subscriptions.webhooks import Webhooks
+
+TICK_SECONDS = 0.1  # leases and retries are as exact as this
+SWEEP_TICKS = 50
+
+
+class Subscriptions:
+    """One per core. Call `pump` after every turn. `allow_loopback`: webhooks may go to plain-http receivers on this machine."""
+
+    def __init__(self, service: NodeService, *, allow_loopback: bool) -> None:
+        self._service = service
+        self._keys = Keys(service)
+        self._links = Links(service)
+        self._wakes = Wakes(service, self._links, self._keys, Webhooks(allow_loopback=allow_loopback))
+        self._operations = Operations(self._wakes)
+        self._news: dict[int, dict[str, tuple[int, str]]] = {}  # core -> id -> (uid, stream), to be told
+        self._telling: dict[int, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        service.serve(messages.OPERATE, AnyOperation, Answer, self._operate)
+        service.serve(messages.NEWS, News, messages.Over, self._hear)
+        service.serve(messages.LIST, ListQuestion, messages.Shapes, self._list)
+
+    @property
+    def _machines(self) -> dict[int, Machine]:
+        return self._service.local.led
+
+    @property
+    def counters(self) -> WakeCounters:
+        return self._wakes.counters
+
+    async def start(self, ended: Callable[[asyncio.Task[None]], object] = lambda task: None) -> None:
+        """From now on what is due happens. `ended` is called with the task that sees to it, should that come to an end."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task.add_done_callback(ended)
+
+    async def stop(self) -> None:
+        tasks = [*self._telling.values(), *filter(None, (self._task, self._sweeping))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wakes.close()
+
+    async def operate(self, operation: AnyOperation) -> Answer:
+        """On the core that acts for the id's home group. Raises `Unavailable` and `OutcomeUnknown`."""
+        home, changes = self._wakes.home_of(operation.id), not isinstance(operation, Get)
+        answer: Answer = await self._service.at_home(home, messages.OPERATE, operation, self._operate, changes=changes)
+        return answer
+
+    async def _operate(self, operation: AnyOperation) -> Answer:
+        home = self._wakes.home_of(operation.id)
+        if home not in self._machines:
+            raise NotLeader(0)
+        try:
+            await self._service.local.linearize(home)
+            return await self._operations.run(operation)
+        except Unavailable as fault:  # of a step; NotLeader would have it asked for again elsewhere
+            raise Unavailable(str(fault)) from None
+
+    async def jwks(self) -> dict[str, Any]:
+        """The JWK Set of the webhooks' signing key."""
+        return await self._keys.jwks()
+
+    async def listed(self, prefix: str, after: str, limit: int) -> Answer:
+        """A page of all subscriptions, by id. `next` is the `after` of the page that follows. Raises `Unavailable`."""
+        service = self._service
+
+        def question(groups: list[int]) -> ListQuestion:
+            return ListQuestion(prefix, after, limit + 1, tuple(groups))
+
+        parts = await service.of_groups(range(1, service.groups + 1), messages.LIST, question, self._list)
+        found = sorted((shape for part in parts for shape in part), key=itemgetter("id"))
+        shown = found[:limit]
+        return Answer(200, {"subscriptions": shown, "next": shown[-1]["id"] if len(found) > limit else None})
+
+    def pump(self) -> None:
+        """After a turn: pass on which subscriptions have news."""
+        for machine in self._machines.values():
+            state = machine.subscriptions
+            if state.wakes:
+                wakes, state.wakes = state.wakes, {}
+                for key, (uid, name) in wakes.items():
+                    self._tell(key, uid, name)
+
+    def _tell(self, key: str, uid: int, name: str) -> None:
+        try:
+            core = self._service.home_of(self._wakes.home_of(key))
+        except NotLeader:
+            return  # the sweep tells it again
+        if core == self._service.core:
+            if not self._wakes.news(key, uid, name):
+                self._forget(key, uid)
+            return
+        self._news.setdefault(core, {})[key] = (uid, name)
+        if core not in self._telling:
+            self._telling[core] = asyncio.get_running_loop().create_task(self._tell_core(core))
+
+    async def _tell_core(self, core: int) -> None:
+        """One message at a time to a core; news that come meanwhile share the next."""
+        try:
+            while news := self._news.pop(core, None):
+                wakes = [(key, uid, name) for key, (uid, name) in news.items()]
+                for key, uid in await self._service.ask_core(core, messages.NEWS, News(wakes)):
+                    self._forget(key, uid)
+        except PolynyaError:
+            self._wakes.counters.faults += 1  # the sweep tells it again
+        finally:
+            del self._telling[core]
+
+    async def _hear(self, news: News) -> list[tuple[str, int]]:
+        if any(self._wakes.home_of(key) not in self._machines for key, _, _ in news.wakes):
+            raise NotLeader(0)  # what is not known here may be known to who leads
+        return [(key, uid) for key, uid, name in news.wakes if not self._wakes.news(key, uid, name)]
+
+    async def _list(self, question: ListQuestion) -> Shapes:
+        local = self._service.local
+        await local.linearize_all(question.groups)
+        homes = {key: home for machine in map(local.here, question.groups) for key, home in machine.subscriptions.homes.items()}
+        keys = (key for key in homes if key > question.after and key.startswith(question.prefix))
+        return [listed_shape(homes[key]) for key in nsmallest(question.limit, keys)]
+
+    def _forget(self, key: str, uid: int) -> None:
+        """A registration of a life that is over, left by a crash."""
+        for group, machine in self._machines.items():
+            watch = machine.subscriptions.watches.get(key)
+            if watch is not None and watch.registration.uid == uid:
+                self._service.propose_to(group, UnlinkSubscription(key, uid), _ignore)
+
+    async def _keep(self) -> None:
+        ticks = 0
+        turns, led = -1, set[int]()
+        while True:
+            self._wakes.tend()
+            news = set[int]()
+            if turns != self._service.local.turns:  # a lead comes with a turn
+                turns, news = self._service.local.turns, self._machines.keys() - led
+                led = set(self._machines)
+            if ticks % SWEEP_TICKS == 0 or news:  # what was under way at the leader before this one is looked for at once
+                self._begin_sweep()
+            ticks += 1
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _begin_sweep(self) -> None:
+        """Beside what is due: it may wait for a group without a leader. What ended the last one but its end is raised."""
+        if self._sweeping is not None and not self._sweeping.done():
+            self._tell_again()
+            return
+        if self._sweeping is not None:
+            self._sweeping.result()
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def _tell_again(self) -> None:
+        """What is pending."""
+        for machine in self._machines.values():
+            for key, uid, name in pending_watches(machine):
+                self._tell(key, uid, name)
+
+    async def _sweep(self) -> None:
+        """Tell again what is pending, and finish what a crash cut between groups."""
+        self._tell_again()
+        for group, machine in tuple(self._machines.items()):
+            state = machine.subscriptions
+            try:
+                for subscription in [home for home in state.homes.values() if home.linked < home.revision]:
+                    await self._wakes.complete(subscription)
+                for grave in list(state.graves.values()):
+                    await self._links.untell(group, grave.id, grave.uid)
+            except PolynyaError:
+                self._wakes.counters.faults += 1
+
+
+def _ignore(reply: object) -> None:
+    """The next sweep sees whether it helped."""

@@ -1,0 +1,270 @@
+"""The life of a wake on the core of the subscription's home: issued, delivered or announced, tried again, over (R144 to R146)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from polynya.base.errors import PolynyaError
+from polynya.base.names import group_of
+from polynya.service.routing.service import NodeService
+from polynya.stream.commands import SubscriptionEvent
+from polynya.stream.replies import Code, Reply
+from polynya.stream.subscriptions.rules import WEBHOOK, Event
+from polynya.stream.subscriptions.state import LinkInfo, State, Subscription
+from polynya.subscriptions.keys import Keys
+from polynya.subscriptions.links import Links
+from polynya.subscriptions.shapes import wake_event, webhook_body
+from polynya.subscriptions.webhooks import Outcome, Webhooks
+
+RETRY_MS = 1000
+RETRY_MS_MAX = 60_000
+JITTER = 0.2
+DELIVERY_SECONDS_MAX = 60.0  # a receiver that works longer answers first and calls back
+ANNOUNCE_MS = 60_000  # a wake event that nobody claims is written again, after twice as long each time …
+ANNOUNCE_MS_MAX = 600_000  # … but so often at least: the workers that read it may have died
+ANNOUNCED_MAX = 4096  # subscriptions of which it is known how often; then all are forgotten, and theirs are soon written again
+HOME_PREFIX = "__ds/subscriptions/"
+
+
+class WakeCounters:
+    """Plain numbers, read at scrape time."""
+
+    __slots__ = ("announced", "delivered", "expired", "failed", "faults", "woken")
+
+    def __init__(self) -> None:
+        self.woken = self.delivered = self.announced = self.failed = self.expired = self.faults = 0
+
+
+class Wakes:
+    """One per core. At most one task works on a subscription at a time; `tend` starts those that are due."""
+
+    def __init__(self, service: NodeService, links: Links, keys: Keys, webhooks: Webhooks) -> None:
+        self.service = service
+        self.links = links
+        self.keys = keys
+        self.webhooks = webhooks
+        self.counters = WakeCounters()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._issuing: dict[str, asyncio.Task[None]] = {}
+        self._turns, self._awake = -1, list[int]()  # the turn at which the groups with something that is not idle were found, and they
+        self._announced: dict[str, int] = {}  # id -> times that the wake in flight was announced
+        self._completing: dict[str, asyncio.Lock] = {}
+        self._working: dict[str, int] = {}  # id -> requests of its holder that are being carried out
+        self._looked_ms = 0  # at the look before this one
+
+    def home_of(self, key: str) -> int:
+        """The home group of a subscription's id."""
+        return group_of(HOME_PREFIX + key, self.service.groups)
+
+    def find(self, key: str, uid: int = 0) -> Subscription | None:
+        """The subscription whose home is on this core; `uid` 0 takes any life of it."""
+        machine = self.service.local.machines.get(self.home_of(key))
+        subscription = None if machine is None else machine.subscriptions.homes.get(key)
+        return subscription if subscription is not None and uid in (0, subscription.uid) else None
+
+    @contextmanager
+    def working(self, key: str) -> Iterator[None]:
+        """A request of the holder is being carried out: however long this takes, the lease does not run out under it."""
+        self._working[key] = self._working.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._working[key] -= 1
+            if not self._working[key]:
+                del self._working[key]
+
+    def is_held(self, subscription: Subscription) -> bool:
+        """Whether a claim has to wait."""
+        lasts = self.service.now_ms() < subscription.lease_until_ms or subscription.id in self._working
+        return subscription.state == State.LEASED and lasts
+
+    async def event(
+        self,
+        subscription: Subscription,
+        event: Event,
+        fence: tuple[int, str] = (0, ""),
+        *,
+        wake_id: str = "",
+        text: str = "",
+        until_ms: int = 0,
+    ) -> Reply:
+        """Through the log of the home group."""
+        generation, fenced_id = fence
+        command = SubscriptionEvent(
+            subscription.id, subscription.uid, event, self.service.now_ms(), generation, fenced_id or wake_id, text, until_ms
+        )
+        return await self.service.call(self.home_of(subscription.id), command)
+
+    # --- beginning and end -----------------------------------------------------------------------------------------------------
+
+    def news(self, key: str, uid: int, name: str) -> bool:
+        """A stream of the subscription has grown. False: that life of it is over."""
+        subscription = self.find(key, uid)
+        if subscription is None:
+            return False
+        if subscription.state == State.IDLE:
+            self._start(self._issuing, subscription, self._wake(subscription, name))
+        return True
+
+    async def look(self, subscription: Subscription) -> bool:
+        """The subscription went to IDLE: is there pending work that came meanwhile? True when a wake is in flight. Groups that nobody leads
+        just now tell of theirs by themselves when they are led again."""
+        if self.find(subscription.id, subscription.uid) is None:
+            return False
+        found = await self.links.oldest(subscription, 1, whole=False)
+        if not any(info.pending for info in found):
+            return False
+        return await self._issue(subscription, found[0].name)
+
+    async def nothing_pending(self, subscription: Subscription) -> None:
+        """A wake in flight turned out to be for nothing: back to IDLE, or the next news would be taken for its."""
+        if subscription.state == State.WAKING:
+            reply = await self.event(subscription, Event.NOTHING, (subscription.generation, subscription.wake_id))
+            if reply.code == Code.OK:
+                await self.look(subscription)
+
+    async def complete(self, subscription: Subscription) -> bool:
+        """Until every group has the links that the subscription wants. False: its life is over. Raises Unavailable when its home has left this
+        node."""
+        key, uid = subscription.id, subscription.uid
+        lock, told = self._completing.setdefault(key, asyncio.Lock()), 0  # the revision; that it is, this member may learn late
+        try:
+            async with lock:
+                while (known := self.find(key, uid)) is not None and max(told, known.linked) < known.revision:
+                    told = known.revision
+                    if not await self.links.tell(self.home_of(key), known):
+                        return False
+        finally:
+            if not lock.locked():
+                self._completing.pop(key, None)
+        self.service.local.here(self.home_of(key))
+        return self.find(key, uid) is not None
+
+    async def bury(self, key: str, uid: int) -> None:
+        await self.links.untell(self.home_of(key), key, uid)
+
+    async def _wake(self, subscription: Subscription, name: str) -> None:
+        await self._issue(subscription, name)
+
+    async def _issue(self, subscription: Subscription, name: str) -> bool:
+        reply = await self.event(subscription, Event.WAKE, wake_id="w_" + secrets.token_hex(12), text=name)
+        if reply.code == Code.OK:
+            self.counters.woken += 1
+            self._announced.pop(subscription.id, None)
+            if self.home_of(subscription.id) in self.service.local.led:
+                self._tend_one(subscription, self.service.now_ms())
+        return reply.code in (Code.OK, Code.ACTIVE)
+
+    # --- what is due -----------------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Start what is due of the subscriptions that are not idle. A lease is over when it was at the look before already: what its
+        holder sent while this core stood still is heard first."""
+        local, now_ms = self.service.local, self.service.now_ms()
+        if self._turns != local.turns:
+            self._turns, self._awake = local.turns, [group for group, machine in local.led.items() if machine.subscriptions.awake]
+        for machine in [local.led[group] for group in self._awake if group in local.led]:
+            for key in tuple(machine.subscriptions.awake):
+                self._tend_one(machine.subscriptions.homes[key], now_ms)
+        self._looked_ms = now_ms
+
+    def _tend_one(self, subscription: Subscription, now_ms: int) -> None:
+        if subscription.id in self._busy:
+            return
+        if subscription.state == State.WAKING and 0 < subscription.next_attempt_ms <= now_ms:
+            deliver = self._deliver if subscription.config.kind == WEBHOOK else self._announce
+            self._start(self._busy, subscription, deliver(subscription, (subscription.generation, subscription.wake_id)))
+        elif 0 < subscription.lease_until_ms <= self._looked_ms and subscription.id not in self._working:
+            self._start(self._busy, subscription, self._expire(subscription, (subscription.generation, subscription.wake_id)))
+
+    async def close(self) -> None:
+        tasks = [*self._busy.values(), *self._issuing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.webhooks.close()
+
+    async def _expire(self, subscription: Subscription, fence: tuple[int, str]) -> None:
+        if (await self.event(subscription, Event.EXPIRE, fence)).code == Code.OK:
+            self.counters.expired += 1
+            await self.look(subscription)
+
+    async def _deliver(self, subscription: Subscription, fence: tuple[int, str]) -> None:
+        """One attempt. What the receiver is told is what is pending now; what it is done with is what it was told."""
+        links = await self.links.oldest(subscription)
+        if not any(info.pending for info in links):
+            await self.nothing_pending(subscription)
+            return
+        signer = await self.keys.signer()
+        if (subscription.generation, subscription.wake_id) != fence:
+            return
+        body = webhook_body(subscription, links, signer.token(subscription.id, subscription.uid, fence[0], self.service.now_ms()))
+        headers = {"content-type": "application/json", "webhook-signature": signer.signature(body), "user-agent": "polynya"}
+        seconds = min(subscription.config.lease_ttl_ms / 1000, DELIVERY_SECONDS_MAX)
+        outcome = await self.webhooks.post(subscription.config.webhook_url, body, headers, seconds)
+        await self._delivered(subscription, fence, outcome, links)
+
+    async def _delivered(self, subscription: Subscription, fence: tuple[int, str], outcome: Outcome, links: list[LinkInfo]) -> None:
+        if not outcome.taken:
+            self.counters.failed += 1
+            await self.event(subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription))
+            return
+        self.counters.delivered += 1
+        if not outcome.done:
+            await self.event(subscription, Event.DELIVERED, fence)
+            return
+        if (await self.event(subscription, Event.HEARTBEAT, fence)).code == Code.OK:
+            await self.links.advance(subscription, [(info.name, info.stream_uid, info.tail_record, info.tail_byte) for info in links])
+            if (await self.event(subscription, Event.DONE, fence)).code == Code.OK:
+                await self.look(subscription)
+
+    async def _announce(self, subscription: Subscription, fence: tuple[int, str]) -> None:
+        """Write the wake event. The wake stream is the application's: while it is missing, closed or no JSON, try again."""
+        if not any(info.pending for info in await self.links.oldest(subscription, 1)):
+            await self.nothing_pending(subscription)
+            return
+        service = self.service
+        append = wake_event(subscription, service.now_ms())
+        reply = await service.call(service.group_of(append.name), append)
+        if reply.code >= Code.NOT_FOUND:
+            self.counters.failed += 1
+            await self.event(subscription, Event.FAILED, fence, until_ms=self._retry_at(subscription))
+            return
+        self.counters.announced += 1
+        times = self._announced.get(subscription.id, 0)
+        if len(self._announced) >= ANNOUNCED_MAX:  # most of wakes that are long over, or of subscriptions that are
+            self._announced.clear()
+        self._announced[subscription.id] = times + 1
+        until_ms = service.now_ms() + min(ANNOUNCE_MS << min(times, 8), ANNOUNCE_MS_MAX)
+        await self.event(subscription, Event.DELIVERED, fence, until_ms=until_ms)
+
+    def _retry_at(self, subscription: Subscription) -> int:
+        delay = min(RETRY_MS << min(subscription.attempts, 16), RETRY_MS_MAX)
+        return self.service.now_ms() + int(delay * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311
+
+    def _start(self, tasks: dict[str, asyncio.Task[None]], subscription: Subscription, work: Coroutine[Any, Any, None]) -> None:
+        """One task of a kind for each subscription: a second one would only be fenced."""
+        key = subscription.id
+        if key in tasks:
+            work.close()
+            return
+        tasks[key] = asyncio.get_running_loop().create_task(self._guarded(tasks, key, work))
+
+    async def _guarded(self, tasks: dict[str, asyncio.Task[None]], key: str, work: Coroutine[Any, Any, None]) -> None:
+        """A fault of the node is met by trying again: `tend` and the sweep find what is left to do. Where the home is not led any more, its new
+        leader does: what has happened may not be known here yet."""
+        try:
+            await work
+        except PolynyaError:
+            self.counters.faults += 1
+            return
+        finally:
+            tasks.pop(key, None)
+        subscription = self.find(key) if self.home_of(key) in self.service.local.led else None
+        if subscription is not None and subscription.state != State.IDLE:
+            self._tend_one(subscription, self.service.now_ms())

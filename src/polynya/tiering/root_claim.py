@@ -1,0 +1,122 @@
+"""The claim of the object store's root, at start or as soon as the store answers; and the note of the first one, `DATA/object-root.json`.
+
+A node that has never held a root must not begin without one: it may be another cluster's, or one of a later history, and what it would
+acknowledge could not go anywhere. One that has held just this root may: until the claim is made it moves nothing there and deletes
+nothing, so that it does what a node does whose store goes away while it runs. What it finds out later it would have found out at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from polynya.backup import copies
+from polynya.base.errors import ConfigError
+from polynya.config.core_start import CoreStart
+from polynya.config.node_identity import write_json
+from polynya.objectstore import ObjectStore, RootClaim, StoreSettings, StoreUnavailable, claim_root, owns_root, prove_conditional_writes
+
+FILE = "object-root.json"
+FIRST_TRIES = 9  # of a node that has never held this root
+MEMBERS = "members of the cluster"  # own the root together: whoever leads a group deletes what it let go of
+PAUSE_SECONDS = 0.5  # and longer each time …
+PAUSE_SECONDS_MAX = 1.0  # … up to so long: appends at their bound wait for it
+SAID_EVERY = 10  # tries
+AWAY = "it has not answered since the start: what is there may not be readable, and nothing is moved there"
+log = logging.getLogger("polynya.tier")
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A root that this data folder has held."""
+
+    cluster_id: str
+    history: int
+    backend: str
+    root: str
+    bucket: str = ""
+    endpoint: str = ""
+
+
+def held_by(start: CoreStart) -> Held:
+    """The root of these settings."""
+    store: StoreSettings = start.config.store
+    return Held(start.birth.cluster_id, start.birth.history, store.backend, store.root, store.s3_bucket, store.s3_endpoint)
+
+
+class Claim:
+    """Of one core. `made` is set once the root is claimed."""
+
+    def __init__(self, start: CoreStart, store: ObjectStore, indexes: Callable[[], Mapping[int, int]]) -> None:
+        """`indexes`: how far the groups here are."""
+        self.made = asyncio.Event()
+        self.root: RootClaim | None = None
+        self._trouble = "it has not been asked yet"
+        self._start = start
+        self._store = store
+        self._indexes = indexes
+        self._path = Path(start.config.data) / FILE
+        self.is_known = was_held(start)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the store is not in use."""
+        return None if self.made.is_set() else f"{AWAY}: {self._trouble}"
+
+    async def make(self) -> None:
+        """Returns once it is made. Raises ConfigError when it never can be, or when a root that was never held cannot be reached."""
+        failures = 0
+        while True:
+            try:
+                await self._try()
+                break
+            except StoreUnavailable as error:
+                failures += 1
+                self._trouble = error.reason
+                if not self.is_known and failures == FIRST_TRIES:
+                    raise ConfigError(f"cold: the object store cannot be reached: {error}") from None
+                if failures == 1 or (self.is_known and not failures % SAID_EVERY):
+                    log.warning("the object store does not answer yet", extra={"error": str(error), "tries": failures})
+            await asyncio.sleep(min(PAUSE_SECONDS * failures, PAUSE_SECONDS_MAX))
+        if failures:
+            log.info("the object store answers", extra={"tries": failures + 1})
+        self.made.set()
+
+    async def owned(self) -> bool:
+        """Whether this start owns the root: ask before deleting."""
+        return self.root is not None and await owns_root(self._store, self.root)
+
+    async def _try(self) -> None:
+        start = self._start
+        if start.core == 0:
+            await prove_conditional_writes(self._store)
+        if not start.birth.node:
+            await self._refuse_older()
+        owner = MEMBERS if start.birth.node else start.start_id
+        self.root = await claim_root(self._store, start.birth.cluster_id, start.birth.history, owner)
+        if start.core == 0 and not self.is_known:
+            write_json(self._path, held_by(start))
+
+    async def _refuse_older(self) -> None:
+        """What is acknowledged is in the folder, and only then in a copy. A folder that has less would take what came later for orphans."""
+        birth = self._start.birth
+        later = await copies.ahead(self._store, (birth.cluster_id, birth.history), self._indexes())
+        if later is not None:
+            raise ConfigError(
+                f"data: {self._start.config.data} is an older copy of itself, has lost its end, or was restored once more: the object store has the "
+                f"state of group {later.group} at entry {later.index}, and here it ends at {self._indexes()[later.group]}. Nothing was changed. Start "
+                "on the newer folder, or begin with what is in the object store ('polynya restore --from-store --take-over' into a new folder); "
+                f"to go on from here, and lose what came later, remove {copies.folder_of(birth.cluster_id, birth.history)} from the store"
+            )
+
+
+def was_held(start: CoreStart) -> bool:
+    """Whether this data folder has held just this root. A note that cannot be read is none."""
+    try:
+        found = msgspec.json.decode((Path(start.config.data) / FILE).read_bytes(), type=Held)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return found == held_by(start)

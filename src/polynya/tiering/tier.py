@@ -1,0 +1,161 @@
+"""The object tier of a core: the store, claimed at start or as soon as it answers, and what reads, fills and cleans it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from polynya.base import limits
+from polynya.base.errors import ConfigError, Unavailable
+from polynya.cold import (
+    ColdReader,
+    Collector,
+    CollectorSettings,
+    Evictor,
+    EvictSettings,
+    Flusher,
+    FlushSettings,
+    Merger,
+    MergeSettings,
+    StateReader,
+    Verifier,
+)
+from polynya.config.core_start import CoreStart
+from polynya.config.model import ColdConfig
+from polynya.objectstore import ObjectStore, StoreError, StoreUnavailable, WatchedStore, open_store, release_root
+from polynya.service.tier_view import CoreGroups
+from polynya.stream.commands import Evict
+from polynya.stream.state.feature_level import level_of
+from polynya.tiering.root_claim import Claim, was_held
+from polynya.tiering.store_health import StoreAccess
+
+CLAIM_SECONDS = 3.0  # so long a start waits for a store that is known
+RELEASE_SECONDS = 2.0
+COLLECT_MS_MIN = 500
+log = logging.getLogger("polynya.tier")
+
+
+def flush_settings(cold: ColdConfig) -> FlushSettings:
+    return FlushSettings(
+        from_bytes=cold.flush_from_bytes,
+        pack_bytes_max=cold.pack_bytes_max,
+        age_ms_max=cold.flush_max_age_ms,
+        interval_ms=cold.flush_interval_ms,
+        concurrency=cold.flush_max_concurrency,
+    )
+
+
+def merge_settings(cold: ColdConfig) -> MergeSettings:
+    """Where nothing is flushed by itself, nothing is merged either."""
+    return MergeSettings(interval_ms=limits.MERGE_INTERVAL_MS if cold.flush_interval_ms else 0)
+
+
+def collector_settings(cold: ColdConfig) -> CollectorSettings:
+    """A short grace is looked after more often."""
+    grace_ms = cold.delete_grace_ms
+    known = CollectorSettings()
+    return CollectorSettings(
+        interval_ms=min(known.interval_ms, max(COLLECT_MS_MIN, grace_ms)),
+        grace_ms=grace_ms,
+        snapshot_wait_ms=min(known.snapshot_wait_ms, grace_ms),
+    )
+
+
+class Tier:
+    """Of one core. Made by `open_tier`; None in its place is the backend `none`. Nothing is written before the root is claimed."""
+
+    def __init__(self, store: WatchedStore, start: CoreStart, groups: CoreGroups, claim: Claim) -> None:
+        cluster = start.birth.cluster_id
+        self.store: ObjectStore = store
+        self.claim = claim
+        self.access = StoreAccess(store, lambda: claim.reason)
+        self._releases = start.core == 0 and not start.birth.node  # the other nodes of a cluster go on
+        self._claiming: asyncio.Task[None] | None = None
+        self.verifier = Verifier(groups, store)
+        self.reader = ColdReader(store)
+        self.states = StateReader(store)
+        self.flusher = Flusher(groups, store, flush_settings(start.config.cold), cluster)
+        store.writes.on_recovery = self.flusher.recover
+        self.merger = Merger(groups, store, merge_settings(start.config.cold), cluster, self.flusher.in_flight)
+        settings = EvictSettings(after_ms=start.config.cold.evict_after_ms)
+        self.evictor = Evictor(groups, store, settings, cluster, in_flight=self.flusher.in_flight)
+        if start.birth.node:  # the others must know it too
+            self.evictor.may = lambda machine: machine.level >= level_of(Evict)
+        self.collector = Collector(
+            groups,
+            store,
+            collector_settings(start.config.cold),
+            packs_prefix=f"{cluster}/packs/",
+            in_flight=self.flusher.in_flight,
+            owns_root=claim.owned,
+            sweep_deletes=start.birth.history == 1,
+        )
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs for ever beside the core, or ends when the root can never be claimed."""
+        return [
+            self._claimed(),
+            self.access.run(),
+            *(self.once_claimed(run) for run in (self.flusher.run, self.merger.run, self.evictor.run, self.collector.run)),
+        ]
+
+    async def begin(self) -> None:
+        """Claim the root; of one that was held before this returns soon, claimed or not. Raises ConfigError."""
+        self._claiming = asyncio.get_running_loop().create_task(self.claim.make())
+        await asyncio.wait([self._claiming], timeout=CLAIM_SECONDS if self.claim.is_known else None)
+        if self._claiming.done():
+            self._claiming.result()
+        else:
+            log.warning("serving without the object store until it answers")
+
+    async def flush_now(self, prefix: str | None = None) -> None:
+        """As the flusher's: where nothing is hot, the store is not needed. Raises Unavailable."""
+        if self.claim.made.is_set():
+            await self.flusher.flush_now(prefix)
+        elif await self.flusher.has_hot(prefix):
+            raise Unavailable("the object store cannot be used yet: try again later")
+
+    async def _claimed(self) -> None:
+        assert self._claiming is not None
+        await self._claiming
+
+    async def once_claimed(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """For what must not touch the store before."""
+        await self.claim.made.wait()
+        await run()
+
+    async def read_object(self, key: str) -> bytes:
+        """For rooms that know no store. Raises Unavailable."""
+        try:
+            return await self.store.get(key)
+        except StoreError as error:
+            raise Unavailable(f"the object store has not given {key}: {error}") from None
+
+    async def close(self) -> None:
+        """The first core says that the node has stopped, if the store answers soon."""
+        await self.reader.close()
+        await self.states.close()
+        if self._claiming is not None:
+            self._claiming.cancel()
+        if self._releases and self.claim.root is not None:
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await release_root(self.store, self.claim.root)
+        await self.store.close()
+
+
+async def open_tier(start: CoreStart, groups: CoreGroups, indexes: Callable[[], Mapping[int, int]]) -> Tier | None:
+    """Open the store, prove that it honours conditions, and take its root, now or later. Raises ConfigError when it cannot work."""
+    try:
+        store = open_store(start.config.store, late=was_held(start))
+    except StoreUnavailable as error:
+        raise ConfigError(f"cold: {error}") from None
+    if store is None:
+        return None
+    watched = WatchedStore(store, asyncio.get_running_loop().time)
+    tier = Tier(watched, start, groups, Claim(start, watched, indexes))
+    await tier.begin()
+    return tier

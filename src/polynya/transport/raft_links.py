@@ -1,0 +1,231 @@
+"""The messages of groups between nodes, from core to the core that has the group there; and who is there at all.
+
+A group is on core `group % cores` of each node, and nodes may have other numbers of cores. So this core has a lane to each core of another
+node with which it shares groups: to that of its own number alone where both have as many. How many there are is told by the greeting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from math import gcd
+
+from polynya.transport.backoff import Connect
+from polynya.transport.handshake import PROTOCOL_MAX, PROTOCOL_MIN, Hello
+from polynya.transport.lane import Lane, join_messages, messages_of
+
+Shared = Callable[[int], bool]  # of a group: whether it is on that core of the other node
+log = logging.getLogger("polynya.transport")
+
+
+class _Node:
+    """Another node: how many cores it has as far as is known, which life it lives, and the lanes to it, by core."""
+
+    __slots__ = ("connect", "cores", "lanes", "level", "life", "protocol", "tasks")
+
+    def __init__(self, connect: Callable[[int], Connect], cores: int) -> None:
+        self.connect = connect
+        self.cores = cores
+        self.life = ""  # its start id
+        self.protocol = PROTOCOL_MIN  # the newest that both speak
+        self.level = 0  # of logs, the newest that it knows
+        self.lanes: dict[int, Lane] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+
+class RaftNet:
+    """Of core `core` of `cores`. Whoever replicates sets the callbacks; they are called on the loop. `group_of` tells the group of a message."""
+
+    def __init__(
+        self,
+        own: tuple[int, int],
+        connect: Mapping[int, Callable[[int], Connect]],
+        bulk: Callable[[int, int, bytes], bool],
+    ) -> None:
+        self._core, self._cores = own
+        self._bulk = bulk
+        self._nodes = {node: _Node(to, self._cores) for node, to in connect.items()}
+        self._running = False
+        self.group_of: Callable[[bytes], int] = lambda message: 0
+        self.synced: Callable[[], int] = lambda: 0  # how far this core's journal is
+        self.on_messages: Callable[[int, list[bytes]], None] = lambda node, messages: None
+        self.on_lost: Callable[[int, Shared, int], None] = lambda node, shared, silent_ms: None
+        self.on_found: Callable[[int, Shared], None] = lambda node, shared: None
+        self.on_sending: Callable[[int, Shared], None] = lambda node, shared: (
+            None
+        )  # its heartbeats are behind something large that arrives …
+        self.on_taking: Callable[[int, Shared], None] = lambda node, shared: None  # … or what it would answer is behind what leaves
+        self.on_gone: list[Callable[[int, int], None]] = []  # (node, core), as on_lost, for the rooms of the network
+        for node in self._nodes:
+            self._shape(node, self._cores)
+
+    def send(self, node: int, messages: list[bytes]) -> None:
+        """What a turn has to say to `node`: one write for each core that it is for. Never blocks: without a connection all is dropped, and over
+        the bound the oldest."""
+        there = self._nodes.get(node)
+        if there is None:  # it belongs to the cluster no more
+            return
+        if there.cores == self._cores:
+            there.lanes[self._core].send(messages)
+            return
+        for core, some in self._split(messages, there.cores).items():
+            there.lanes[core].send(some)
+
+    def send_bulk(self, node: int, messages: list[bytes]) -> None:
+        """Large ones that may take their time and do not hold up the others: on another connection. Dropped when that is full."""
+        for core, some in self._split(messages, self.cores_of(node)).items():
+            self._bulk(node, core, join_messages(some))
+
+    def protocol(self, node: int) -> int:
+        """The newest that both speak, as far as is known."""
+        there = self._nodes.get(node)
+        return PROTOCOL_MIN if there is None else there.protocol
+
+    def is_there(self, node: int) -> bool:
+        """Whether cores of the node that have groups of this one were heard lately."""
+        there = self._nodes.get(node)
+        return there is not None and any(lane.connected for lane in there.lanes.values())
+
+    def life_of(self, node: int) -> str:
+        """The start id of a node that is heard; empty while it is not there."""
+        return self._nodes[node].life if self.is_there(node) else ""
+
+    def level_of(self, node: int) -> int:
+        """The newest level of logs that it knows; 0 until it has said."""
+        there = self._nodes.get(node)
+        return 0 if there is None else there.level
+
+    def cores_of(self, node: int) -> int:
+        """How many cores a node has: as many as this one until it has said."""
+        there = self._nodes.get(node)
+        return self._cores if there is None else there.cores
+
+    @property
+    def dropped(self) -> int:
+        """Messages, so far."""
+        return sum(lane.dropped for there in self._nodes.values() for lane in there.lanes.values())
+
+    @property
+    def there(self) -> int:
+        """How many nodes are."""
+        return sum(map(self.is_there, self._nodes))
+
+    # --- for the transport -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect to every node, and stay connected."""
+        self._running = True
+        for node, there in self._nodes.items():
+            for core in there.lanes:
+                self._keep(node, core)
+
+    async def close(self) -> None:
+        self._running = False
+        tasks = [task for there in self._nodes.values() for task in there.tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def add(self, node: int, connect: Callable[[int], Connect]) -> None:
+        """One more."""
+        self._nodes[node] = _Node(connect, self._cores)
+        self._shape(node, self._cores)
+
+    async def remove(self, node: int) -> None:
+        """One less; returns when its connections are gone."""
+        there = self._nodes.pop(node, None)
+        if there is None:
+            return
+        tasks = list(there.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in there.lanes.values():
+            lane.drop()
+
+    def tick(self, now: float) -> None:
+        for there in self._nodes.values():
+            for lane in there.lanes.values():
+                lane.tick(now)
+
+    def greeted(self, hello: Hello) -> None:
+        """A core of another node has said who it is, on either side's connection: connections to a life before this are dead."""
+        there = self._nodes.get(hello.node)
+        if there is None:
+            return
+        there.level = max(hello.level, 1)
+        before, there.life = there.life, hello.start
+        there.protocol = min(hello.high, PROTOCOL_MAX)
+        if before not in ("", hello.start):
+            log.info("a node was started anew", extra={"node": hello.node, "release": hello.release})
+            for lane in there.lanes.values():
+                lane.drop()
+        if hello.cores != there.cores:
+            log.info("a node has another number of cores", extra={"node": hello.node, "cores": hello.cores, "here": self._cores})
+            self._shape(hello.node, hello.cores)
+
+    def hurry(self, node: int) -> None:
+        """It has shown that it is there: whoever waits to try again need not."""
+        there = self._nodes.get(node)
+        for lane in () if there is None else there.lanes.values():
+            lane.hurry()
+
+    def arrived(self, sender: int, body: bytes) -> None:
+        """A frame of messages from a core of another node. Raises Senseless when it is none, or has one that no node can send."""
+        self.on_messages(sender >> 8, messages_of(body))
+
+    def sending(self, sender: int) -> None:
+        """A core of another node is in the midst of a large frame of messages."""
+        self.on_sending(sender >> 8, _shared(self.cores_of(sender >> 8), sender & 0xFF))
+
+    # --- lanes -----------------------------------------------------------------------------------------------------------------
+
+    def _shape(self, node: int, cores: int) -> None:
+        """A lane to each core there that has groups of this one: `core` and this core's number leave the same rest when divided by what both
+        numbers of cores have in common (Chinese remainder theorem)."""
+        there = self._nodes[node]
+        for lane in there.lanes.values():
+            lane.drop()
+        for task in there.tasks.values():
+            task.cancel()
+        there.cores, there.tasks = cores, {}
+        wanted = (core for core in range(cores) if (core - self._core) % gcd(cores, self._cores) == 0)
+        there.lanes = {core: self._lane(node, core) for core in wanted}
+        if self._running:
+            for core in there.lanes:
+                self._keep(node, core)
+
+    def _keep(self, node: int, core: int) -> None:
+        there = self._nodes[node]
+        there.tasks[core] = asyncio.get_running_loop().create_task(there.lanes[core].keep(), name=f"lane to core {core} of node {node}")
+
+    def _lane(self, node: int, core: int) -> Lane:
+        there = self._nodes[node]
+        shared = _shared(there.cores, core)
+
+        def lost() -> None:
+            for hear in self.on_gone:
+                hear(node, core)
+            self.on_lost(node, shared, int(lane.silent_seconds(asyncio.get_running_loop().time()) * 1000))
+
+        lane = Lane(there.connect(core), lambda: self.on_found(node, shared), lost, lambda: self.on_taking(node, shared))
+        lane.synced = self._synced
+        return lane
+
+    def _synced(self) -> int:
+        return self.synced()
+
+    def _split(self, messages: list[bytes], cores: int) -> dict[int, list[bytes]]:
+        """By the core of another node that they are for."""
+        if cores == self._cores:
+            return {self._core: messages}
+        found: dict[int, list[bytes]] = {}
+        for message in messages:
+            found.setdefault(self.group_of(message) % cores, []).append(message)
+        return found
+
+
+def _shared(cores: int, core: int) -> Shared:
+    """The groups that core `core` of `cores` has."""
+    return lambda group: group % cores == core
